@@ -1,0 +1,1 @@
+"""The Ray shell: actors that forward to roles; no maths here."""

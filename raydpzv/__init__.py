@@ -1,0 +1,3 @@
+"""raydpzv: asynchronous, differentially private, zeroth-order federated learning."""
+
+__version__ = "0.1.0"

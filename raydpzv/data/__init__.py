@@ -1,0 +1,1 @@
+"""From files to tables, and from a table to what each party holds."""

@@ -1,0 +1,75 @@
+"""Data that needs no files: the small sets that come with scikit-learn, and a generated one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn import datasets
+from sklearn.utils import Bunch
+
+from raydpzv.data.table import Table
+from raydpzv.errors import SpecError
+from raydpzv.keys import Key
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The shape of generated data: `rows` points in `columns` dimensions around `classes` centres.
+
+    `separation` is the deviation of the centres' coordinates, in deviations of the points about their centre.
+    SpecError for sizes that make no data.
+    """
+
+    rows: int = 1000
+    columns: int = 20
+    classes: int = 3
+    separation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise SpecError(
+                f"synthetic data with {self.classes} classes cannot be learned from: choose at least 2"
+            )
+        if self.columns < 1:
+            raise SpecError(f"synthetic data with {self.columns} columns has no features: choose at least 1")
+        if self.rows < 2 * self.classes:
+            raise SpecError(
+                f"synthetic data with {self.rows} rows is too small for {self.classes} classes: choose at "
+                f"least {2 * self.classes} rows"
+            )
+        if not 0 <= self.separation < np.inf:
+            raise SpecError(
+                f"synthetic data with separation {self.separation}: choose a finite number from 0"
+            )
+
+
+def digits() -> Table:
+    """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten classes."""
+    data = datasets.load_digits()
+    return Table("digits", data.images[:, None] / 16, data.target, 10)
+
+
+def breast_cancer() -> Table:
+    """Return the Wisconsin diagnostic measurements, x [569, 30], two classes."""
+    return _flat("breast_cancer", datasets.load_breast_cancer())
+
+
+def wine() -> Table:
+    """Return chemical analyses of wines, x [178, 13], three classes."""
+    return _flat("wine", datasets.load_wine())
+
+
+def synthetic(mixture: Mixture, key: Key) -> Table:
+    """Return points x [D, F] of a Gaussian mixture: unit covariance, as equal classes as the rows allow."""
+    here = key / "synthetic"
+    shape = (mixture.classes, mixture.columns)
+    centres = mixture.separation * (here / "centres").generator().standard_normal(shape)
+    y = (here / "labels").generator().permutation(np.arange(mixture.rows) % mixture.classes)
+    noise = (here / "points").generator().standard_normal((mixture.rows, mixture.columns))
+    return Table("synthetic", centres[y] + noise, y, mixture.classes)
+
+
+def _flat(name: str, data: Bunch) -> Table:
+    names = tuple(str(feature) for feature in data.feature_names)
+    return Table(name, data.data, data.target, len(data.target_names), names)

@@ -1,0 +1,245 @@
+"""A labelled table, its division into training and test rows, and the scaling of its features.
+
+D rows, F features of a flat table, C channels, V views, H x W pixels. `x` is [D, F], [D, C, H, W],
+[D, V, F] or [D, V, C, H, W]; `y` is [D] with the classes 0..classes-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from raydpzv.data.files import one_line
+from raydpzv.errors import DataError, SpecError, suggest
+from raydpzv.keys import Key
+
+_BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of features and their labels; whole and checked from the moment it exists.
+
+    `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the
+    columns of a flat table and may be empty. Raises DataError for lengths that disagree, no rows, values that
+    are NaN or infinite, labels outside 0..classes-1 and fewer than 2 classes.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    classes: int
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        with np.errstate(over="ignore"):  # too large for float32: becomes infinite, which is refused below
+            object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=np.float32))
+        object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int64))
+        self._check_finite()
+        self._check_labels()
+
+    @property
+    def rows(self) -> int:
+        """D, the number of rows."""
+        return len(self.y)
+
+    def select(self, ids: np.ndarray) -> Table:
+        """Return the rows `ids` [d] (numbers in 0..D-1), in that order; DataError for a number outside."""
+        ids = np.asarray(ids, dtype=np.int64)
+        outside = ids[(ids < 0) | (ids >= self.rows)]
+        if outside.size:
+            raise DataError(
+                f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
+            )
+        return replace(self, x=self.x[ids], y=self.y[ids])
+
+    def _check_shapes(self) -> None:
+        x, y = self.x, self.y
+        if y.ndim != 1 or y.dtype.kind not in "iu":
+            raise DataError(
+                f'table "{self.name}" wants one whole-number label a row, y [D]; y is {y.dtype} of shape '
+                f"{y.shape}: number the classes from 0 and give one number a row"
+            )
+        if x.ndim < 2 or x.dtype.kind not in "fiub":
+            raise DataError(
+                f'table "{self.name}" wants numeric features, x [D, ...]; x is {x.dtype} of shape {x.shape}: '
+                "give one row of numbers a record"
+            )
+        if len(x) != len(y):
+            raise DataError(
+                f'table "{self.name}" has {len(x)} rows of features and {len(y)} labels: pair them'
+            )
+        if x.size == 0:
+            raise DataError(
+                f'table "{self.name}" is empty: its features have the shape {x.shape}; give it rows'
+            )
+        if self.features and x.shape[1:] != (len(self.features),):
+            raise DataError(
+                f'table "{self.name}" names {len(self.features)} features, a row has the shape '
+                f"{x.shape[1:]}: give one name a column or none"
+            )
+
+    def _check_finite(self) -> None:
+        finite = np.isfinite(self.x)
+        if finite.all():
+            return
+        row, *place = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
+        where = f"feature {tuple(place)}" if len(place) > 1 else f"column {self._column(place[0])}"
+        raise DataError(
+            f'table "{self.name}" has {self.x[(row, *place)]} as float32 in row {row} (counted from 0), '
+            f"{where}: fill in a number or drop the row"
+        )
+
+    def _check_labels(self) -> None:
+        if self.classes < 2:
+            raise DataError(
+                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn from'
+            )
+        outside = np.flatnonzero((self.y < 0) | (self.y >= self.classes))
+        if outside.size:
+            raise DataError(
+                f'table "{self.name}" has label {self.y[outside[0]]} in row {outside[0]} (counted from 0), '
+                f"outside 0..{self.classes - 1}: number the classes from 0"
+            )
+
+    def _column(self, i: int) -> str:
+        return f'"{one_line(self.features[i])}"' if self.features else str(i)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training and test rows of one table; DataError if their features or classes differ."""
+
+    train: Table
+    test: Table
+
+    def __post_init__(self) -> None:
+        train, test = ((part.x.shape[1:], part.classes) for part in (self.train, self.test))
+        if train != test:
+            raise DataError(
+                f'"{self.train.name}": a training row is {train[0]} with {train[1]} classes, a test row '
+                f"{test[0]} with {test[1]}: give both the same shape and classes"
+            )
+
+
+def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
+    """Divide the rows at random, every class in (nearly) the same proportion on both sides.
+
+    Raises SpecError for a fraction outside (0, 1) and DataError where a class has too few rows to appear on
+    both sides.
+    """
+    if not 0 < test_fraction < 1:
+        raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
+    seed = (key / "stratified split").seed64() % 2**32  # scikit-learn takes 32-bit seeds
+    ids = np.arange(table.rows)
+    try:
+        train, test = train_test_split(ids, test_size=test_fraction, random_state=seed, stratify=table.y)
+    except ValueError as error:
+        raise _too_few(table, test_fraction) from error
+    present = len(np.unique(table.y))
+    if any(len(np.unique(table.y[part])) < present for part in (train, test)):
+        raise _too_few(table, test_fraction)
+    return Split(table.select(train), table.select(test))
+
+
+def limit(split: Split, train_rows: int | None, test_rows: int | None, key: Key) -> Split:
+    """Return at most so many training and test rows (None: all), drawn at random and stratified.
+
+    Every class keeps its proportional share within one row, and every row has the same chance. The rows stay
+    in the table's order. Raises SpecError for fewer rows than classes.
+    """
+    train = _subset(split.train, train_rows, "train_rows", key / "limit" / "train")
+    return Split(train, _subset(split.test, test_rows, "test_rows", key / "limit" / "test"))
+
+
+def standardise(split: Split) -> Split:
+    """Bring features to mean 0 and deviation 1 on the training rows, and move the test rows alike.
+
+    Flat features ([D, F], [D, V, F]) by column; images ([D, C, H, W], [D, V, C, H, W]) by channel, over all
+    their pixels and views. What is constant on the training rows becomes 0 on all.
+    """
+    train = split.train.x
+    centre = train.mean(axis=_pooled(train), dtype=np.float64, keepdims=True)
+    squares = sum(
+        np.square(block - centre).sum(axis=_pooled(train), keepdims=True) for block in _blocks(train)
+    )
+    return _rescale(split, centre, np.sqrt(squares / (train.size / centre.size)))
+
+
+def scale(split: Split, how: str) -> Split:
+    """Scale the features: "standard", "unit" or "none"; SpecError for another word.
+
+    "unit" maps the training rows' smallest and largest value to 0 and 1 by the same groups as `standardise`;
+    test values may lie outside.
+    """
+    if how not in SCALINGS:
+        raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
+    return SCALINGS[how](split)
+
+
+def _unit(split: Split) -> Split:
+    x = split.train.x
+    low, high = (f(axis=_pooled(x), keepdims=True).astype(np.float64) for f in (x.min, x.max))
+    return _rescale(split, low, high - low)
+
+
+SCALINGS: dict[str, Callable[[Split], Split]] = {
+    "standard": standardise,
+    "unit": _unit,
+    "none": lambda split: split,
+}
+"""The choices of `scale`."""
+
+
+def _pooled(x: np.ndarray) -> tuple[int, ...]:
+    """The axes over which a statistic is taken: rows, and for images all but the channel."""
+    return (0,) if x.ndim < 4 else tuple(axis for axis in range(x.ndim) if axis != x.ndim - 3)
+
+
+def _rescale(split: Split, centre: np.ndarray, width: np.ndarray) -> Split:
+    """Return (x - centre) / width, and 0 where the training rows hold one value only."""
+    constant = width == 0  # exactly: float64 sums of equal float32 values do not round
+    gain = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, width))
+
+    def moved(table: Table) -> Table:
+        out = np.empty_like(table.x)
+        for source, target in zip(_blocks(table.x), _blocks(out), strict=True):
+            target[...] = (source - centre) * gain
+        return replace(table, x=out)
+
+    return Split(moved(split.train), moved(split.test))
+
+
+def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(x), _BLOCK_ROWS):
+        yield x[start : start + _BLOCK_ROWS]
+
+
+def _subset(table: Table, rows: int | None, setting: str, key: Key) -> Table:
+    """Systematic sampling along the rows sorted by class: equally spaced places from a random start."""
+    if rows is None or rows >= table.rows:
+        return table
+    if rows < table.classes:
+        raise SpecError(
+            f'{setting} is {rows}, fewer than the {table.classes} classes of "{table.name}": ask for at '
+            f"least {table.classes} rows, or none for all"
+        )
+    generator = key.generator()
+    order = generator.permutation(table.rows)
+    by_class = order[np.argsort(table.y[order], kind="stable")]
+    places = (np.arange(rows) + generator.random()) * (table.rows / rows)
+    return table.select(np.sort(by_class[places.astype(np.int64)]))
+
+
+def _too_few(table: Table, test_fraction: float) -> DataError:
+    labels, counts = np.unique(table.y, return_counts=True)
+    least = int(np.argmin(counts))
+    return DataError(
+        f'class {labels[least]} of "{table.name}" has {counts[least]} of {table.rows} rows ({len(labels)} '
+        f"classes), too few to appear in training and test rows with test_fraction {test_fraction}: add "
+        "rows, drop the class or change test_fraction"
+    )

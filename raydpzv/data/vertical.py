@@ -1,0 +1,200 @@
+"""How the features of aligned rows are shared out among clients (vertical federation).
+
+D rows, M clients, F columns, C channels, H x W pixels, V views. The shares of one partition are disjoint;
+unless explicit columns leave some out, together they are everything. They are as even as possible: where M
+does not divide, the first clients have one more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from raydpzv.errors import DataError, SpecError, suggest
+
+Span = tuple[int, int]
+"""First place and the place after the last."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One client's share of a row of shape `whole`.
+
+    `columns` are places in the flattened row; where there are none, `spans` holds one Span for each axis.
+    """
+
+    how: str
+    whole: tuple[int, ...]
+    spans: tuple[Span, ...] = ()
+    columns: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one row of this share, without D."""
+        return (len(self.columns),) if self.columns else tuple(stop - start for start, stop in self.spans)
+
+    def describe(self) -> str:
+        """Return the share in words, such as "image rows 2..3"."""
+        if self.how == "columns":
+            return _several("column", _runs(self.columns))
+        if self.how == "views":
+            return _several("view", [self.spans[0]])
+        rows = "image " + _several("row", [self.spans[1]])
+        return rows if self.how == "rows" else rows + ", " + _several("column", [self.spans[2]])
+
+    def take(self, x: np.ndarray) -> np.ndarray:
+        """Return this share of x [D, ...whole]: contiguous float32 [D, ...shape].
+
+        May share memory with `x` where the share is all of it. Raises DataError for rows of another shape.
+        """
+        if x.shape[1:] != self.whole:
+            raise DataError(
+                f"{self.describe()} is a share of rows of shape {self.whole}; these have {x.shape[1:]}: "
+                "partition for their shape"
+            )
+        if self.columns:
+            block = x.reshape(len(x), -1)[:, list(self.columns)]
+        else:
+            block = x[(slice(None), *(slice(*span) for span in self.spans))]
+        return np.ascontiguousarray(block, dtype=np.float32)
+
+
+def partition(
+    x_shape: tuple[int, ...],
+    how: str,
+    clients: int,
+    *,
+    columns: Sequence[Sequence[int]] | None = None,
+    grid: tuple[int, int] | None = None,
+) -> tuple[Part, ...]:
+    """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches" or "views".
+
+    columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client. rows: bands
+    of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in reading
+    order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. Raises
+    SpecError where that cannot be done.
+    """
+    if how not in _SHARES:
+        raise SpecError(f'partition "{how}" is unknown. {suggest(how, _SHARES)}Choose {", ".join(_SHARES)}')
+    if clients < 1:
+        raise SpecError(f"clients is {clients}: a partition needs at least 1")
+    if columns is not None and how != "columns":
+        raise SpecError(
+            f'explicit columns do not go with partition "{how}": leave them out or choose "columns"'
+        )
+    if grid is not None and how != "patches":
+        raise SpecError(f'a grid does not go with partition "{how}": leave it out or choose "patches"')
+    shape = tuple(int(n) for n in x_shape)
+    if columns is not None:
+        return _explicit(shape, clients, columns)
+    if grid is not None:
+        return _patches(shape, clients, grid)
+    return _SHARES[how](shape, clients)
+
+
+def _columns(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    spans = _even(math.prod(shape), clients, "columns")
+    return tuple(Part("columns", shape, columns=tuple(range(*span))) for span in spans)
+
+
+def _explicit(shape: tuple[int, ...], clients: int, columns: Sequence[Sequence[int]]) -> tuple[Part, ...]:
+    if len(columns) != clients:
+        raise SpecError(f"columns has {len(columns)} lists for {clients} clients: give one list a client")
+    width = math.prod(shape)
+    owner: dict[int, int] = {}
+    for client, mine in enumerate(columns):
+        if not mine:
+            raise SpecError(f"client {client} has no columns: give it at least one or use fewer clients")
+        for column in mine:
+            if not 0 <= column < width:
+                raise SpecError(f"client {client} wants column {column}: the data has 0..{width - 1}")
+            if column in owner:
+                raise SpecError(
+                    f"column {column} is listed for client {owner[column]} and for client {client}: list it "
+                    "once"
+                )
+            owner[column] = client
+    return tuple(Part("columns", shape, columns=tuple(int(column) for column in mine)) for mine in columns)
+
+
+def _rows(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    channels, height, width = _image(shape, "rows")
+    return tuple(
+        Part("rows", shape, ((0, channels), span, (0, width)))
+        for span in _even(height, clients, "image rows")
+    )
+
+
+def _patches(shape: tuple[int, ...], clients: int, grid: tuple[int, int] | None = None) -> tuple[Part, ...]:
+    channels, height, width = _image(shape, "patches")
+    down, across = grid or _square(clients)
+    if down < 1 or across < 1 or down * across != clients:
+        raise SpecError(
+            f"a grid of {down} x {across} does not give one patch to each of {clients} clients: choose rows "
+            f"and columns whose product is {clients}, such as {' x '.join(map(str, _square(clients)))}"
+        )
+    bands = _even(height, down, "image rows")
+    strips = _even(width, across, "image columns")
+    return tuple(Part("patches", shape, ((0, channels), band, strip)) for band in bands for strip in strips)
+
+
+def _views(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    if len(shape) < 2:
+        raise SpecError(
+            f'partition "views" wants rows of shape (V, ...); these are {shape}: choose "columns" for flat '
+            "tables"
+        )
+    rest = tuple((0, n) for n in shape[1:])
+    return tuple(Part("views", shape, (span, *rest)) for span in _even(shape[0], clients, "views"))
+
+
+_SHARES: dict[str, Callable[[tuple[int, ...], int], tuple[Part, ...]]] = {
+    "columns": _columns,
+    "rows": _rows,
+    "patches": _patches,
+    "views": _views,
+}
+
+
+def _image(shape: tuple[int, ...], how: str) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        other = "columns" if len(shape) < 3 else "views"
+        raise SpecError(
+            f'partition "{how}" wants images of shape (C, H, W); these rows are {shape}: choose "{other}"'
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _even(places: int, parts: int, what: str) -> list[Span]:
+    if parts > places:
+        raise SpecError(f"{parts} clients cannot share {places} {what}: use at most {places} along that side")
+    base, extra = divmod(places, parts)
+    cuts = [i * base + min(i, extra) for i in range(parts + 1)]
+    return list(pairwise(cuts))
+
+
+def _square(clients: int) -> tuple[int, int]:
+    """The most square grid: the largest divisor not above the root, and its partner."""
+    down = next(d for d in range(math.isqrt(clients), 0, -1) if clients % d == 0)
+    return down, clients // down
+
+
+def _runs(columns: Sequence[int]) -> list[Span]:
+    """Neighbouring columns in ascending order joined to spans."""
+    runs: list[Span] = []
+    for column in columns:
+        if runs and runs[-1][1] == column:
+            runs[-1] = (runs[-1][0], column + 1)
+        else:
+            runs.append((column, column + 1))
+    return runs
+
+
+def _several(noun: str, spans: Sequence[Span]) -> str:
+    words = [str(start) if stop - start == 1 else f"{start}..{stop - 1}" for start, stop in spans]
+    one = len(spans) == 1 and spans[0][1] - spans[0][0] == 1
+    return f"{noun}{'' if one else 's'} {', '.join(words)}"

@@ -1,0 +1,61 @@
+"""Every error the program raises on purpose.
+
+RaydpzvError
+├── InputError            the user asked for something that cannot be done      exit status 2
+│   ├── SpecError         a scenario's setting is unknown, mistyped or out of range
+│   ├── DataError         a data file is missing, malformed or does not fit the scenario
+│   └── Unplaceable       Ray cannot place an actor: says what was asked and what there is
+└── RunError              the run itself failed                                 exit status 1
+    ├── Stalled           a wait passed its time limit: says what was waited for
+    ├── Diverged          parameters or losses are no longer finite
+    └── ReplayMismatch    a replayed run does not reproduce what was recorded
+
+A message says in one line what was wanted, what came and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RaydpzvError(Exception):
+    """Root of the tree; catches everything the program raises on purpose."""
+
+
+class InputError(RaydpzvError):
+    """The input is wrong; nothing was started and nothing was written."""
+
+
+class SpecError(InputError):
+    """A scenario's setting is unknown, mistyped, out of range or contradicts another."""
+
+
+class DataError(InputError):
+    """A data file is missing, malformed, or its table does not fit the scenario."""
+
+
+class Unplaceable(InputError):
+    """The cluster cannot place what the scenario asks for."""
+
+
+class RunError(RaydpzvError):
+    """A run that had started failed; its folder stays readable."""
+
+
+class Stalled(RunError):
+    """Something did not arrive within its time limit."""
+
+
+class Diverged(RunError):
+    """Parameters or losses are no longer finite."""
+
+
+class ReplayMismatch(RunError):
+    """A replay does not reproduce the recorded run."""
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """Return `Did you mean "x"? ` for the nearest known name, or nothing."""
+    near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.5)
+    return f'Did you mean "{near[0]}"? ' if near else ""

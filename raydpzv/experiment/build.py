@@ -1,0 +1,186 @@
+"""From a scenario to everything a run needs; all errors in the input show here, before anything is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from raydpzv.data.builtin import Mixture
+from raydpzv.data.sources import load
+from raydpzv.data.table import Split, limit, scale
+from raydpzv.data.vertical import Part, partition
+from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.guard import PrivacyGuard
+from raydpzv.experiment.recipes import ClientRecipe, Releases, ServerRecipe
+from raydpzv.experiment.spec import Dpzv, Spec
+from raydpzv.experiment.values import per_client
+from raydpzv.keys import Key
+from raydpzv.privacy.calibrate import paper_sigma
+from raydpzv.privacy.setting import Setting
+from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson, Trace
+from raydpzv.sim.desk import Budget, FreeGuard, Guard
+from raydpzv.sim.virtual import Timing
+from raydpzv.wire.network import Network
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A scenario with its data loaded, its parties' recipes ready and its privacy setting known.
+
+    setting: None for a run without noise.
+    """
+
+    spec: Spec
+    clients: tuple[ClientRecipe, ...]
+    server: ServerRecipe
+    parts: tuple[Part, ...]
+    setting: Setting | None
+    timing: Timing
+
+    def guard(self) -> Guard:
+        """Return a fresh privacy accountant."""
+        return PrivacyGuard(self.setting, self.spec.budget) if self.setting else FreeGuard()
+
+    def budget(self) -> Budget:
+        """Return what ends the run (besides the guard)."""
+        b = self.spec.budget
+        return Budget(b.updates, b.seconds, b.bytes)
+
+    def skipped_rows(self) -> frozenset[str]:
+        """Return the row types this scenario does not keep."""
+        return frozenset() if self.spec.record.staleness else frozenset({"staleness"})
+
+    def with_record(self, releases: Releases, *, continues: bool) -> Experiment:
+        """Return the experiment with recorded releases in place of new ones."""
+        return replace(self, server=replace(self.server, recorded=releases, continues=continues))
+
+
+def prepare(spec: Spec) -> Experiment:
+    """Load the data, share it out and build recipes. Raises SpecError and DataError."""
+    split = _data(spec)
+    rows = split.train.rows
+    columns = [list(c) for c in spec.split.columns] if spec.split.columns is not None else None
+    parts = partition(
+        split.train.x.shape[1:], spec.split.how, spec.split.clients, columns=columns, grid=spec.split.grid
+    )
+    if spec.method.batch > rows:
+        raise SpecError(
+            f"method.batch: wanted at most {rows}, the number of training rows, got {spec.method.batch}"
+        )
+    sigma = _sigma(spec, rows)
+    clients = tuple(
+        ClientRecipe(spec, m, part.take(split.train.x), part.take(split.test.x))
+        for m, part in enumerate(parts)
+    )
+    for recipe in clients:
+        recipe.check()
+    server = ServerRecipe(spec, split.train.y, split.test.y, split.train.classes, sigma)
+    return Experiment(spec, clients, server, parts, setting(spec, rows), timing(spec))
+
+
+def setting(spec: Spec, rows: int) -> Setting | None:
+    """Return what privacy depends on, or None for a run without noise."""
+    method, privacy = spec.method, spec.privacy
+    if privacy.mode == "none" or not isinstance(method, Dpzv):
+        return None
+    assert privacy.clip is not None and privacy.delta is not None
+    return Setting(
+        rows=rows,
+        batch=method.batch,
+        releases=_planned_releases(spec),
+        clip=privacy.clip,
+        sigma=_sigma(spec, rows),
+        delta=privacy.delta,
+        batches=method.batches,
+        server=method.server,
+        noise=privacy.noise,
+        target=privacy.epsilon,
+        clients=spec.split.clients,
+        perturbations=method.perturbations,
+    )
+
+
+def timing(spec: Spec) -> Timing:
+    """Return arrivals, delays and network of a scenario."""
+    clients, key = spec.split.clients, Key(spec.seed)
+    network, clock = spec.network, spec.clock
+    return Timing(
+        _arrivals(spec, key),
+        Delays(per_client(clock.compute, clients), clock.compute_law, key / "compute"),
+        Delays([clock.service], clock.service_law, key / "service"),
+        Network(
+            per_client(network.latency, clients),
+            per_client(network.up or math.inf, clients),
+            per_client(network.down or math.inf, clients),
+        ),
+    )
+
+
+def _data(spec: Spec) -> Split:
+    data, key = spec.data, Key(spec.seed) / "data"
+    split = load(
+        data.source,
+        Path(data.folder) if data.folder else None,
+        file=Path(data.file) if data.file else None,
+        target=data.target,
+        test_fraction=data.test_fraction,
+        key=key / "split",
+        mixture=Mixture(data.rows, data.columns, data.classes),
+    )
+    return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
+
+
+def _planned_releases(spec: Spec) -> int:
+    """Scalars the run is to release; without a budget of updates, one, so that claims made ahead are a lower end."""
+    assert isinstance(spec.method, Dpzv)
+    return (spec.budget.updates or 1) * spec.method.perturbations
+
+
+def _sigma(spec: Spec, rows: int) -> float:
+    privacy = spec.privacy
+    if privacy.mode == "none" or privacy.epsilon is None:
+        return privacy.sigma or 0.0
+    assert privacy.delta is not None and privacy.clip is not None
+    return paper_sigma(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        releases=_planned_releases(spec),
+        rows=rows,
+    )
+
+
+def _arrivals(spec: Spec, key: Key) -> Arrivals:
+    arrivals, clients = spec.arrivals, spec.split.clients
+    if arrivals.kind == "trace":
+        assert arrivals.file is not None
+        return Trace(_trace(Path(arrivals.file), clients))
+    rates = per_client(arrivals.rate, clients)
+    return Poisson(rates, key) if arrivals.kind == "poisson" else Constant(rates)
+
+
+def _trace(path: Path, clients: int) -> dict[int, list[float]]:
+    """Read a trace file with the columns client and time, one row per activation."""
+    try:
+        parquet = path.suffix == ".parquet"
+        table = pyarrow.parquet.read_table(path) if parquet else pyarrow.csv.read_csv(path)
+        pairs = [
+            (int(c), float(t))
+            for c, t in zip(table.column("client").to_pylist(), table.column("time").to_pylist(), strict=True)
+        ]
+    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{path}: wanted a CSV or Parquet trace with the columns client and time ({reason})"
+        ) from None
+    if stray := {c for c, _ in pairs} - set(range(clients)):
+        raise DataError(f"{path}: the trace names client {min(stray)}; there are clients 0..{clients - 1}")
+    epochs: dict[int, list[float]] = {}
+    for client, time in pairs:
+        epochs.setdefault(client, []).append(time)
+    return epochs

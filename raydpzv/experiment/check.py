@@ -1,0 +1,70 @@
+"""Settings that contradict one another; what each setting may be alone is said in `spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydpzv.data.sources import SOURCES
+from raydpzv.errors import SpecError, suggest
+from raydpzv.experiment.spec import Dpzv, Spec
+
+
+def check(spec: Spec, where: str) -> None:
+    """Raise SpecError for the first contradiction."""
+    for complaint in (*_data(spec), *_lengths(spec), *_privacy(spec), *_budget(spec), *_arrivals(spec)):
+        raise SpecError(f"{complaint} in {where}")
+
+
+def _data(spec: Spec) -> Iterator[str]:
+    name = spec.data.source
+    if name not in SOURCES:
+        yield f'data.source: unknown data set "{name}". {suggest(name, SOURCES)}Known: {", ".join(SOURCES)};'
+
+
+def _lengths(spec: Spec) -> Iterator[str]:
+    clients = spec.split.clients
+    for name, value in (
+        ("clock.compute", spec.clock.compute),
+        ("arrivals.rate", spec.arrivals.rate),
+        ("network.latency", spec.network.latency),
+        ("network.up", spec.network.up),
+        ("network.down", spec.network.down),
+        ("resources.client_cpus", spec.resources.client_cpus),
+        ("resources.client_gpus", spec.resources.client_gpus),
+    ):
+        if isinstance(value, tuple) and len(value) != clients:
+            yield f"{name}: wanted one number or {clients} (split.clients), got a list of {len(value)}"
+
+
+def _privacy(spec: Spec) -> Iterator[str]:
+    privacy = spec.privacy
+    if privacy.mode == "none":
+        for name in ("epsilon", "sigma", "delta"):
+            if getattr(privacy, name) is not None:
+                yield f'privacy.{name}: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+        return
+    if not isinstance(spec.method, Dpzv):
+        yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
+    if (privacy.epsilon is None) == (privacy.sigma is None):
+        yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'
+    if privacy.delta is None:
+        yield "privacy.delta: wanted with ε or σ (an ε without δ means nothing here); give a number below 1/rows"
+    if privacy.clip is None:
+        yield "privacy.clip: wanted with noise (without a clip nothing bounds one record's part); give a number above 0"
+    if privacy.epsilon is not None and spec.budget.updates is None:
+        yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
+
+
+def _budget(spec: Spec) -> Iterator[str]:
+    budget = spec.budget
+    if all(v is None for v in (budget.updates, budget.seconds, budget.bytes, budget.epsilon)):
+        yield "budget: wanted at least one of updates, seconds, bytes, epsilon; without one the run never ends"
+    if budget.epsilon is not None and spec.privacy.mode == "none":
+        yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+    if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
+        yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
+
+
+def _arrivals(spec: Spec) -> Iterator[str]:
+    if (spec.arrivals.kind == "trace") != (spec.arrivals.file is not None):
+        yield 'arrivals.file: goes with arrivals.kind = "trace", and a trace needs it'

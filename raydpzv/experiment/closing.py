@@ -1,0 +1,120 @@
+"""How a run's rows are kept and how it ends: models, summary, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydpzv.errors import DataError
+from raydpzv.experiment.build import Experiment
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.summary import Ending, summarise
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import Rows
+from raydpzv.sim.desk import Spent, Status
+
+USER = "stopped by the user"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its summary, its rows as Arrow tables, its final parameters by party, its folder."""
+
+    summary: dict[str, Any]
+    tables: Rows
+    models: Mapping[str, np.ndarray]
+    path: Path | None
+
+    def rows(self, name: str) -> pa.Table:
+        """Return the rows of one type, such as "evaluation" or "release"."""
+        if name not in SCHEMAS:
+            raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
+        return self.tables[name]
+
+
+class Sink:
+    """Where rows go: the run folder if there is one, else memory."""
+
+    def __init__(self, folder: RunFolder | None, every: float) -> None:
+        self.folder = folder
+        self._every, self._last = every, time.monotonic()
+        self._kept: list[Rows] = []
+
+    def due(self) -> bool:
+        """Tell whether rows should be written by now."""
+        return time.monotonic() - self._last >= self._every
+
+    def add(self, rows: Rows) -> None:
+        """Take in rows."""
+        self._last = time.monotonic()
+        if self.folder:
+            self.folder.append(rows)
+        else:
+            self._kept.append(rows)
+
+    def all(self) -> Rows:
+        """Return every row so far."""
+        if self.folder:
+            return self.folder.rows()
+        return {
+            name: pa.concat_tables([schema.empty_table(), *(rows[name] for rows in self._kept)])
+            for name, schema in SCHEMAS.items()
+        }
+
+
+class Closing:
+    """Writes a run's end, whatever it is."""
+
+    def __init__(self, experiment: Experiment, sink: Sink, scenario: str) -> None:
+        self._experiment, self._sink, self._scenario = experiment, sink, scenario
+        self._started = time.monotonic()
+
+    def done(self, models: Mapping[str, np.ndarray], status: Status, spent: Spent | None) -> Run:
+        """Close a run that ended by a budget or was stopped by the user."""
+        self._sink.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
+        if self._sink.folder:
+            self._sink.folder.write_models(models)
+        reason = status.stop_reason or ""
+        return self._summary("stopped" if reason == USER else "done", reason, status, spent, models)
+
+    def failed(self, error: BaseException, status: Status, spent: Spent | None) -> None:
+        """Close a run that broke off; its folder stays readable."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
+        self._sink.add(_rows(fault=[fault]))
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self._summary("stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {})
+
+    def _summary(
+        self,
+        kind: str,
+        reason: str,
+        status: Status,
+        spent: Spent | None,
+        models: Mapping[str, np.ndarray],
+    ) -> Run:
+        rows = self._sink.all()
+        ending = Ending(kind, reason, time.monotonic() - self._started, status.time, spent)
+        summary = summarise(self._scenario, self._experiment, rows, ending)
+        folder = self._sink.folder
+        if folder:
+            folder.write_summary(summary)
+        return Run(summary, rows, models, folder.path if folder else None)
+
+
+def _rows(**given: list[dict[str, Any]]) -> Rows:
+    return {
+        name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
+    }
+
+
+def _model_row(party: str, values: np.ndarray, round: int) -> dict[str, Any]:
+    digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return {"party": party, "round": round, "parameters": values.size, "sha256": digest}

@@ -1,0 +1,144 @@
+"""What each party needs to come into being, wherever that is: plain data that can be sent to an actor.
+
+A client's recipe holds its own features and nothing of the others; the server's holds the labels and no features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from raydpzv.data.batches import Batches
+from raydpzv.experiment.spec import Dpzv, Frozen, Sgd, Spec
+from raydpzv.keys import Key
+from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
+from raydpzv.methods.frozen import FrozenClient, FrozenServer
+from raydpzv.methods.head import Head
+from raydpzv.methods.roles import Client, Server
+from raydpzv.methods.sgd import SgdClient, SgdServer
+from raydpzv.methods.table import EmbeddingTable
+from raydpzv.models.bottoms import BOTTOMS
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.heads import two_layer
+from raydpzv.privacy.noise import Address, Noise, NoNoise, RecordedNoise, SeededNoise, SystemNoise
+
+Releases = Mapping[Address, float]
+
+
+@dataclass(frozen=True)
+class ClientRecipe:
+    """One client: its number, its features [D, ...] and [N, ...], and the scenario."""
+
+    spec: Spec
+    client: int
+    x_train: np.ndarray
+    x_test: np.ndarray
+
+    def check(self) -> None:
+        """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
+        with torch.device("meta"):
+            self._bottom()
+
+    def make(self, device: str = "cpu") -> Client:
+        """Build the client's role on a device."""
+        key, method = Key(self.spec.seed), self.spec.method
+        model = FlatModel(self._bottom, key / "client" / self.client, device)
+        x_train = torch.tensor(self.x_train, device=device)
+        x_test = torch.tensor(self.x_test, device=device)
+        if isinstance(method, Sgd):
+            return SgdClient(self.client, model, x_train, x_test, lr=method.lr, momentum=method.momentum)
+        batches = _batches(method, len(x_train), key / "batches" / self.client)
+        if isinstance(method, Frozen):
+            return FrozenClient(self.client, model, x_train, x_test, batches)
+        return DpzvClient(self.client, model, x_train, x_test, batches, _zeroth_order(method), key)
+
+    def _bottom(self) -> torch.nn.Module:
+        model = self.spec.model
+        return BOTTOMS[model.bottom](self.x_train.shape[1:], model.hidden, model.embedding)
+
+
+@dataclass(frozen=True)
+class ServerRecipe:
+    """The server: labels [D] and [N], number of classes, noise deviation σ, and the scenario.
+
+    recorded: releases to give out again in place of new ones (replay and resume); continues: whether releases
+    beyond the record are drawn anew.
+    """
+
+    spec: Spec
+    y_train: np.ndarray
+    y_test: np.ndarray
+    classes: int
+    sigma: float
+    recorded: Releases | None = None
+    continues: bool = False
+
+    def make(self, device: str = "cpu") -> Server:
+        """Build the server's role on a device."""
+        spec, key, method = self.spec, Key(self.spec.seed), self.spec.method
+        clients, width = spec.split.clients, spec.model.embedding
+        model = FlatModel(
+            lambda: two_layer(clients, width, spec.model.head_hidden, self.classes), key / "server", device
+        )
+        labels = torch.tensor(self.y_train, device=device)
+        labels_test = torch.tensor(self.y_test, device=device)
+        fixed = method.batches != "poisson"
+        if isinstance(method, Sgd):
+            head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
+            batches = _batches(method, len(labels), key / "batches" / "server")
+            return SgdServer(
+                head, batches, labels, labels_test, clients=clients, width=width, fixed_batches=fixed
+            )
+        table = EmbeddingTable(len(labels), clients, width, device)
+        if isinstance(method, Frozen):
+            head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
+            return FrozenServer(
+                head,
+                table,
+                labels,
+                labels_test,
+                clients=clients,
+                width=width,
+                batch=method.batch,
+                fixed_batches=fixed,
+            )
+        head = Head(
+            model,
+            method.server,
+            method.server_lr,
+            method.server_momentum,
+            smoothing=method.smoothing,
+            law=method.direction,
+            key=key,
+        )
+        return DpzvServer(
+            head,
+            table,
+            labels,
+            labels_test,
+            _zeroth_order(method),
+            Privacy(spec.privacy.clip, self.sigma, self._noise(key)),
+            clients=clients,
+            width=width,
+            batch=method.batch,
+            fixed_batches=fixed,
+        )
+
+    def _noise(self, key: Key) -> Noise:
+        fresh: Noise = NoNoise()
+        if self.spec.privacy.mode != "none":
+            fresh = SeededNoise(key) if self.spec.privacy.noise == "seeded" else SystemNoise()
+        if self.recorded is None:
+            return fresh
+        return RecordedNoise(self.recorded, fresh if self.continues else None)
+
+
+def _zeroth_order(method: Dpzv) -> ZerothOrder:
+    return ZerothOrder(method.smoothing, method.lr, method.momentum, method.perturbations, method.direction)
+
+
+def _batches(method: Dpzv | Frozen | Sgd, rows: int, key: Key) -> Batches:
+    return Batches(method.batches, method.batch, rows, key)

@@ -1,0 +1,179 @@
+"""Run a scenario in this process: under the virtual clock as one loop, under the wall clock as threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from raydpzv.experiment.build import Experiment, prepare
+from raydpzv.experiment.closing import Closing, Run, Sink
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.spec import Spec
+from raydpzv.methods.roles import Client, Server
+from raydpzv.records.recorder import Recorder
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.desk import Desk, Status
+from raydpzv.sim.host import LocalHost
+from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.wall import ClientLoop, WallDesk
+
+Progress = Callable[[Status], None]
+_LOOK = 0.02
+"""Seconds between looks at a wall-clock run."""
+
+
+def run(
+    spec: Spec,
+    out: Path | None = None,
+    *,
+    scenario: str = "",
+    progress: Progress = lambda status: None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Run a scenario in this process.
+
+    out: the run folder to write (None: nothing is written); progress: called often with where the run stands;
+    stop: set it to end the run early, cleanly. Raises InputError before anything is written, RunError after.
+    """
+    return run_prepared(prepare(spec), out, scenario=scenario, progress=progress, stop=stop)
+
+
+def run_prepared(
+    experiment: Experiment,
+    out: Path | None = None,
+    *,
+    scenario: str = "",
+    progress: Progress = lambda status: None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Run an experiment whose data is loaded already."""
+    device = local_device(experiment.spec)
+    with one_thread():
+        folder = RunFolder.create(out, experiment.spec, "local", device) if out else None
+        sink = Sink(folder, experiment.spec.record.flush)
+        closing = Closing(experiment, sink, scenario or experiment.spec.title)
+        return _Session(experiment, sink, closing, progress, stop or threading.Event()).run(device)
+
+
+class _Session:
+    """One run in this process, from the first order to the summary."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        sink: Sink,
+        closing: Closing,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._experiment, self._sink, self._closing = experiment, sink, closing
+        self._progress, self._stop = progress, stop
+        self._recorder = Recorder(experiment.skipped_rows())
+        self._clients: list[Client] = []
+
+    def run(self, device: str) -> Run:
+        """Run, and write what there is however the run ends."""
+        experiment = self._experiment
+        guard = experiment.guard()
+        server = experiment.server.make(device)
+        self._clients = [recipe.make(device) for recipe in experiment.clients]
+        self._desk = Desk(server, guard, self._recorder, experiment.budget())
+        try:
+            (self._virtual if experiment.spec.clock.kind == "virtual" else self._wall)()
+        except BaseException as error:
+            self._sink.add(self._recorder.drain())
+            self._closing.failed(error, self._desk.status(), guard.spent())
+            raise
+        self._sink.add(self._recorder.drain())
+        return self._closing.done(parameters(server, self._clients), self._desk.status(), guard.spent())
+
+    def _tick(self) -> None:
+        self._progress(self._desk.status())
+        if self._sink.due():
+            self._sink.add(self._recorder.drain())
+
+    def _virtual(self) -> None:
+        VirtualRun(
+            self._desk,
+            LocalHost(self._clients),
+            self._experiment.timing,
+            clients=len(self._clients),
+            evaluate_every=self._experiment.spec.evaluate.every,
+            stop=self._stop,
+            tick=self._tick,
+        ).run()
+
+    def _wall(self) -> None:
+        spec, timing, clock = self._experiment.spec, self._experiment.timing, WallClock()
+        wall = WallDesk(self._desk, clock, lambda which: timing.service.of(0, which), len(self._clients))
+        loops = [
+            ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)
+            for m, role in enumerate(self._clients)
+        ]
+        failures: list[BaseException] = []
+        threads = [threading.Thread(target=_kept(loop.run, failures, wall), daemon=True) for loop in loops]
+        wall.evaluate([loop.evaluate() for loop in loops])
+        for thread in threads:
+            thread.start()
+        evaluated = 0
+        while any(thread.is_alive() for thread in threads):
+            if self._stop.is_set():
+                wall.stop("stopped by the user")
+            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
+                wall.stop(f"the budget of {spec.budget.seconds:g} seconds is spent")
+            if wall.status().stop_reason:
+                for loop in loops:
+                    loop.stop()
+            elif self._desk.updates // spec.evaluate.every > evaluated:
+                evaluated = self._desk.updates // spec.evaluate.every
+                wall.evaluate([loop.evaluate() for loop in loops])
+            self._tick()
+            time.sleep(_LOOK)
+        if failures:
+            raise failures[0]
+        wall.close()
+        wall.evaluate([loop.evaluate() for loop in loops])
+        self._tick()
+
+
+def parameters(server: Server, clients: Sequence[Client]) -> dict[str, np.ndarray]:
+    """Return every party's parameters by its name."""
+    return {"server": server.parameters()} | {f"client {m}": c.parameters() for m, c in enumerate(clients)}
+
+
+def local_device(spec: Spec) -> str:
+    """Return "cuda" if the scenario gives any party a GPU share and there is one, else "cpu"."""
+    resources = spec.resources
+    shares = (resources.client_gpus, resources.server_gpus)
+    wanted = any(share not in (0.0, 0) for share in shares)
+    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give torch one thread: more are slower on work of this size, and change the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _kept(work: Callable[[], None], failures: list[BaseException], wall: WallDesk) -> Callable[[], None]:
+    """A thread's failure ends the run and is raised by the thread that started it."""
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+            wall.stop("a client failed")
+
+    return body

@@ -1,0 +1,69 @@
+"""summary.json: what a run comes to, folded from its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+from raydpzv.experiment.build import Experiment
+from raydpzv.experiment.folder import versions
+from raydpzv.experiment.guard import settled
+from raydpzv.privacy.adversaries import claims, verdict
+from raydpzv.records import folds
+from raydpzv.records.store import Rows, digest
+from raydpzv.sim.desk import Spent
+
+NO_NOISE = "NOT PRIVATE: no noise is added to what the server sends."
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """How a run ended: status "done", "stopped" or "failed", why, and how long it took in real seconds."""
+
+    status: str
+    reason: str
+    seconds: float
+    simulated_seconds: float
+    spent: Spent | None
+
+
+def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending) -> dict[str, Any]:
+    """Return the summary of a run."""
+    spec, setting = experiment.spec, experiment.setting
+    last = rows["evaluation"].slice(max(0, rows["evaluation"].num_rows - 1)).to_pylist()
+    message, service = rows["message"], rows["service"]
+    final = settled(setting, ending.spent) if setting else None
+    private, why = verdict(final) if final else (False, NO_NOISE)
+    return {
+        "scenario": scenario,
+        "title": spec.title,
+        "method": spec.method.name,
+        "seed": spec.seed,
+        "status": ending.status,
+        "stopped_by": ending.reason,
+        "accuracy": last[0]["accuracy"] if last else math.nan,
+        "best_accuracy": folds.best_accuracy(rows["evaluation"]),
+        "loss": last[0]["loss"] if last else math.nan,
+        "top_share": last[0]["top_share"] if last else math.nan,
+        "updates": service.num_rows,
+        "bytes_up": folds.bytes_up(message),
+        "bytes_down": folds.bytes_down(message),
+        "seconds": ending.seconds,
+        "simulated_seconds": ending.simulated_seconds,
+        "throughput": service.num_rows / ending.seconds if ending.seconds else math.nan,
+        "staleness": folds.staleness_summary(rows["staleness"], service, spec.split.clients),
+        "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
+        "private": True if private else why,
+        "privacy_verdict": why,
+        "digest": digest(rows),
+        "model_digest": model_digest(rows),
+        "versions": versions(),
+    }
+
+
+def model_digest(rows: Rows) -> str:
+    """Return one digest over all parties' final parameters."""
+    final = sorted((r["party"], r["sha256"]) for r in rows["model"].to_pylist())
+    return hashlib.sha256(repr(final).encode()).hexdigest()

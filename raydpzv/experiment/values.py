@@ -1,0 +1,56 @@
+"""The kinds of values a setting can have."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """A table of a scenario: unknown keys are refused, values are not converted, nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _positive(value: Any) -> Any:
+    return _checked(value, "above 0", lambda v: v > 0)
+
+
+def _not_negative(value: Any) -> Any:
+    return _checked(value, "0 or above", lambda v: v >= 0)
+
+
+def _share(value: Any) -> Any:
+    return value if value == "auto" else _checked(value, '0 or above, or "auto"', lambda v: v >= 0)
+
+
+def _checked(value: Any, wanted: str, holds: Any) -> Any:
+    """Accept a number, or a list with one number per client."""
+    many = isinstance(value, list | tuple)
+    values = list(value) if many else [value]
+    if not values or not all(_is_number(v) and holds(v) for v in values):
+        raise ValueError(f"wanted one number {wanted}, or a list with one per client")
+    return tuple(float(v) for v in values) if many else float(value)
+
+
+PerClientPositive = Annotated[float | tuple[float, ...], BeforeValidator(_positive)]
+PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not_negative)]
+PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
+
+
+def per_client(value: float | tuple[float, ...], clients: int) -> list[float]:
+    """Return one number per client."""
+    return list(value) if isinstance(value, tuple) else [float(value)] * clients

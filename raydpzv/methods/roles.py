@@ -1,0 +1,118 @@
+"""What a method is: two plain roles that know no clock, no network and no Ray."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from raydpzv.privacy.noise import Receipt
+from raydpzv.wire.messages import Body
+
+
+@dataclass(frozen=True)
+class Release:
+    """One value that left the server, with the receipt of its noise."""
+
+    perturbation: int
+    value: float
+    receipt: Receipt
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How old one client's cached embeddings were when a batch was served."""
+
+    client: int
+    rows: int
+    missing: int  # never uploaded so far
+    age_sum: int  # server rounds since each row was refreshed
+    age_max: int
+    age_bins: tuple[int, ...]  # counts by power of two: age 0, 1, 2-3, 4-7, ...
+
+
+@dataclass(frozen=True)
+class Order:
+    """A message from the server to one client, and what the server knows about the service that made it."""
+
+    client: int
+    body: Body
+    round: int = 0
+    at_once: bool = False  # True: work on arrival; False: at the client's next activation
+    reply_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
+    releases: tuple[Release, ...] = ()
+    cache: tuple[CacheUse, ...] = ()
+    loss: float = math.nan  # training loss on the batch served
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A message from one client to the server; `step` counts the client's uploads from 0."""
+
+    client: int
+    step: int
+    body: Body
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Result of one evaluation."""
+
+    accuracy: float
+    loss: float
+    top_share: float  # share of the most predicted class: 1.0 is a constant prediction
+
+
+class Client(Protocol):
+    """A party with features. `perform` is `apply` then `work`; evaluation is an order that changes nothing."""
+
+    def perform(self, order: Order) -> Upload:
+        """Apply the order and return the next upload, computed from the client's own data and key."""
+        ...
+
+    def apply(self, order: Order) -> None:
+        """Take in the answer to the last upload."""
+        ...
+
+    def work(self) -> Upload:
+        """Compute the next upload."""
+        ...
+
+    def evaluate(self) -> Upload:
+        """Return the embeddings of the held-out rows."""
+        ...
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters."""
+        ...
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters, float32 [d]."""
+        ...
+
+
+class Server(Protocol):
+    """The party with labels."""
+
+    def open(self) -> Sequence[Order]:
+        """Return the first order of every client."""
+        ...
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Serve one upload: () while a barrier fills, one order if asynchronous."""
+        ...
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        """Score the composed model on the held-out rows; embeddings [N, E] in client order."""
+        ...
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        ...
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters, float32 [d_0]."""
+        ...

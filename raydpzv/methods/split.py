@@ -1,0 +1,86 @@
+"""What every vertical client shares (features, bottom model, evaluation) and every vertical server (labels, head)."""
+
+# B batch, E embedding width, N held-out rows
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from raydpzv.methods.head import Head
+from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.models.flat import FlatModel
+from raydpzv.wire.messages import Evaluate, TestEmbeddings
+
+_EVALUATE_AT_ONCE = 512
+"""Held-out rows per forward call: bounds the activations' memory."""
+
+
+class SplitClient:
+    """A vertical party: rows x features of its own, a bottom model, and a count of its uploads."""
+
+    def __init__(self, client: int, model: FlatModel, x_train: torch.Tensor, x_test: torch.Tensor) -> None:
+        self.client = client
+        self.model = model
+        self._x_train, self._x_test = x_train, x_test
+        self._step = 0
+
+    def perform(self, order: Order) -> Upload:
+        """Apply the order and return the next upload; an `Evaluate` order changes nothing."""
+        if isinstance(order.body, Evaluate):
+            return self.evaluate()
+        self.apply(order)
+        return self.work()
+
+    def apply(self, order: Order) -> None:
+        """Take in the answer to the last upload."""
+        raise NotImplementedError
+
+    def work(self) -> Upload:
+        """Compute the next upload."""
+        raise NotImplementedError
+
+    def evaluate(self) -> Upload:
+        """Return the embeddings of the held-out rows."""
+        with torch.no_grad():
+            blocks = [self.model.module(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
+        return Upload(self.client, self._step, TestEmbeddings(np.concatenate(blocks)))
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters."""
+        return self.model.sha256()
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters, float32 [d]."""
+        return self.model.flat.detach().cpu().numpy().copy()
+
+    def _rows(self, ids: np.ndarray) -> torch.Tensor:
+        return self._x_train[torch.from_numpy(ids).long()]
+
+
+class SplitServer:
+    """The party with labels and a head; `round` counts the uploads it has served."""
+
+    def __init__(
+        self, head: Head, labels_train: torch.Tensor, labels_test: torch.Tensor, *, clients: int
+    ) -> None:
+        self._head = head
+        self._labels_train, self._labels_test = labels_train, labels_test
+        self._clients, self._round = clients, 0
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        """Score the composed model on the held-out rows."""
+        return self._head.evaluate(embeddings, self._labels_test)
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        return self._head.model.sha256()
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters, float32 [d_0]."""
+        return self._head.model.flat.detach().cpu().numpy().copy()
+
+    def _labels(self, ids: np.ndarray) -> torch.Tensor:
+        return self._labels_train[torch.from_numpy(ids).long()]

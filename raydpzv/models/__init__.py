@@ -1,0 +1,1 @@
+"""Bottom models, heads, and the flat view of their parameters."""

@@ -1,0 +1,57 @@
+"""Bottom models: from a client's own features to an embedding of width E."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from raydpzv.errors import SpecError
+
+
+def mlp(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
+    """Flatten, then linear layers with ReLU between: [B, *shape] -> [B, width]."""
+    sizes = [int(torch.Size(shape).numel()), *hidden, width]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for i, (before, after) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        layers += [nn.ReLU()] * (i > 0) + [nn.Linear(before, after)]
+    return nn.Sequential(*layers)
+
+
+class SlicedMaxPool(nn.Module):
+    """2x2 maximum over existing pixels: the values of `max_pool2d` with ceil_mode, by strided slices.
+
+    torch's CPU max_pool2d costs more than the convolutions here; slices are several times faster.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, C, H, W] -> [B, C, ceil(H/2), ceil(W/2)]."""
+        for dim in (2, 3):
+            even, odd = (x[:, :, 0::2], x[:, :, 1::2]) if dim == 2 else (x[..., 0::2], x[..., 1::2])
+            paired = odd.shape[dim]
+            best = torch.maximum(even.narrow(dim, 0, paired), odd)
+            x = best if even.shape[dim] == paired else torch.cat((best, even.narrow(dim, paired, 1)), dim)
+        return x
+
+
+def cnn(shape: Sequence[int], channels: Sequence[int], width: int) -> nn.Module:
+    """3x3 convolutions with 2x2 pooling and ReLU, then one linear layer: [B, C, H, W] -> [B, width].
+
+    Views [V, C, H, W] are folded into the channels.
+    """
+    if len(shape) < 3:
+        raise SpecError(
+            f"model.bottom: a cnn needs image parts [channels, height, width], but the split gives each client "
+            f'{list(shape)}; use bottom = "mlp" or split by rows, patches or views'
+        )
+    *stacked, height, rows = shape
+    before = int(torch.Size(stacked).numel())
+    layers: list[nn.Module] = [nn.Flatten(1, -3)] if len(shape) > 3 else []
+    for after in channels:
+        layers += [nn.Conv2d(before, after, 3, padding=1), SlicedMaxPool(), nn.ReLU()]
+        before, height, rows = after, -(-height // 2), -(-rows // 2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * rows, width))
+
+
+BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int], nn.Module]] = {"mlp": mlp, "cnn": cnn}

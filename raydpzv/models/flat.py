@@ -1,0 +1,83 @@
+"""A module whose parameters are views of one flat float32 vector."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from raydpzv.errors import InputError
+from raydpzv.keys import Key
+
+
+class FlatModel:
+    """A module and its parameters as one contiguous vector, drawn from a key.
+
+    module    the network; its parameters are views of `flat`
+    flat      float32 [d], in the order of `module.named_parameters()`
+    offsets   parameter name to its first element in `flat`
+    """
+
+    def __init__(self, make: Callable[[], nn.Module], key: Key, device: torch.device | str = "cpu") -> None:
+        with torch.device("meta"):
+            self.module = make()
+        self.offsets: dict[str, int] = {}
+        size = 0
+        for name, p in self.module.named_parameters():
+            self.offsets[name] = size
+            size += p.numel()
+        if any(True for _ in self.module.buffers()):
+            raise InputError(
+                "the model keeps buffers (BatchNorm statistics?): they mix records and are not in the parameter "
+                "vector; use GroupNorm or LayerNorm"
+            )
+        self.flat = torch.empty(size, dtype=torch.float32, device=device)
+        self._install()
+        initialise(self.module, key)
+
+    def _install(self) -> None:
+        for name, p in list(self.module.named_parameters()):
+            owner, _, leaf = name.rpartition(".")
+            view = self.flat[self.offsets[name] : self.offsets[name] + p.numel()].view(p.shape)
+            setattr(self.module.get_submodule(owner), leaf, nn.Parameter(view))
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.flat.numel()
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters' bytes."""
+        return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
+
+
+def initialise(module: nn.Module, key: Key) -> None:
+    """Fill every parameter from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does.
+
+    Normalisation layers start as the identity. A layer type of unknown fan-in is an error, never a guess.
+    """
+    for path, layer in module.named_modules():
+        own = dict(layer.named_parameters(recurse=False))
+        if not own:
+            continue
+        if isinstance(layer, nn.GroupNorm | nn.LayerNorm):
+            layer.reset_parameters()
+            continue
+        bound = 1 / math.sqrt(_fan_in(layer))
+        for name, p in own.items():
+            draws = (key / "initial" / path / name).generator().random(p.numel(), dtype=np.float32)
+            p.data.copy_(torch.from_numpy((draws * 2 - 1) * np.float32(bound)).view(p.shape))
+
+
+def _fan_in(layer: nn.Module) -> int:
+    if isinstance(layer, nn.Linear):
+        return layer.in_features
+    if isinstance(layer, nn.Conv2d):
+        return layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+    if isinstance(layer, nn.LSTM):
+        return layer.hidden_size
+    raise InputError(f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM or a norm")

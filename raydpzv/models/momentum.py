@@ -1,0 +1,25 @@
+"""Gradient descent with momentum on a flat parameter vector.
+
+Written out because importing `torch.optim` pulls in torch's compiler: 1.4 CPU seconds and 70 MB in every actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class MomentumDescent:
+    """w <- w - η v with v <- βv + g."""
+
+    def __init__(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> None:
+        self._x, self._lr, self._momentum = x, lr, momentum
+        self._velocity = torch.zeros_like(x) if momentum else None
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Take one step; the gradients in the order of the flat vector's parameters."""
+        gradient = torch.cat([g.reshape(-1) for g in gradients])
+        if self._velocity is not None:
+            gradient = self._velocity.mul_(self._momentum).add_(gradient)
+        self._x.sub_(gradient * self._lr)

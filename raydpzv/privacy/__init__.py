@@ -1,0 +1,1 @@
+"""Clipping, noise with receipts, calibration, and what may be claimed."""

@@ -1,0 +1,1 @@
+"""Facts as typed rows; every reported number is a fold over them."""

@@ -1,0 +1,247 @@
+"""Every reported number as a pure function of the rows.
+
+All functions take tables of the schemas in `raydpzv.records.schema` and accept tables of 0 rows. A quantity
+with nothing to average over is NaN, never 0. Where `clients` (M) is left out, M is one more than the highest
+client in the table. Times are seconds of the run's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from raydpzv.records.schema import AGE_BINS
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ClientStaleness:
+    """Age, in server rounds, of the cached embeddings of one client that the server used.
+
+    `rows` counts the cached rows used and `missing` those never uploaded, which have no age. `bins[k]` counts
+    ages 2^(k-1) .. 2^k - 1 (`bins[0]`: age 0). `mean` is NaN where no used row has an age.
+    """
+
+    client: int
+    rows: int
+    missing: int
+    mean: float
+    max: int
+    bins: IntArray
+
+
+@dataclass(frozen=True)
+class EpsilonSeries:
+    """Epsilon spent after each round with a release: as the paper claims, and as proved for the clients."""
+
+    round: IntArray
+    paper: FloatArray
+    client: FloatArray
+
+
+@dataclass(frozen=True)
+class AccuracySeries:
+    """One entry per evaluation; `bytes` counts both directions on the wire up to and including its round."""
+
+    round: IntArray
+    time: FloatArray
+    bytes: IntArray
+    accuracy: FloatArray
+    loss: FloatArray
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The round trips of one client, in order of waking: due <= woke <= served <= applied (NaN: no reply)."""
+
+    client: int
+    due: FloatArray
+    woke: FloatArray
+    served: FloatArray
+    applied: FloatArray
+    late: BoolArray
+
+
+def bytes_up(message: pa.Table) -> int:
+    """Return the tensor bytes sent by the clients to the server."""
+    return _bytes(message, "up")
+
+
+def bytes_down(message: pa.Table) -> int:
+    """Return the tensor bytes sent by the server to the clients."""
+    return _bytes(message, "down")
+
+
+def bytes_by_round(message: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the rounds with messages, ascending, and the bytes up and down sent by the end of each."""
+    rounds, place = np.unique(_column(message, "round"), return_inverse=True)
+    size, up = _column(message, "bytes"), _is(message, "direction", "up")
+    totals = np.zeros((2, len(rounds)), dtype=np.int64)
+    np.add.at(totals[0], place[up], size[up])
+    np.add.at(totals[1], place[~up], size[~up])
+    return rounds, totals[0].cumsum(), totals[1].cumsum()
+
+
+def staleness(table: pa.Table, clients: int | None = None) -> list[ClientStaleness]:
+    """Return each client's staleness; the mean age is sum(age_sum) / sum(rows - missing)."""
+    client = _column(table, "client")
+    count = _clients(client, clients)
+    rows, missing, age_sum = (
+        _sum_by(client, _column(table, n), count) for n in ("rows", "missing", "age_sum")
+    )
+    oldest = np.zeros(count, dtype=np.int64)
+    np.maximum.at(oldest, client, _column(table, "age_max"))
+    bins = table.column("age_bins").combine_chunks().flatten().to_numpy().reshape(-1, AGE_BINS)
+    merged = np.stack([_sum_by(client, bins[:, k], count) for k in range(AGE_BINS)], axis=1)
+    mean = _ratio(age_sum, rows - missing)
+    return [
+        ClientStaleness(m, int(rows[m]), int(missing[m]), float(mean[m]), int(oldest[m]), merged[m])
+        for m in range(count)
+    ]
+
+
+def delays(service: pa.Table, clients: int | None = None) -> list[IntArray]:
+    """Return, per client, the delay of each applied update, in order of service.
+
+    The delay is the number of other uploads the server finished after the client had read its parameters
+    (`woke`) and no later than it changed them (`applied`). Rows without an applied reply are left out.
+    """
+    client, woke, own, applied = (_column(service, n) for n in ("client", "woke", "served", "applied"))
+    served = np.sort(own)
+    between = np.searchsorted(served, applied, "right") - np.searchsorted(served, woke, "right")
+    # With zero latency an upload is served at the instant it was read: it is then not in its own interval.
+    others = between - ((own > woke) & (own <= applied))
+    kept = ~np.isnan(applied)
+    return _split(client[kept], others[kept], _clients(client, clients))
+
+
+def gaps(service: pa.Table, clients: int | None = None) -> list[IntArray]:
+    """Return, per client, the rounds from each upload to its next one (1: consecutive rounds)."""
+    client = _column(service, "client")
+    return [np.diff(r) for r in _split(client, _column(service, "round"), _clients(client, clients))]
+
+
+def late_share(service: pa.Table, clients: int | None = None) -> FloatArray:
+    """Return the share [M] of each client's activations that fell into a running round trip."""
+    client = _column(service, "client")
+    count = _clients(client, clients)
+    late = _sum_by(client, _column(service, "late"), count)
+    return _ratio(late, np.bincount(client, minlength=count))
+
+
+def staleness_summary(staleness_table: pa.Table, service: pa.Table, clients: int) -> dict[str, Any]:
+    """Return the `staleness` block of summary.json; a number that does not exist is None."""
+    ages = staleness(staleness_table, clients)
+    lags, late = delays(service, clients), late_share(service, clients)
+    aged = sum(a.rows - a.missing for a in ages)
+    total = sum(a.mean * (a.rows - a.missing) for a in ages if a.rows > a.missing)
+    return {
+        "mean": total / aged if aged else None,
+        "max": max((a.max for a in ages), default=0) if aged else None,
+        "clients": [
+            {
+                "client": a.client,
+                "mean": a.mean if a.rows > a.missing else None,
+                "max": a.max if a.rows > a.missing else None,
+                "delay_mean": float(lags[a.client].mean()) if len(lags[a.client]) else None,
+                "delay_max": int(lags[a.client].max()) if len(lags[a.client]) else None,
+                "late_share": None if math.isnan(late[a.client]) else float(late[a.client]),
+            }
+            for a in ages
+        ],
+    }
+
+
+def throughput(service: pa.Table) -> float:
+    """Return served uploads per second of the run's clock; NaN if nothing was served or no time passed."""
+    served = _column(service, "served")
+    span = float(served.max()) if len(served) else 0.0
+    return len(served) / span if span > 0 else math.nan
+
+
+def epsilon_series(release: pa.Table) -> EpsilonSeries:
+    """Return epsilon spent after each round, taken from the round's last release."""
+    last = _last_of_each(_column(release, "round"))
+    paper, client = (_column(release, n)[last] for n in ("epsilon_paper", "epsilon_client"))
+    return EpsilonSeries(_column(release, "round")[last], paper, client)
+
+
+def accuracy_series(evaluation: pa.Table, message: pa.Table, part: str = "test") -> AccuracySeries:
+    """Return the evaluations on one part of the data, each with the bytes sent up to its round."""
+    chosen = evaluation.filter(pc.equal(evaluation.column("part"), part))
+    rounds, up, down = bytes_by_round(message)
+    total = np.concatenate([np.zeros(1, dtype=np.int64), up + down])
+    at = _column(chosen, "round")
+    sent = total[np.searchsorted(rounds, at, "right")]
+    time, accuracy, loss = (_column(chosen, n) for n in ("time", "accuracy", "loss"))
+    return AccuracySeries(at, time, sent, accuracy, loss)
+
+
+def best_accuracy(evaluation: pa.Table, part: str = "test") -> float:
+    """Return the highest accuracy of any evaluation; NaN if there is none."""
+    chosen = evaluation.filter(pc.equal(evaluation.column("part"), part))
+    values = _column(chosen, "accuracy")
+    return float(np.nanmax(values)) if np.isfinite(values).any() else math.nan
+
+
+def loss_series(service: pa.Table) -> tuple[IntArray, FloatArray]:
+    """Return (round, training loss) of the uploads whose loss was computed."""
+    loss = _column(service, "loss")
+    kept = ~np.isnan(loss)
+    return _column(service, "round")[kept], loss[kept]
+
+
+def activity(service: pa.Table, clients: int | None = None) -> list[Activity]:
+    """Return each client's round trips in order of waking."""
+    woken = np.argsort(_column(service, "woke"), kind="stable")
+    client = _column(service, "client")[woken]
+    count = _clients(client, clients)
+    names = ("due", "woke", "served", "applied", "late")
+    columns = [_split(client, _column(service, n)[woken], count) for n in names]
+    return [Activity(m, *(c[m] for c in columns)) for m in range(count)]
+
+
+def _bytes(message: pa.Table, direction: str) -> int:
+    return int(_column(message, "bytes")[_is(message, "direction", direction)].sum())
+
+
+def _column(table: pa.Table, name: str) -> NDArray[Any]:
+    column = table.column(name).combine_chunks()
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _is(table: pa.Table, name: str, value: str) -> BoolArray:
+    return pc.equal(table.column(name), value).combine_chunks().to_numpy(zero_copy_only=False).astype(bool)
+
+
+def _clients(client: NDArray[Any], clients: int | None) -> int:
+    return int(client.max(initial=-1)) + 1 if clients is None else clients
+
+
+def _sum_by(client: NDArray[Any], values: NDArray[Any], count: int) -> IntArray:
+    """Return the sum of whole numbers per client; exact below 2^53, where float64 is."""
+    return np.bincount(client, weights=values, minlength=count).astype(np.int64)
+
+
+def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> FloatArray:
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+
+
+def _split(client: NDArray[Any], values: NDArray[Any], count: int) -> list[NDArray[Any]]:
+    """Return the values of each client, in row order; a client without rows has an empty array."""
+    order = np.argsort(client, kind="stable")
+    return np.split(values[order], np.searchsorted(client[order], np.arange(1, count)))[:count]
+
+
+def _last_of_each(rounds: NDArray[Any]) -> IntArray:
+    reverse = np.unique(rounds[::-1], return_index=True)[1]
+    return len(rounds) - 1 - reverse

@@ -1,0 +1,108 @@
+"""The row types: one pyarrow schema each.
+
+Times are seconds of the run's own clock (virtual or wall) since its start. Under the wall clock they vary from
+run to run; under the virtual clock every column is reproducible bit for bit, and the digest covers them all.
+
+M clients; `round` counts the uploads the server has served, from 1; `client` counts from 0.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from raydpzv.methods.table import AGE_BINS
+
+MESSAGE = pa.schema(
+    [
+        ("round", pa.int64()),  # the server's round when the message was served (up) or sent (down)
+        ("client", pa.int32()),
+        ("direction", pa.string()),  # "up" or "down"
+        ("kind", pa.string()),  # the body's class name
+        ("sent", pa.float64()),
+        ("arrived", pa.float64()),
+        ("bytes", pa.int64()),  # tensor bytes on the wire (DPZV journal Eq. 23)
+    ]
+)
+
+SERVICE = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("client", pa.int32()),
+        ("step", pa.int64()),  # the client's own counter of uploads, from 0
+        ("due", pa.float64()),  # the epoch of the client's activation clock
+        ("woke", pa.float64()),  # when it started its work (later than `due` if a round trip was running)
+        ("late", pa.bool_()),  # the epoch fell into a running round trip
+        ("served", pa.float64()),  # when the server had finished with the upload
+        ("applied", pa.float64()),  # when the client had applied the reply; NaN if the run ended before
+        ("loss", pa.float64()),  # the server's training loss on this upload's batch; NaN if not computed
+    ]
+)
+
+STALENESS = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("client", pa.int32()),  # whose cached embeddings were used
+        ("rows", pa.int64()),  # cached rows used
+        ("missing", pa.int64()),  # rows never uploaded yet (zeros in the table); they have no age
+        ("age_sum", pa.int64()),  # server rounds since each used row was refreshed, summed
+        ("age_max", pa.int64()),
+        ("age_bins", pa.list_(pa.int32(), AGE_BINS)),
+    ]
+)
+
+RELEASE = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("client", pa.int32()),  # who receives the released value
+        ("perturbation", pa.int32()),
+        ("value", pa.float64()),  # the released number: after the noise, never before
+        ("mechanism", pa.string()),  # "gaussian" or "none"
+        ("source", pa.string()),  # "system", "seeded", "recorded" or "none"
+        ("sigma", pa.float64()),  # standard deviation of the noise on the released mean
+        ("sensitivity_replace", pa.float64()),  # change of the mean when one record's term is replaced
+        ("sensitivity_add_remove", pa.float64()),
+        ("batch", pa.int64()),  # records in the batch
+        ("nonfinite", pa.int64()),  # slopes that were NaN or infinite and were mapped to 0 before the clip
+        ("epsilon_paper", pa.float64()),  # what the paper claims is spent so far; NaN without calibration
+        ("epsilon_client", pa.float64()),  # what is proved so far against the clients; infinity if nothing is
+    ]
+)
+
+EVALUATION = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("time", pa.float64()),
+        ("part", pa.string()),  # "test"
+        ("accuracy", pa.float64()),
+        ("loss", pa.float64()),
+        ("top_share", pa.float64()),  # share of the most predicted class: 1.0 is a constant prediction
+    ]
+)
+
+FAULT = pa.schema(
+    [
+        ("time", pa.float64()),
+        ("party", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+
+MODEL = pa.schema(
+    [
+        ("party", pa.string()),  # "server" or "client 0", "client 1", ...
+        ("round", pa.int64()),
+        ("parameters", pa.int64()),
+        ("sha256", pa.string()),  # of the parameters' bytes
+    ]
+)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "message": MESSAGE,
+    "service": SERVICE,
+    "staleness": STALENESS,
+    "release": RELEASE,
+    "evaluation": EVALUATION,
+    "fault": FAULT,
+    "model": MODEL,
+}

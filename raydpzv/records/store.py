@@ -1,0 +1,77 @@
+"""A run's rows on disk: `RUN/rows/<type>/part-00000.parquet`, each part written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raydpzv.errors import DataError
+from raydpzv.records.schema import SCHEMAS
+
+Rows = dict[str, pa.Table]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees either the old content or the new, never a part of it."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_bytes(data)
+    os.replace(scratch, path)
+
+
+def append_rows(run: Path, rows: Mapping[str, pa.Table]) -> None:
+    """Add one part per row type that has rows."""
+    for name, table in rows.items():
+        if table.num_rows == 0:
+            continue
+        folder = run / "rows" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"part-{len(list(folder.glob('part-*.parquet'))):05d}.parquet"
+        scratch = path.with_name(f".{path.name}")
+        pq.write_table(table, scratch)
+        os.replace(scratch, path)
+
+
+def read_rows(run: Path, name: str) -> pa.Table:
+    """Return all rows of one type, in the order in which they happened."""
+    if name not in SCHEMAS:
+        raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
+    parts = sorted((run / "rows" / name).glob("part-*.parquet"))
+    if not parts:
+        return SCHEMAS[name].empty_table()
+    return pa.concat_tables([pq.read_table(p, schema=SCHEMAS[name]) for p in parts]).combine_chunks()
+
+
+def read_all(run: Path) -> Rows:
+    """Return every row type of a run."""
+    return {name: read_rows(run, name) for name in SCHEMAS}
+
+
+def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = tuple(SCHEMAS)) -> str:
+    """Return the sha256 over all rows, independent of how they were split into parts.
+
+    NaN has one canonical bit pattern here, so that equal runs have equal digests.
+    """
+    state = hashlib.sha256()
+    for name in sorted(names):
+        for field in SCHEMAS[name]:
+            column = rows[name].column(field.name)
+            state.update(f"{name}.{field.name}:{len(column)};".encode())
+            state.update(_canonical(column.combine_chunks(), field.type))
+    return state.hexdigest()
+
+
+def _canonical(column: pa.Array, kind: pa.DataType) -> bytes:
+    if pa.types.is_fixed_size_list(kind):
+        return _canonical(column.flatten(), kind.value_type)
+    if pa.types.is_string(kind):
+        return "\x00".join(column.to_pylist()).encode()
+    values = column.to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(kind):
+        values = values.astype("<f8")
+        values[values != values] = float("nan")
+    return values.tobytes()

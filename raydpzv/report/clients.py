@@ -1,0 +1,138 @@
+"""Pictures per client: how stale its cached embeddings were, and when it was at work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from raydpzv.records import folds
+from raydpzv.report import style, text
+from raydpzv.report.plots import Picture, RunView
+
+_MOST_CLIENTS = 20
+_MOST_PANELS = 6
+_TYPICAL_TRIPS, _MOST_TRIPS = 10, 40
+
+
+def staleness_by_client(runs: Sequence[RunView]) -> Picture | None:
+    """Draw one histogram per client of the age of its cached embeddings; several runs as outlines.
+
+    With more than 20 clients, the 20 with the highest mean age in any of the runs.
+    """
+    ages = [(i, r, folds.staleness(r.rows["staleness"])) for i, r in enumerate(runs)]
+    drawn = [(i, r, a) for i, r, a in ages if any(c.bins.sum() for c in a)]
+    if not drawn:
+        return None
+    shown, total = _stalest([c for _, _, a in drawn for c in a]), max(len(a) for _, _, a in drawn)
+    columns = math.ceil(len(shown) / math.ceil(len(shown) / 4))
+    rows = math.ceil(len(shown) / columns)
+    figure, axes = style.canvas(max(4.5, 2.5 * columns), 1.0 + 1.75 * rows, rows, columns, share=True)
+    used = max(int(np.flatnonzero(c.bins).max(initial=0)) for _, _, a in drawn for c in a) + 1
+    for ax, client in zip(axes.flat, shown, strict=False):
+        for i, _, a in drawn:
+            if client < len(a):
+                _histogram(ax, a[client], used, i, alone=len(drawn) == 1)
+        ax.set_title(f"client {client}", loc="left", fontsize=9.5, color=style.INK)
+    for ax in axes.flat[len(shown) :]:
+        ax.set_axis_off()
+    _age_axis(axes[0, 0], used)
+    figure.supxlabel("age of a used embedding (server rounds, bins by powers of two)", fontsize=10)
+    figure.supylabel("share of used rows (%)", fontsize=10)
+    if len(drawn) > 1:
+        handles = [Line2D([], [], **style.line(i), label=r.label) for i, r, _ in drawn]
+        style.legend(figure, handles, style.columns_for([r.label for _, r, _ in drawn]), upper=True)
+    caption = "Server rounds since a cached embedding was refreshed, at each use; first bin: age 0."
+    if len(shown) < total:
+        caption += f" Of {total:,} clients, the {len(shown)} with the highest mean age."
+    return Picture("staleness_by_client", caption, figure)
+
+
+def timeline(runs: Sequence[RunView]) -> Picture | None:
+    """Draw the first round trips of each client as bars from waking to applying the reply, late ones marked.
+
+    One panel for each of the first 6 runs and at most 20 clients in each; the window holds about 10 round
+    trips of the median client and at most 40 of the busiest.
+    """
+    drawn = [(r, a) for r in runs if (a := folds.activity(r.rows["service"]))][:_MOST_PANELS]
+    if not drawn:
+        return None
+    heights = [0.6 + 0.28 * min(len(a), _MOST_CLIENTS) for _, a in drawn]
+    figure, axes = style.canvas(9.0, 1.2 + sum(heights), rows=len(drawn))
+    axes[0, 0].get_gridspec().set_height_ratios(heights)
+    for ax, (run, trips) in zip(axes.flat, drawn, strict=True):
+        _bars(ax, trips[:_MOST_CLIENTS])
+        style.title(ax, "Activations" if len(runs) == 1 else run.label)
+    axes[-1, 0].set_xlabel("run clock (s)")
+    names = (
+        "round trip, waking to reply applied",
+        "late: due while the previous one ran",
+        "when a late one was due",
+    )
+    patches = [Patch(color=c, label=n) for c, n in zip((style.PLAIN, style.LATE), names, strict=False)]
+    due = Line2D([], [], color=style.LATE, marker="|", markersize=7, linestyle="", label=names[2])
+    style.legend(figure, [*patches, due], 3)
+    caption = "The first round trips of each client; a bar whose reply never came ends when it was served."
+    if (most := max(len(a) for _, a in drawn)) > _MOST_CLIENTS:
+        caption += f" The first {_MOST_CLIENTS} of {most:,} clients."
+    return Picture("timeline", caption, figure)
+
+
+def _stalest(ages: Sequence[folds.ClientStaleness]) -> list[int]:
+    """Return up to 20 clients, in order of their numbers."""
+    ranked = sorted(ages, key=lambda a: -math.inf if math.isnan(a.mean) else a.mean, reverse=True)
+    return sorted(list(dict.fromkeys(a.client for a in ranked))[:_MOST_CLIENTS])
+
+
+def _histogram(ax: Axes, ages: folds.ClientStaleness, used: int, index: int, alone: bool) -> None:
+    total = int(ages.bins.sum())
+    share = ages.bins[:used] / max(total, 1)
+    edges = np.arange(used + 1)
+    if not alone:
+        look = style.line(index)
+        ax.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
+        return
+    ax.stairs(share, edges, fill=True, color=style.PLAIN, edgecolor="white", linewidth=0.8)
+    note = f"mean {text.number(ages.mean, 3)}, max {ages.max:,}" if total else "never used"
+    ax.set_title(note, loc="right", fontsize=8.5, color="#666666")
+
+
+def _age_axis(ax: Axes, used: int) -> None:
+    """Mark each bin's lower edge with the lowest age in it: 0, 1, 2, 4, 8, ..."""
+    step = 1 if used <= 8 else 2
+    places = np.arange(0 if step == 1 else 1, used + 1, step)
+    ax.set_xticks(places, [str(0 if k == 0 else 2 ** (k - 1)) for k in places])
+    ax.set_xlim(0, used)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=0))
+
+
+def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> None:
+    end = _window(trips)
+    for t in trips:
+        seen = t.woke < end
+        stop = np.where(np.isnan(t.applied), t.served, t.applied)
+        for late, colour in ((False, style.PLAIN), (True, style.LATE)):
+            chosen = seen & (t.late == late)
+            spans = list(zip(t.woke[chosen], (stop - t.woke)[chosen], strict=True))
+            ax.broken_barh(spans, (t.client - 0.32, 0.64), color=colour, edgecolor="white", linewidth=0.4)
+        due = t.due[t.late & (t.due < end)]
+        ax.vlines(due, t.client + 0.35, t.client + 0.48, color=style.LATE, linewidth=1.2)
+    ax.set_xlim(0, end)
+    ax.set_ylim(len(trips) - 0.45, -0.6)
+    ax.set_yticks(range(len(trips)), [f"client {t.client}" for t in trips])
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False)
+
+
+def _window(trips: Sequence[folds.Activity]) -> float:
+    """Return the end of the window, in seconds of the run's clock."""
+    wakes: list[Any] = [t.woke for t in trips if len(t.woke)]
+    typical = float(np.median([w[: _TYPICAL_TRIPS + 1][-1] for w in wakes]))
+    busiest = min((float(w[_MOST_TRIPS]) for w in wakes if len(w) > _MOST_TRIPS), default=math.inf)
+    return min(typical, busiest) or max(float(w[-1]) for w in wakes) or 1.0

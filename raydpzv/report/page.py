@@ -1,0 +1,154 @@
+"""The report of one run or of several side by side: PNG pictures and one self-contained HTML page.
+
+The page holds its pictures and its style; it asks nothing of a network and runs no script. It is light only:
+the pictures have white grounds.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pyarrow as pa
+
+from raydpzv.errors import DataError, InputError
+from raydpzv.records.store import read_all, write_atomically
+from raydpzv.report import clients, plots, style, tables
+from raydpzv.report.plots import Picture, RunView
+
+DRAWINGS: tuple[Callable[[Sequence[RunView]], Picture | None], ...] = (
+    plots.accuracy_over_updates,
+    plots.accuracy_over_seconds,
+    plots.accuracy_over_bytes,
+    plots.loss_over_updates,
+    plots.epsilon_over_updates,
+    clients.staleness_by_client,
+    clients.timeline,
+)
+"""Every picture of a report, in the page's order."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run folder says: what pictures need, the resolved scenario's text, the environment as JSON."""
+
+    view: RunView
+    scenario: str
+    environment: str
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """Write `plots/*.png` and `report.html` into `out` (one run: its own folder by default); return the page.
+
+    Raises DataError if a folder is not a run's, InputError if several runs are given without `out`.
+    """
+    if not runs:
+        raise InputError("a report needs at least one run folder; none was given")
+    if out is None and len(runs) > 1:
+        raise InputError(f"{len(runs)} runs need a folder of their own for the report; say which one")
+    folders = read_runs(runs)
+    target = runs[0] if out is None else out
+    (target / "plots").mkdir(parents=True, exist_ok=True)
+    drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
+    images = [style.png(p.figure) if p.figure else b"" for p in drawn]
+    for picture, image in zip(drawn, images, strict=True):
+        if image:
+            write_atomically(target / "plots" / f"{picture.name}.png", image)
+    page = _render(folders, [(p.caption, image) for p, image in zip(drawn, images, strict=True)])
+    write_atomically(target / "report.html", page.encode())
+    return target / "report.html"
+
+
+def read_runs(runs: Sequence[Path]) -> list[RunFolder]:
+    """Read run folders and label them so that they can be told apart. Raises DataError."""
+    summaries = [_json(run, "summary.json") for run in runs]
+    named = zip(runs, tables.labels(summaries), summaries, strict=True)
+    return [
+        RunFolder(
+            view=RunView(label, summary, _rows(run)),
+            scenario=_read(run, "scenario.toml"),
+            environment=json.dumps(_json(run, "environment.json"), indent=2, ensure_ascii=False),
+        )
+        for run, label, summary in named
+    ]
+
+
+def _render(folders: Sequence[RunFolder], pictures: Sequence[tuple[str, bytes]]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    views = [f.view for f in folders]
+    names, summaries = [v.label for v in views], [v.summary for v in views]
+    return environment.get_template("page.html.jinja").render(
+        title=_title(summaries),
+        facts=_facts(summaries),
+        runs=[_for_page(f) for f in folders],
+        compare_head=tables.COMPARE_HEAD,
+        compare=tables.compare_rows(names, summaries),
+        staleness_head=tables.STALENESS_HEAD,
+        pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
+    )
+
+
+def _for_page(folder: RunFolder) -> dict[str, Any]:
+    summary = folder.view.summary
+    return {
+        "label": folder.view.label,
+        "verdict": tables.verdict(summary),
+        "summary": [r for r in tables.summary_rows(summary) if r[0] != tables.CLAIM],
+        "claims": tables.privacy_rows(summary.get("epsilon") or ()),
+        "staleness": tables.staleness_rows(summary),
+        "scenario": folder.scenario,
+        "environment": folder.environment,
+    }
+
+
+def _title(summaries: Sequence[tables.Summary]) -> str:
+    if len(summaries) > 1:
+        return f"{len(summaries)} runs side by side"
+    return f"{summaries[0].get('scenario')}: {summaries[0].get('method')}"
+
+
+def _facts(summaries: Sequence[tables.Summary]) -> str:
+    if len(summaries) > 1:
+        return ", ".join(sorted({str(s.get("scenario")) for s in summaries}))
+    rows = dict(tables.summary_rows(summaries[0]))
+    return f"method {rows['method']}, seed {rows['seed']}, {rows['status']}"
+
+
+def _rows(run: Path) -> dict[str, pa.Table]:
+    try:
+        return read_all(run)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{run}: its rows cannot be read ({reason}); the folder is damaged, run it again"
+        ) from None
+
+
+def _json(run: Path, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(_read(run, name))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{run / name} is not JSON (line {error.lineno}: {error.msg}); run it again"
+        ) from None
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{run / name} holds a {type(value).__name__} where an object was wanted; run it again"
+        )
+    return value
+
+
+def _read(run: Path, name: str) -> str:
+    try:
+        return (run / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise DataError(
+            f"{run} is not a run folder: no readable {name}; give a folder that `raydpzv run` wrote"
+        ) from None

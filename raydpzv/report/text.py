@@ -1,0 +1,110 @@
+"""Numbers and privacy claims as text. An ε is never printed without everything that gives it a meaning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NONE = "–"
+_RELATIONS = {"replace": "replace one record", "add_remove": "add or remove one record"}
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+Claim = Mapping[str, Any]
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """Return a number with `digits` significant digits; infinity as ∞; a dash where there is none."""
+    if value is None or isinstance(value, str | bool):
+        return NONE if value is None else "∞" if value == "infinity" else str(value)
+    if math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if isinstance(value, int):
+        return f"{value:,}"
+    whole = abs(value) >= 10**digits and abs(value) < 1e12
+    return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
+
+
+def percent(value: Any) -> str:
+    """Return a share of 1 as a percentage."""
+    return NONE if value is None or math.isnan(value) else f"{100 * value:.2f} %"
+
+
+def size_unit(largest: float) -> tuple[float, str]:
+    """Return the divisor and the name of the binary unit in which `largest` bytes read best."""
+    power = min(int(math.log2(largest)) // 10, len(_SIZES) - 1) if largest >= 1 else 0
+    return 1024.0**power, _SIZES[power]
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes in its binary unit."""
+    if count is None:
+        return NONE
+    divisor, unit = size_unit(count)
+    return f"{count} B" if unit == "B" else f"{count / divisor:.2f} {unit}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration; above two minutes also in hours, minutes and seconds."""
+    if value is None or math.isnan(value):
+        return NONE
+    if value < 120:
+        return f"{number(float(value))} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{value:,.0f} s ({minutes // 60}:{minutes % 60:02d}:{rest:02d})"
+
+
+def epsilon_of(claim: Claim) -> float:
+    """Return a claim's ε as a float: infinity for "infinity", NaN where none is stated."""
+    value = claim.get("epsilon")
+    return math.nan if value is None else math.inf if value == "infinity" else float(value)
+
+
+def standing(claim: Claim) -> str:
+    """Return whether the claim's ε is proved; an infinite ε bounds nothing, whoever states it."""
+    if math.isinf(epsilon_of(claim)):
+        return "nothing proved"
+    return "proved" if claim["holds"] else "claimed, not proved"
+
+
+def proves(claim: Claim) -> bool:
+    """Return whether the claim is a proved, finite ε."""
+    return bool(claim["holds"]) and math.isfinite(epsilon_of(claim))
+
+
+def relation(claim: Claim) -> str:
+    """Return the neighbouring relation in words."""
+    return _RELATIONS.get(str(claim["relation"]), str(claim["relation"]))
+
+
+def note(claim: Claim) -> str:
+    """Return the claim's note; before it, what ε would be if only the record's own term counted."""
+    said, direct = str(claim.get("note") or ""), claim.get("direct_only")
+    if direct is None:
+        return said
+    return f"direct part alone, not proved: ε = {number(direct)}" + (f"; {said}" if said else "")
+
+
+def claim_text(claim: Claim) -> str:
+    """Return a claim in one line, complete: ε, δ, adversary, mechanism, relation, accountant, standing."""
+    terms = f"mechanism {claim['mechanism']}, relation {relation(claim)}, accountant {claim['accountant']}"
+    return (
+        f"ε = {number(epsilon_of(claim))}, δ = {number(claim['delta'])}, adversary {claim['adversary']}: "
+        f"{terms}; {standing(claim)}"
+    )
+
+
+def claim_behind(claims: Sequence[Claim], adversary: str, last: float) -> Claim | None:
+    """Return the claim that states the terms of a series of ε, or None if the summary states none.
+
+    `adversary` is "paper" (what the paper claims) or "client" (what is proved against clients). Among
+    several, as under two neighbouring relations, it is the one with ε nearest to the series' last value.
+    """
+    chosen = [c for c in claims if c["adversary"] == adversary and (c["holds"] or adversary == "paper")]
+    return min(chosen, key=lambda c: _distance(epsilon_of(c), last), default=None)
+
+
+def _distance(epsilon: float, last: float) -> float:
+    return abs(epsilon - last) if math.isfinite(epsilon) else math.inf

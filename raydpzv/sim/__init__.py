@@ -1,0 +1,1 @@
+"""Clocks, arrivals, the two loops and the replay of a recorded order."""

@@ -1,0 +1,78 @@
+"""When each client activates: open-loop clocks whose epochs do not wait for the client's work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from raydpzv.errors import DataError
+from raydpzv.keys import Key
+
+Law = Literal["constant", "exponential"]
+
+
+class Arrivals(Protocol):
+    """Gives every client the endless (or, for a trace, ending) sequence of its activation epochs."""
+
+    def epochs(self, client: int) -> Iterator[float]:
+        """Yield the client's epochs in seconds since the run began, ascending, from the first."""
+        ...
+
+
+class Poisson:
+    """Independent Poisson processes: exponential gaps with the client's own rate, in activations per second."""
+
+    def __init__(self, rates: Sequence[float], key: Key) -> None:
+        self._rates, self._key = rates, key / "arrivals"
+
+    def epochs(self, client: int) -> Iterator[float]:
+        """Yield epochs; the gaps have mean 1/rate."""
+        generator, time = (self._key / client).generator(), 0.0
+        while True:
+            time += generator.exponential(1 / self._rates[client])
+            yield time
+
+
+class Constant:
+    """Regular activations, 1/rate apart."""
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        self._rates = rates
+
+    def epochs(self, client: int) -> Iterator[float]:
+        """Yield 1/rate, 2/rate, ..."""
+        count = 0
+        while True:
+            count += 1
+            yield count / self._rates[client]
+
+
+class Trace:
+    """Activations as recorded: a client whose trace has ended never wakes again."""
+
+    def __init__(self, epochs: Mapping[int, Iterable[float]]) -> None:
+        self._epochs = {client: list(times) for client, times in epochs.items()}
+        for client, times in self._epochs.items():
+            if any(b < a for a, b in zip(times, times[1:], strict=False)) or not all(map(math.isfinite, times)):
+                raise DataError(
+                    f"the trace of client {client} is not in ascending finite order: sort its times"
+                )
+
+    def epochs(self, client: int) -> Iterator[float]:
+        """Yield the recorded times."""
+        return iter(self._epochs.get(client, ()))
+
+
+class Delays:
+    """Seconds of work: constant, or exponential with the given mean, addressed by (who, which)."""
+
+    def __init__(self, means: Sequence[float], law: Law, key: Key) -> None:
+        self._means, self._law, self._key = means, law, key
+
+    def of(self, who: int, which: int) -> float:
+        """Return how long `who`'s piece of work number `which` takes."""
+        mean = self._means[who]
+        if mean == 0 or self._law == "constant":
+            return mean
+        return float((self._key / who / which).generator().exponential(mean))

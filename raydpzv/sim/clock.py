@@ -1,0 +1,44 @@
+"""Two clocks with one question: what time is it? Seconds since the run began."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Anything that knows the run's time."""
+
+    def now(self) -> float:
+        """Return the seconds since the run began."""
+        ...
+
+
+class VirtualClock:
+    """Simulated time: moves only when the agenda moves it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Return the simulated seconds since the run began."""
+        return self._now
+
+    def advance(self, to: float) -> None:
+        """Move to a later time."""
+        self._now = max(self._now, to)
+
+
+class WallClock:
+    """Real time, comparable between the processes of a run that share its origin.
+
+    origin: seconds since the epoch at which the run began; None: now. Machines' clocks must agree (NTP) as far
+    as times of different machines are compared.
+    """
+
+    def __init__(self, origin: float | None = None) -> None:
+        self.origin = time.time() if origin is None else origin  # noqa: TID251  (this is the clock to be asked)
+
+    def now(self) -> float:
+        """Return the real seconds since the run began."""
+        return time.time() - self.origin  # noqa: TID251

@@ -1,0 +1,263 @@
+"""The server's side of a run, the same under both clocks: serve, account, record, know when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raydpzv.methods.roles import Metrics, Order, Server, Upload
+
+
+class Observer(Protocol):
+    """Takes down what happens; `records.Recorder` makes rows of it."""
+
+    def emit(self, row_type: str, **values: Any) -> None:
+        """Take down one fact."""
+        ...
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was released: scalars, the most of them that one record took part in, the largest batch."""
+
+    releases: int
+    counted: int
+    largest_batch: int
+
+
+class Guard(Protocol):
+    """Keeps account of privacy."""
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why serving this upload would exceed the privacy budget, or None."""
+        ...
+
+    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
+        """Account the releases of one service; return ε so far (claimed by the paper, proved for clients)."""
+        ...
+
+    def spent(self) -> Spent | None:
+        """Return what was released, or None if this run accounts for nothing."""
+        ...
+
+
+class FreeGuard:
+    """For methods without releases: refuses nothing, claims nothing."""
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Never refuse."""
+        return None
+
+    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
+        """Nothing is noised, nothing is claimed."""
+        return math.nan, math.nan
+
+    def spent(self) -> Spent | None:
+        """Account for nothing."""
+        return None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What ends a run; whichever comes first. None: no limit of that kind."""
+
+    updates: int | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A client's account of how an upload came about, in seconds of the run's clock."""
+
+    due: float
+    woke: float
+    late: bool
+    sent: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands."""
+
+    updates: int = 0
+    time: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    late: int = 0
+    accuracy: float = math.nan
+    epsilon_paper: float = math.nan
+    epsilon_client: float = math.nan
+    staleness: float = math.nan  # mean age of the cached rows used by the last service, in server rounds
+    stop_reason: str | None = None
+
+
+@dataclass
+class Desk:
+    """Serves uploads one at a time and emits the rows of everything that happens."""
+
+    server: Server
+    guard: Guard
+    observer: Observer
+    budget: Budget
+    _status: dict[str, Any] = field(default_factory=dict)
+    _open_services: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def status(self) -> Status:
+        """Return where the run stands."""
+        return Status(**self._status)
+
+    @property
+    def updates(self) -> int:
+        """Uploads served so far."""
+        return int(self._status.get("updates", 0))
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run is over, or None while it goes on."""
+        return self._status.get("stop_reason")
+
+    def stop(self, reason: str) -> None:
+        """End the run; the first reason counts."""
+        self._status.setdefault("stop_reason", reason)
+
+    def open(self, now: float) -> Sequence[Order]:
+        """Return the first orders."""
+        orders = self.server.open()
+        for order in orders:
+            self._count(bytes_down=order.body.wire_bytes)
+        return orders
+
+    def serve(self, upload: Upload, how: Activation, arrived: float, delay: float = 0.0) -> Sequence[Order]:
+        """Serve one upload and return the orders it leads to; () also when the privacy budget refuses it.
+
+        arrived: when it reached the server; delay: simulated service time in seconds, after which it is served.
+        """
+        if refusal := self.guard.refuses(upload):
+            self.stop(refusal)
+            return ()
+        orders = self.server.receive(upload)
+        served = arrived + delay
+        self._count(updates=1, bytes_up=upload.body.wire_bytes, late=int(how.late))
+        self._status["time"] = served
+        round = self.updates
+        self._record_service(upload, how, arrived, served, orders)
+        for order in orders:
+            self._count(bytes_down=order.body.wire_bytes)
+            self._record_order(upload, order, round)
+        self._check_budget(served)
+        return orders
+
+    def sent(self, order: Order, at: float, arrives: float) -> None:
+        """Take down an order on its way to a client."""
+        self.observer.emit(
+            "message",
+            round=order.round,
+            client=order.client,
+            direction="down",
+            kind=type(order.body).__name__,
+            sent=at,
+            arrived=arrives,
+            bytes=order.body.wire_bytes,
+        )
+
+    def applied(self, client: int, at: float) -> None:
+        """Take down that a client has applied the answer to its last served upload."""
+        if row := self._open_services.pop(client, None):
+            self.observer.emit("service", **{**row, "applied": at})
+
+    def evaluated(self, metrics: Metrics, at: float) -> None:
+        """Take down an evaluation of the current model."""
+        self._status["accuracy"] = metrics.accuracy
+        self.observer.emit(
+            "evaluation",
+            round=self.updates,
+            time=at,
+            part="test",
+            accuracy=metrics.accuracy,
+            loss=metrics.loss,
+            top_share=metrics.top_share,
+        )
+
+    def close(self) -> None:
+        """Take down the services whose answers were never applied."""
+        for client in sorted(self._open_services):
+            self.applied(client, math.nan)
+
+    def _count(self, **amounts: int) -> None:
+        for name, amount in amounts.items():
+            self._status[name] = self._status.get(name, 0) + amount
+
+    def _check_budget(self, now: float) -> None:
+        limit, used = self.budget, self.status()
+        if limit.updates is not None and used.updates >= limit.updates:
+            self.stop(f"{limit.updates} updates done")
+        elif limit.bytes is not None and used.bytes_up + used.bytes_down >= limit.bytes:
+            self.stop(f"the budget of {limit.bytes} bytes is spent")
+        elif limit.seconds is not None and now >= limit.seconds:
+            self.stop(f"the budget of {limit.seconds:g} seconds is spent")
+
+    def _record_service(
+        self, upload: Upload, how: Activation, arrived: float, served: float, orders: Sequence[Order]
+    ) -> None:
+        self.observer.emit(
+            "message",
+            round=self.updates,
+            client=upload.client,
+            direction="up",
+            kind=type(upload.body).__name__,
+            sent=how.sent,
+            arrived=arrived,
+            bytes=upload.body.wire_bytes,
+        )
+        self.applied(upload.client, math.nan)
+        self._open_services[upload.client] = {
+            "round": self.updates,
+            "client": upload.client,
+            "step": upload.step,
+            "due": how.due,
+            "woke": how.woke,
+            "late": how.late,
+            "served": served,
+            "loss": orders[0].loss if orders else math.nan,
+        }
+
+    def _record_order(self, upload: Upload, order: Order, round: int) -> None:
+        if order.cache:
+            used = sum(c.rows - c.missing for c in order.cache)
+            self._status["staleness"] = sum(c.age_sum for c in order.cache) / used if used else math.nan
+        for use in order.cache:
+            self.observer.emit(
+                "staleness",
+                round=round,
+                client=use.client,
+                rows=use.rows,
+                missing=use.missing,
+                age_sum=use.age_sum,
+                age_max=use.age_max,
+                age_bins=use.age_bins,
+            )
+        if not order.releases:
+            return
+        paper, client = self.guard.charge(upload, order)
+        self._status["epsilon_paper"], self._status["epsilon_client"] = paper, client
+        for release in order.releases:
+            receipt = release.receipt
+            self.observer.emit(
+                "release",
+                round=round,
+                client=order.client,
+                perturbation=release.perturbation,
+                value=release.value,
+                mechanism=receipt.mechanism,
+                source=receipt.source,
+                sigma=receipt.sigma,
+                sensitivity_replace=receipt.sensitivity_replace,
+                sensitivity_add_remove=receipt.sensitivity_add_remove,
+                batch=receipt.batch,
+                nonfinite=receipt.nonfinite,
+                epsilon_paper=paper,
+                epsilon_client=client,
+            )

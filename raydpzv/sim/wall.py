@@ -1,0 +1,200 @@
+"""The wall clock: every client runs its own loop on its own activation clock; nobody orchestrates.
+
+The server serves in true arrival order, one upload at a time. The same code runs in threads of one process and in
+Ray actors: a `Port` says how a client reaches the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from raydpzv.errors import Stalled
+from raydpzv.methods.roles import Client, Order, Upload
+from raydpzv.sim.clock import Clock
+from raydpzv.sim.desk import Activation, Desk, Status
+from raydpzv.sim.virtual import Timing
+from raydpzv.wire.messages import TestEmbeddings
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client gets back: an order if there is one for it by now, and whether the run is over."""
+
+    order: Order | None
+    over: bool
+
+
+class Port(Protocol):
+    """How a client reaches the server under the wall clock."""
+
+    def first(self, client: int) -> Answer:
+        """Return the client's first order."""
+        ...
+
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
+        """Hand in an upload (and when the answer to the last one was applied)."""
+        ...
+
+    def wait(self, client: int, seconds: float) -> Answer:
+        """Wait for an order that was not ready yet, at most so long."""
+        ...
+
+    def finish(self, client: int, applied: float) -> None:
+        """Say when the last answer was applied; the client leaves."""
+        ...
+
+
+class WallDesk:
+    """A `Desk` behind a lock, with an out-tray per client for orders that become ready later."""
+
+    def __init__(self, desk: Desk, clock: Clock, service: Callable[[int], float], clients: int) -> None:
+        self._desk, self._clock, self._service = desk, clock, service
+        self._changed = threading.Condition()
+        self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
+        self._stopping = threading.Event()
+        for order in desk.open(clock.now()):
+            self._put(order)
+
+    def first(self, client: int) -> Answer:
+        """Return the client's first order."""
+        with self._changed:
+            return self._answer(client)
+
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
+        """Serve one upload."""
+        with self._changed:
+            arrived = self._clock.now()
+            self._desk.applied(upload.client, applied)
+            if self._over():
+                return Answer(None, True)
+            self._stopping.wait(self._service(self._desk.updates))
+            orders = self._desk.serve(upload, how, arrived)
+            for order in orders:
+                self._put(order)
+            self._changed.notify_all()
+            return self._answer(upload.client)
+
+    def wait(self, client: int, seconds: float) -> Answer:
+        """Wait for an order for this client, or for the run's end."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._trays[client]) or self._over(), seconds)
+            return self._answer(client)
+
+    def finish(self, client: int, applied: float) -> None:
+        """Take down when the client's last answer was applied."""
+        with self._changed:
+            self._desk.applied(client, applied)
+
+    def stop(self, reason: str) -> None:
+        """End the run: clients learn it from their next answer."""
+        self._stopping.set()
+        with self._changed:
+            self._desk.stop(reason)
+            self._changed.notify_all()
+
+    def status(self) -> Status:
+        """Return where the run stands; does not wait for a service in progress."""
+        return self._desk.status()
+
+    def evaluate(self, uploads: list[Upload]) -> None:
+        """Score the clients' held-out embeddings (client order) with the head as it is now."""
+        embeddings = [u.body.values for u in uploads if isinstance(u.body, TestEmbeddings)]
+        with self._changed:
+            self._desk.evaluated(self._desk.server.evaluate(embeddings), self._clock.now())
+
+    def close(self) -> None:
+        """Take down what was left open."""
+        with self._changed:
+            self._desk.close()
+
+    def _over(self) -> bool:
+        return self._desk.stop_reason is not None
+
+    def _put(self, order: Order) -> None:
+        self._trays[order.client].append(order)
+
+    def _answer(self, client: int) -> Answer:
+        tray = self._trays[client]
+        if not tray:
+            return Answer(None, self._over())
+        order, now = tray.pop(0), self._clock.now()
+        self._desk.sent(order, now, now)
+        return Answer(order, self._over())
+
+
+class ClientLoop:
+    """One client's life under the wall clock.
+
+    Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
+    round trip is served at its end and counted as late. Simulated compute and network delays are real sleeps here.
+    patience: seconds to wait for an order before the run counts as stalled.
+    """
+
+    def __init__(
+        self, client: int, role: Client, port: Port, timing: Timing, clock: Clock, patience: float = 300.0
+    ) -> None:
+        self._client, self._role, self._port = client, role, port
+        self._timing, self._clock, self._patience = timing, clock, patience
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Live until the server says that the run is over, or `stop` is called."""
+        epochs = self._timing.arrivals.epochs(self._client)
+        answer, works, applied = self._port.first(self._client), 0, 0.0
+        while not self._stopping.is_set():
+            answer = answer if answer.order or answer.over else self._await_order()
+            if answer.order is None:
+                break
+            self._pause(self._timing.network.downlink(self._client, answer.order.body.wire_bytes))
+            with self._lock:
+                self._role.apply(answer.order)
+            applied = self._clock.now()
+            if answer.over:
+                break
+            due = applied if answer.order.at_once else next(epochs, None)
+            if due is None:
+                break
+            late = due < applied
+            self._pause(due - applied)
+            if self._stopping.is_set():
+                break
+            woke = self._clock.now()
+            with self._lock:
+                upload = self._role.work()
+            self._pause(self._timing.compute.of(self._client, works))
+            works += 1
+            sent = self._clock.now()
+            self._pause(self._timing.network.uplink(self._client, upload.body.wire_bytes))
+            answer = self._port.exchange(upload, Activation(due, woke, late, sent), applied)
+        self._port.finish(self._client, applied)
+
+    def stop(self) -> None:
+        """Leave at the next opportunity, also out of a pause."""
+        self._stopping.set()
+
+    def evaluate(self) -> Upload:
+        """Return the held-out embeddings, between two pieces of work."""
+        with self._lock:
+            return self._role.evaluate()
+
+    def _pause(self, seconds: float) -> None:
+        if seconds > 0:
+            self._stopping.wait(seconds)
+
+    def _await_order(self) -> Answer:
+        waited = 0.0
+        while waited < self._patience and not self._stopping.is_set():
+            answer = self._port.wait(self._client, 1.0)
+            if answer.order or answer.over:
+                return answer
+            waited += 1.0
+        if self._stopping.is_set():
+            return Answer(None, True)
+        raise Stalled(
+            f"client {self._client} got no order within {self._patience:g} s of its upload: another client stopped "
+            "or is slower than that; raise resources.timeout"
+        )

@@ -1,0 +1,1 @@
+"""Messages, their exact sizes, and the network between parties."""

@@ -1,0 +1,124 @@
+"""Messages between server and clients, and their exact size on the wire.
+
+A body is a small dataclass of numpy arrays. Its size is the sum of its arrays' bytes (DPZV journal Eq. 23 counts
+tensors), a function of their shapes alone; `encode` writes exactly that many bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+Packed = tuple[str, tuple[tuple[str, tuple[int, ...]], ...], bytes]
+"""A body's class name, its arrays' dtypes and shapes, and its wire bytes."""
+
+_BODIES: dict[str, type[Body]] = {}
+
+
+@dataclass(frozen=True)
+class Body:
+    """Base of all message bodies: subclasses are dataclasses whose fields are numpy arrays.
+
+    An unmetered body (evaluation) belongs to the simulator, not to the method: it costs no wire bytes.
+    """
+
+    metered: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _BODIES[cls.__name__] = cls
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes on the wire."""
+        return sum(array.nbytes for array in self._arrays()) if self.metered else 0
+
+    def encode(self) -> bytes:
+        """Return the arrays' bytes, one after the other."""
+        return b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
+
+    def _arrays(self) -> list[np.ndarray]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+def pack(body: Body) -> Packed:
+    """Return a body in the form in which it travels between processes: one `bytes`, no arrays to pickle."""
+    layout = tuple((array.dtype.str, array.shape) for array in body._arrays())
+    return type(body).__name__, layout, body.encode()
+
+
+def unpack(packed: Packed) -> Body:
+    """Return the body that was packed; its arrays are read-only views."""
+    name, layout, data = packed
+    arrays, place = [], 0
+    for dtype, shape in layout:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(data, dtype, count, place).reshape(shape))
+        place += arrays[-1].nbytes
+    return _BODIES[name](*arrays)
+
+
+@dataclass(frozen=True)
+class Start(Body):
+    """Begin; the first order a client gets. Empty."""
+
+
+@dataclass(frozen=True)
+class Acknowledged(Body):
+    """The upload was used; nothing to apply. Empty."""
+
+
+@dataclass(frozen=True)
+class Evaluate(Body):
+    """Send the test embeddings of the current model."""
+
+    metered: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class TestEmbeddings(Body):
+    """Embeddings of the held-out rows, float32 [N, E]."""
+
+    metered: ClassVar[bool] = False
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Embeddings(Body):
+    """Row ids int32 [B] and their embeddings float32 [B, E]."""
+
+    ids: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class PerturbedEmbeddings(Body):
+    """Row ids int32 [B]; embeddings at w + λu_p and at w - λu_p, float32 [P, B, E] each."""
+
+    ids: np.ndarray
+    plus: np.ndarray
+    minus: np.ndarray
+
+
+@dataclass(frozen=True)
+class Slopes(Body):
+    """The released scalars Δ_p, float32 [P]."""
+
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows(Body):
+    """Row ids int32 [B] the client is to embed."""
+
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class GradientAndRows(Body):
+    """Loss gradient of the last embeddings, float32 [B, E], and the next row ids int32 [B]."""
+
+    gradient: np.ndarray
+    ids: np.ndarray

@@ -1,0 +1,1 @@
+"""Zeroth-order pieces: directions, perturbation without drift, estimators."""

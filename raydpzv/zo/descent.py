@@ -1,0 +1,38 @@
+"""Steps along seeded directions: the one place where a zeroth-order update changes parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from raydpzv.zo import kernel
+from raydpzv.zo.directions import Direction
+
+
+class Descent:
+    """w <- w - η v with v <- βv + mean_p Δ_p u_p (momentum β; without momentum, w <- w - (η/P) Σ_p Δ_p u_p).
+
+    DPZV (journal) Eq. (9). Each term is applied in order, one product and one sum per element, so that whoever
+    applies the same (seed, scalar) pairs holds the same bits.
+    """
+
+    def __init__(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> None:
+        self._x = x
+        self._lr, self._momentum = lr, momentum
+        self._velocity = torch.zeros_like(x) if momentum else None
+
+    def step(self, terms: Sequence[tuple[Direction, float]]) -> None:
+        """Apply the (direction, scalar) pairs of one update."""
+        if self._velocity is None:
+            for direction, scalar in terms:
+                direction.add_to(self._x, -self._lr * scalar / len(terms))
+            return
+        self._velocity.mul_(self._momentum)
+        for direction, scalar in terms:
+            direction.add_to(self._velocity, scalar / len(terms))
+        if self._x.device.type == "cpu":
+            kernel.add_scaled(self._x.numpy(), self._velocity.numpy(), np.float32(-self._lr))
+        else:
+            self._x.sub_(self._velocity * self._lr)

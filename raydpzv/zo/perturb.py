@@ -1,0 +1,98 @@
+"""Evaluate a model at w + amount · u without touching w.
+
+In place (+λ, -2λ, +λ) drifts: after 6 perturbations 76 % of float32 parameters have changed. Here each module
+that owns parameters gets perturbed copies for the time of its own forward call, in one buffer as large as the
+largest such module (plus the owners it is nested in). The direction is made again from its seed, so neither w
+nor u is ever copied whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from raydpzv.errors import InputError
+from raydpzv.zo.directions import Direction
+
+
+class LayerwisePerturbation:
+    """Hooks on a module's parameter owners that swap in perturbed weights while `at(...)` is open.
+
+    offsets: parameter name to its place in the flat parameter vector (`FlatModel.offsets`).
+    """
+
+    def __init__(self, module: nn.Module, offsets: Mapping[str, int]) -> None:
+        place = {id(p): offsets[name] for name, p in module.named_parameters()}
+        self._owned = {
+            name: [(p, place[id(p)]) for p in owner.parameters(recurse=False)]
+            for name, owner in module.named_modules()
+            if next(owner.parameters(recurse=False), None) is not None
+        }
+        first = next(module.parameters(), None)
+        if first is None:
+            raise InputError("a model without parameters cannot be perturbed: give it at least one layer")
+        self._buffer = torch.empty(_deepest(module), dtype=first.dtype, device=first.device)
+        self._used = 0
+        self._saved: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._visited: set[str] = set()
+        self._point: tuple[Direction, float] | None = None
+        for name, owner in module.named_modules():
+            if name in self._owned:
+                owner.register_forward_pre_hook(self._enter(name))
+                owner.register_forward_hook(self._leave(name))
+
+    @contextmanager
+    def at(self, direction: Direction, amount: float) -> Iterator[None]:
+        """Forward calls inside see w + amount · u; a layer whose forward was never called is an error."""
+        self._point = (direction, amount)
+        self._visited.clear()
+        try:
+            yield
+        finally:
+            self._point = None
+            self._used = 0
+            for parameter, original in self._saved:
+                parameter.data = original
+            self._saved.clear()
+        if missed := sorted(self._owned.keys() - self._visited):
+            raise InputError(
+                f"the forward pass never called {', '.join(map(repr, missed))}, so their parameters were not "
+                "perturbed: call sub-modules instead of reading their weights"
+            )
+
+    def _enter(self, name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any) -> None:
+            if self._point is None:
+                return
+            direction, amount = self._point
+            self._visited.add(name)
+            for parameter, start in self._owned[name]:
+                original, count = parameter.data, parameter.numel()
+                copy = self._buffer[self._used : self._used + count]
+                direction.add_to(original.view(-1), amount, start=start, out=copy)
+                self._saved.append((parameter, original))
+                self._used += count
+                parameter.data = copy.view(original.shape)
+
+        return hook
+
+    def _leave(self, name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if self._point is None:
+                return
+            for _ in self._owned[name]:
+                parameter, original = self._saved.pop()
+                self._used -= original.numel()
+                parameter.data = original
+
+        return hook
+
+
+def _deepest(module: nn.Module) -> int:
+    """Elements that can be perturbed at one time: a module's own and those of one chain of its descendants."""
+    own = sum(p.numel() for p in module.parameters(recurse=False))
+    return own + max((_deepest(child) for child in module.children()), default=0)

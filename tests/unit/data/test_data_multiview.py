@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raydpzv.data.sources import load
+from raydpzv.errors import DataError
+from raydpzv.keys import Key
+
+KEY = Key(3)
+
+
+def get(name: str, folder: Path | None = None, **options):
+    return load(name, folder, **{"test_fraction": 0.25, "key": KEY, **options})
+
+
+def refusal(kind: type[Exception], *words: str):
+    """The message has all the words, in any place, and is one line."""
+    pattern = "".join(f"(?=.*{word})" for word in words)
+    return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")
+
+
+def views(rows: int = 12, dtype: type = np.float32) -> tuple[np.ndarray, np.ndarray]:
+    x = np.arange(rows * 3 * 2 * 4).reshape(rows, 3, 2, 1, 4) % 256
+    return x.astype(dtype), np.arange(rows) % 3
+
+
+def save(path: Path, **arrays: np.ndarray) -> Path:
+    with path.open("wb") as out:
+        np.savez(out, **arrays)
+    return path
+
+
+def test_views_with_a_test_set_of_their_own(tmp_path):
+    x, y = views()
+    split = get("multiview", file=save(tmp_path / "v", x=x[:8], y=y[:8] * 0, x_test=x[8:], y_test=y[8:]))
+    np.testing.assert_array_equal(split.train.x, x[:8])
+    np.testing.assert_array_equal(split.test.x, x[8:])
+    assert split.train.classes == 3, "classes are counted over both"
+
+
+def test_views_without_a_test_set_are_divided(tmp_path):
+    x, y = views()
+    split = get("multiview", file=save(tmp_path / "v", x=x, y=y))
+    assert (split.train.rows, split.test.rows) == (9, 3)
+    assert sorted(split.test.y) == [0, 1, 2]
+
+
+def test_bytes_are_taken_for_pixels(tmp_path):
+    x, y = views(dtype=np.uint8)
+    split = get("multiview", file=save(tmp_path / "v", x=x, y=y, x_test=x, y_test=y))
+    np.testing.assert_allclose(split.train.x, x / 255, rtol=1e-6)
+
+
+def test_archives_that_do_not_fit(tmp_path):
+    x, y = views()
+    cases = [
+        ({"x": x}, ["lacks the arrays y; it has x"]),
+        ({"x": x, "y": y, "x_test": x}, ["lacks the arrays y_test"]),
+        ({"X": x, "y": y}, ["lacks the arrays x; it has X, y"]),
+        ({"x": x.reshape(12, -1), "y": y}, ["array x ", r"\(12, 24\)", "one axis more"]),
+        ({"x": x, "y": y[:, None]}, ["array y ", r"\(12, 1\)"]),
+        ({"x": x, "y": y / 2}, ["array y ", "float64"]),
+        ({"x": x, "y": y, "x_test": x[:, :2], "y_test": y}, ["same shape"]),
+        ({"x": x, "y": y[:5]}, ["12 rows of features and 5 labels"]),
+        ({"x": np.array([{}] * 12, dtype=object), "y": y}, ["cannot be read", "allow_pickle"]),
+    ]
+    for arrays, words in cases:
+        with refusal(DataError, *words):
+            get("multiview", file=save(tmp_path / "v", **arrays))
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    x, y = views()
+    file = save(tmp_path / "v", x=x, y=y)
+    data = bytearray(file.read_bytes())
+    data[300] ^= 0xFF
+    file.write_bytes(data)
+    with refusal(DataError, "cannot be read", "CRC"):
+        get("multiview", file=file)

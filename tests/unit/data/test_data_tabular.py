@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raydpzv.data.sources import load
+from raydpzv.errors import DataError
+from raydpzv.keys import Key
+
+KEY = Key(3)
+
+
+def get(name: str, folder: Path | None = None, **options):
+    return load(name, folder, **{"test_fraction": 0.25, "key": KEY, **options})
+
+
+def refusal(kind: type[Exception], *words: str):
+    """The message has all the words, in any place, and is one line."""
+    pattern = "".join(f"(?=.*{word})" for word in words)
+    return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")
+
+
+def columns(rows: int = 24) -> dict[str, list]:
+    return {
+        "age": list(range(rows)),
+        "weight": [i / 4 for i in range(rows)],
+        "smokes": [i % 2 == 0 for i in range(rows)],
+        "kind": [("pear", "apple", "fig")[i % 3] for i in range(rows)],
+    }
+
+
+def write_csv(path: Path, data: dict[str, list]) -> Path:
+    lines = [",".join(data), *(",".join(str(v) for v in row) for row in zip(*data.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_parquet(path: Path, data: dict[str, list] | pa.Table) -> Path:
+    pq.write_table(data if isinstance(data, pa.Table) else pa.table(data), path)
+    return path
+
+
+WRITERS = {"csv": write_csv, "parquet": write_parquet}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_table_gives_named_features_and_sorted_classes(tmp_path, form):
+    split = get(form, file=WRITERS[form](tmp_path / "own", columns()), target="kind")
+    assert split.train.features == ("age", "weight", "smokes")
+    assert split.train.classes == 3
+    assert split.test.rows == 6
+    for part in (split.train, split.test):
+        age = part.x[:, 0].astype(int)
+        np.testing.assert_array_equal(part.x[:, 1], age / 4)
+        np.testing.assert_array_equal(part.x[:, 2], age % 2 == 0)
+        np.testing.assert_array_equal(part.y, np.array([2, 0, 1])[age % 3])  # apple, fig, pear
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pa.array([7, -3] * 8, pa.int16()),
+        pa.array([True, False] * 8),
+        pa.array(["b", "a"] * 8, pa.large_string()),
+        pa.array(["b", "a"] * 8).dictionary_encode(),
+    ],
+)
+def test_targets_of_several_types(tmp_path, labels):
+    table = pa.table({"x": pa.array(range(16), pa.uint8()), "t": labels})
+    split = get("parquet", file=write_parquet(tmp_path / "t", table), target="t")
+    np.testing.assert_array_equal(split.train.y, 1 - split.train.x[:, 0].astype(int) % 2)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.decimal128(30, 2), pa.int64()])
+def test_features_of_several_types(tmp_path, kind):
+    table = pa.table({"x": pa.array(range(16)).cast(kind), "t": [0, 1] * 8})
+    split = get("parquet", file=write_parquet(tmp_path / "t", table), target="t")
+    np.testing.assert_array_equal(split.train.x[:, 0] % 2, split.train.y)
+
+
+def test_whole_numbers_beyond_a_double_are_rounded(tmp_path):
+    table = pa.table({"x": [2**60 + 1] * 8 + [0] * 8, "t": [0, 1] * 8})
+    split = get("parquet", file=write_parquet(tmp_path / "t", table), target="t")
+    assert split.train.x.max() == 2.0**60
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_what_is_wrong_with_a_table_is_named(tmp_path, form):
+    def refused(data: dict[str, list], target: str, *words: str) -> None:
+        with refusal(DataError, '"own"', *words):
+            get(form, file=WRITERS[form](tmp_path / "own", data), target=target)
+
+    good = columns()
+    refused(good, "kinds", 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind")
+    refused(good, "age", r"kind \(string\)", "encode them as numbers or drop them")
+    refused(good, "weight", 'column "weight"', "double", "whole numbers")
+    refused({name: good[name] for name in ("kind",)}, "kind", "no features")
+    refused({**good, "kind": ["fig"] * 24}, "kind", 'the one value "fig"')
+    refused({**good, "age": [1.5] * 7 + [float("nan")] * 17}, "kind", "row 7 ", 'column "age"')
+
+
+def test_missing_values_are_named_by_row(tmp_path):
+    data = columns()
+    write_csv(tmp_path / "own", {**data, "age": [*range(9), "", *range(14)]})
+    with refusal(DataError, "nan", "row 9 ", 'column "age"'):
+        get("csv", file=tmp_path / "own", target="kind")
+    write_csv(tmp_path / "own", {**data, "kind": ["a", "b"] * 5 + [""] + ["a"] * 13})
+    with refusal(DataError, 'column "kind"', "no label in row 10 "):
+        get("csv", file=tmp_path / "own", target="kind")
+    write_csv(tmp_path / "own", {**data, "age": [""] * 24})
+    with refusal(DataError, r"age \(null\)"):
+        get("csv", file=tmp_path / "own", target="kind")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot be read: Empty CSV file"),
+        ("a,kind\n", "a heading and no rows"),
+        ("a,kind\n1,x\n2,y,3\n", "cannot be read: .*Expected 2 columns"),
+        ("a,a,kind\n1,1,x\n2,2,y\n", "the columns a more than once"),
+        ("a,kind\n1,x\n2,x\n3,y\n", 'class 1 of "own" has 1 of 3 rows'),
+    ],
+)
+def test_csv_files_that_are_no_table(tmp_path, text, words):
+    (tmp_path / "own").write_text(text)
+    with refusal(DataError, words):
+        get("csv", file=tmp_path / "own", target="kind")
+
+
+def test_files_that_are_absent_or_of_another_kind(tmp_path):
+    (tmp_path / "other.csv").write_bytes(b"a,kind\n1,2\n")
+    for form in ("csv", "parquet", "multiview"):
+        options = {"target": "kind"} if form != "multiview" else {}
+        with refusal(DataError, 'no file "own"', "it holds other.csv"):
+            get(form, file=tmp_path / "own", **options)
+    with refusal(DataError, "other.csv", "cannot be read"):
+        get("parquet", file=tmp_path / "other.csv", target="kind")
+    with refusal(DataError, "other.csv", "not an .npz archive"):
+        get("multiview", file=tmp_path / "other.csv")
+    with refusal(DataError, 'no file "'):
+        get("csv", file=tmp_path, target="kind")
+
+
+def test_a_file_name_of_two_lines_stays_on_one(tmp_path):
+    folder = tmp_path / "my\ndata"
+    folder.mkdir()
+    (folder / "two\nlines").write_text("a,kind\n")
+    with refusal(DataError, "two lines", "no rows"):
+        get("csv", file=folder / "two\nlines", target="kind")
+    for form, options in (("csv", {"target": "kind"}), ("multiview", {})):
+        with refusal(DataError, "my data", "it holds two lines"):
+            get(form, file=folder / "other", **options)
+    with refusal(DataError, "my data.two lines", "cannot be read"):
+        get("parquet", file=folder / "two\nlines", target="kind")
+    with refusal(DataError, "my data.two lines", "archive"):
+        get("multiview", file=folder / "two\nlines")
+    with refusal(DataError, "my data", "it holds two lines"):
+        get("mnist", folder)

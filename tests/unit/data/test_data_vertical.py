@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raydpzv.data.vertical import Part, partition
+from raydpzv.errors import DataError, SpecError
+
+SHAPES = {
+    "columns": st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
+    "rows": st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
+    "patches": st.tuples(st.integers(1, 3), st.integers(4, 9), st.integers(4, 9)),
+    "views": st.lists(st.integers(1, 6), min_size=2, max_size=4).map(tuple),
+}
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[Part, ...]]:
+    how = draw(st.sampled_from(sorted(SHAPES)))
+    shape = draw(SHAPES[how])
+    if how == "patches":
+        grid = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+        return shape, partition(shape, how, math.prod(grid), grid=grid)
+    places = {"columns": math.prod(shape), "rows": shape[1] if len(shape) > 1 else 0, "views": shape[0]}[how]
+    return shape, partition(shape, how, draw(st.integers(1, places)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(partitions())
+def test_parts_are_disjoint_cover_everything_and_are_even(made):
+    shape, parts = made
+    width = math.prod(shape)
+    x = np.arange(2 * width).reshape(2, *shape)
+    blocks = [part.take(x) for part in parts]
+    for row in range(2):
+        taken = np.concatenate([block[row].ravel() for block in blocks])
+        np.testing.assert_array_equal(np.sort(taken), x[row].ravel())
+    for part, block in zip(parts, blocks, strict=True):
+        assert block.dtype == np.float32
+        assert block.flags.c_contiguous
+        assert block.shape == (2, *part.shape)
+    for sides in zip(*(part.shape for part in parts), strict=True):
+        assert max(sides) - min(sides) <= 1
+    if parts[0].how != "patches":
+        sizes = [part.shape for part in parts]
+        assert sizes == sorted(sizes, reverse=True), "the first clients have the extra"
+
+
+def test_columns():
+    parts = partition((7,), "columns", 3)
+    x = np.arange(14).reshape(2, 7)
+    np.testing.assert_array_equal(parts[0].take(x), [[0, 1, 2], [7, 8, 9]])
+    assert [part.describe() for part in parts] == ["columns 0..2", "columns 3..4", "columns 5..6"]
+    assert partition((3,), "columns", 3)[1].describe() == "column 1"
+
+
+def test_columns_of_an_image_are_its_pixels():
+    x = np.arange(2 * 12).reshape(2, 1, 3, 4)
+    np.testing.assert_array_equal(partition((1, 3, 4), "columns", 2)[1].take(x), x.reshape(2, 12)[:, 6:])
+
+
+def test_explicit_columns_keep_their_order_and_may_leave_some_out():
+    parts = partition((6,), "columns", 2, columns=[[4, 0, 1], [3]])
+    x = np.arange(6)[None]
+    np.testing.assert_array_equal(parts[0].take(x), [[4, 0, 1]])
+    assert [part.describe() for part in parts] == ["columns 4, 0..1", "column 3"]
+    assert parts[0].shape == (3,)
+
+
+def test_image_rows():
+    parts = partition((1, 28, 28), "rows", 7)
+    x = np.arange(2 * 28 * 28).reshape(2, 1, 28, 28)
+    np.testing.assert_array_equal(parts[2].take(x), x[:, :, 8:12, :])
+    assert parts[2].describe() == "image rows 8..11"
+    assert partition((1, 2, 2), "rows", 2)[1].describe() == "image row 1"
+
+
+def test_patches_of_cifar_in_reading_order():
+    parts = partition((3, 32, 32), "patches", 4)
+    x = np.arange(3 * 32 * 32).reshape(1, 3, 32, 32)
+    for part, (top, left) in zip(parts, [(0, 0), (0, 16), (16, 0), (16, 16)], strict=True):
+        np.testing.assert_array_equal(part.take(x), x[:, :, top : top + 16, left : left + 16])
+    assert parts[1].describe() == "image rows 0..15, columns 16..31"
+
+
+@pytest.mark.parametrize(("clients", "corner"), [(6, (14, 10)), (7, (28, 4)), (9, (10, 10)), (1, (28, 28))])
+def test_the_grid_is_the_most_square_one(clients, corner):
+    assert partition((1, 28, 28), "patches", clients)[0].shape == (1, *corner)
+
+
+def test_a_grid_may_be_given():
+    assert [part.shape for part in partition((1, 4, 4), "patches", 4, grid=(4, 1))] == [(1, 1, 4)] * 4
+
+
+def test_views():
+    parts = partition((12, 3, 8, 8), "views", 4)
+    x = np.arange(2 * 12 * 3 * 64).reshape(2, 12, 3, 8, 8)
+    np.testing.assert_array_equal(parts[3].take(x), x[:, 9:12])
+    assert parts[3].describe() == "views 9..11"
+    assert partition((2, 5), "views", 2)[0].describe() == "view 0"
+
+
+@pytest.mark.parametrize(
+    ("shape", "how", "clients", "options", "words"),
+    [
+        ((7,), "column", 2, {}, 'mean "columns"'),
+        ((7,), "columns", 0, {}, "at least 1"),
+        ((7,), "columns", 8, {}, "8 clients cannot share 7 columns"),
+        ((1, 8, 9), "rows", 9, {}, "share 8 image rows"),
+        ((4, 9), "views", 5, {}, "share 4 views"),
+        ((4,), "views", 2, {}, 'choose "columns"'),
+        ((7,), "rows", 2, {}, 'images of shape .C, H, W.*choose "columns"'),
+        ((7,), "patches", 2, {}, 'images of shape .C, H, W.*choose "columns"'),
+        ((12, 3, 8, 8), "rows", 2, {}, 'choose "views"'),
+        ((1, 8, 8), "patches", 6, {"grid": (2, 2)}, "product is 6, such as 2 x 3"),
+        ((1, 8, 8), "patches", 6, {"grid": (-2, -3)}, "product is 6"),
+        ((1, 2, 9), "patches", 9, {}, "share 2 image rows"),
+        ((1, 9, 2), "patches", 9, {}, "share 2 image columns"),
+        ((7,), "columns", 2, {"columns": [[0, 1], [1, 2]]}, "column 1 .* client 0 and for client 1"),
+        ((7,), "columns", 2, {"columns": [[0, 0], [1]]}, "column 0 is listed"),
+        ((7,), "columns", 2, {"columns": [[0], [7]]}, r"column 7: the data has 0\.\.6"),
+        ((7,), "columns", 2, {"columns": [[0], [-1]]}, "column -1"),
+        ((7,), "columns", 2, {"columns": [[0], []]}, "client 1 has no columns"),
+        ((7,), "columns", 3, {"columns": [[0], [1]]}, "2 lists for 3 clients"),
+        ((1, 8, 8), "rows", 2, {"columns": [[0], [1]]}, "explicit columns do not go"),
+        ((1, 8, 8), "rows", 2, {"grid": (1, 2)}, "a grid does not go"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(shape, how, clients, options, words):
+    with pytest.raises(SpecError, match=rf"\A(?=.*{words})[^\n]+\Z"):
+        partition(shape, how, clients, **options)
+
+
+def test_a_part_refuses_rows_of_another_shape():
+    with pytest.raises(DataError, match=r"image rows 0\.\.3.*\(1, 8, 8\).*\(1, 9, 8\)"):
+        partition((1, 8, 8), "rows", 2)[0].take(np.zeros((5, 1, 9, 8)))

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from raydpzv.errors import SpecError
+from raydpzv.privacy.accountant import participation_epsilon, poisson_epsilon, whole_mean_epsilon
+from raydpzv.privacy.adversaries import Claim, caveats, claims, spending, verdict
+from raydpzv.privacy.calibrate import paper_sigma
+from raydpzv.privacy.setting import Setting
+
+SIGMA = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=1000)
+BASE = Setting(
+    rows=1000,
+    batch=50,
+    releases=2000,
+    clip=5.0,
+    sigma=SIGMA,
+    delta=1e-5,
+    batches="shuffle",
+    server="frozen",
+    noise="system",
+    target=1.0,
+    clients=4,
+)
+
+
+def row(setting: Setting, adversary: str, relation: str = "replace") -> Claim:
+    (found,) = [c for c in claims(setting) if (c.adversary, c.relation) == (adversary, relation)]
+    return found
+
+
+def test_the_table_has_every_row_with_all_that_an_epsilon_needs() -> None:
+    rows = claims(BASE)
+    assert [(c.adversary, c.relation) for c in rows] == [
+        ("paper", "replace"),
+        ("client", "replace"),
+        ("client", "add_remove"),
+        ("external", "replace"),
+        ("external", "add_remove"),
+        ("server", "replace"),
+    ]
+    assert all(c.mechanism and c.accountant and c.note and c.delta == 1e-5 for c in rows)
+    assert rows[-1].epsilon == math.inf
+    assert not rows[-1].holds
+
+
+@pytest.mark.parametrize("server", ["frozen", "sgd"])
+@pytest.mark.parametrize("batches", ["shuffle", "uniform", "poisson"])
+@pytest.mark.parametrize("noise", ["system", "seeded"])
+def test_infinity_is_never_said_to_hold_and_a_finite_bound_always_has_an_accountant(
+    server: str, batches: str, noise: str
+) -> None:
+    for claim in claims(replace(BASE, server=server, batches=batches, noise=noise)):
+        assert (claim.accountant == "none") == (claim.epsilon == math.inf)
+        assert not (claim.holds and claim.epsilon == math.inf)
+
+
+def test_client_counts_all_clients_releases() -> None:
+    n = 4 + (2000 - 4) // 20
+    assert BASE.participations == n
+    client = row(BASE, "client")
+    assert client.holds
+    assert client.epsilon == participation_epsilon(
+        participations=n, sensitivity=2 * 5.0 / 50, sigma=SIGMA, delta=1e-5
+    )
+    assert row(BASE, "client", "add_remove").epsilon < client.epsilon / 2
+    assert client.epsilon > 10 * row(BASE, "paper").epsilon
+
+
+def test_counted_participation_replaces_the_plan() -> None:
+    counted = replace(BASE, batches="uniform", counted=130)
+    assert row(counted, "client").epsilon == participation_epsilon(
+        participations=130, sensitivity=0.2, sigma=SIGMA, delta=1e-5
+    )
+    assert "counted" in row(counted, "client").note
+    planned = row(replace(BASE, batches="uniform"), "client")
+    assert planned.epsilon > row(counted, "client").epsilon
+    assert "FORECAST" in planned.note
+
+
+def test_the_papers_number_is_a_claim_and_true_only_where_a_proof_covers_it() -> None:
+    paper = row(BASE, "paper")
+    assert paper.epsilon == pytest.approx(1.0)
+    assert not paper.holds
+    full = replace(BASE, batch=1000)  # every record in every batch: there was no amplification to lose
+    assert row(full, "paper").holds
+    assert row(full, "client").epsilon == pytest.approx(1.0)
+    assert not row(replace(full, server="sgd"), "paper").holds
+
+
+def test_external_is_amplified_only_by_secret_poisson_coins() -> None:
+    assert row(BASE, "external").epsilon == row(BASE, "client").epsilon
+    secret = row(replace(BASE, batches="poisson"), "external")
+    assert secret.epsilon == poisson_epsilon(
+        noise_multiplier=SIGMA * 10, rate=0.05, releases=2000, delta=1e-5, relation="replace"
+    )
+    assert "seed" in secret.note
+    assert "PLD" in secret.accountant
+
+
+def test_perturbations_share_their_batch() -> None:
+    setting = replace(BASE, batches="poisson", perturbations=4)
+    assert row(setting, "external").epsilon == poisson_epsilon(
+        noise_multiplier=SIGMA * 10 / 2, rate=0.05, releases=500, delta=1e-5, relation="replace"
+    )
+    assert replace(BASE, perturbations=4).participations == 4 * (4 + (500 - 4) // 20)
+
+
+@pytest.mark.parametrize("server", ["sgd", "zo"])
+def test_hidden_state_leaves_the_whole_mean_bound(server: str) -> None:
+    setting = replace(BASE, server=server)
+    bound = whole_mean_epsilon(releases=2000, clip=5.0, sigma=SIGMA, delta=1e-5)
+    for relation in ("replace", "add_remove"):
+        client = row(setting, "client", relation)
+        assert client.epsilon == bound
+        assert client.direct_only == row(BASE, "client", relation).epsilon
+        assert "no guarantee" in client.note
+        external = row(setting, "external", relation)
+        assert external.epsilon == math.inf
+        assert not external.holds
+    private, reason = verdict(setting)
+    assert not private
+    assert "w_0" in reason
+
+
+def test_a_poisson_batch_may_outgrow_the_divisor() -> None:
+    hidden = replace(BASE, server="sgd", batches="poisson")
+    assert hidden.load == 20.0
+    assert replace(hidden, largest_batch=75).load == 1.5
+    assert row(hidden, "client").epsilon > row(replace(hidden, batches="uniform"), "client").epsilon
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"noise": "seeded"}, "seed"),
+        ({"noise": "none"}, "no noise"),
+        ({"sigma": 0.0}, "no noise"),
+        ({"noise": "recorded"}, "another run"),
+        ({"batchnorm": True}, "BatchNorm"),
+    ],
+)
+def test_a_defect_makes_every_row_infinite_and_is_named(change: dict[str, object], word: str) -> None:
+    setting = replace(BASE, **change)  # type: ignore[arg-type]
+    assert all(c.epsilon == math.inf and not c.holds and c.direct_only is None for c in claims(setting))
+    assert all(word in c.note for c in claims(setting) if c.adversary != "server")
+    private, reason = verdict(setting)
+    assert not private
+    assert word in reason
+    spent = spending(setting)
+    spent.add(np.arange(50))
+    assert spent.epsilon() == math.inf
+
+
+def test_verdict_of_a_sound_run_says_what_it_leaves_out() -> None:
+    private, reason = verdict(BASE)
+    assert private
+    for words in (
+        "hyper-parameter search",
+        "evaluation",
+        "standardisation",
+        "floating-point",
+        "not the target",
+    ):
+        assert words in reason
+    assert "next to nothing" in reason
+    modest = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=50)
+    calm = verdict(replace(BASE, sigma=modest, target=None))[1]
+    assert "next to nothing" not in calm
+    assert "target" not in calm
+
+
+def test_a_delta_above_one_over_the_rows_is_said() -> None:
+    assert not any("1/D" in clause for clause in caveats(BASE))
+    assert any("D·δ = 60" in clause for clause in caveats(replace(BASE, rows=60_000, delta=1e-3)))
+
+
+def test_the_accountant_of_a_run_ends_on_the_tables_number() -> None:
+    setting = replace(BASE, releases=200, clients=1)
+    spent = spending(setting)
+    for update in range(200):  # one client's passes: 20 batches of 50
+        spent.add(np.arange(50) + 50 * (update % 20))
+    assert spent.epsilon() == pytest.approx(row(setting, "client").epsilon)
+    assert spent.paper_epsilon() == pytest.approx(row(setting, "paper").epsilon)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"server": "sdg"}, 'Did you mean "sgd"'),
+        ({"batch": 2000}, "as many rows"),
+        ({"delta": 1.0}, "δ"),
+        ({"clip": math.nan}, "clip"),
+        ({"releases": 0}, "releases"),
+    ],
+)
+def test_a_senseless_setting_is_refused(change: dict[str, object], word: str) -> None:
+    with pytest.raises(SpecError, match=word):
+        replace(BASE, **change)  # type: ignore[arg-type]
