@@ -1,1 +1,67 @@
-"""Scenario files and the command line."""
+"""Scenario files, the command line, and the few names a Python user needs.
+
+import scenarios
+
+spec = scenarios.load("digits_dpzv", ["method.perturbations=2", "budget.updates=500"])
+run = scenarios.run(spec)                       # in this process
+run = scenarios.run(spec, runner="ray")         # one actor per client
+run.summary["accuracy"], run.rows("evaluation")  # an Arrow table
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from raydpzv.errors import SpecError, suggest
+from raydpzv.experiment import run as _local
+from raydpzv.experiment.closing import Run
+from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.toml import override
+from raydpzv.sim.desk import Status
+from scenarios.find import load
+
+__all__ = ["RUNNERS", "Run", "Runner", "Spec", "load", "override", "run"]
+
+Runner = Literal["local", "ray"]
+RUNNERS: tuple[Runner, ...] = ("local", "ray")
+
+
+def run(
+    spec: Spec,
+    out: str | Path | None = None,
+    *,
+    runner: Runner = "local",
+    scenario: str = "",
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Run a scenario and return its summary, rows and models.
+
+    out: a run folder to write, which must not hold a run yet; None writes nothing. runner: "local" (this process)
+    or "ray" (server and clients are actors; joins the surrounding cluster or starts a local one). progress is
+    called with where the run stands; setting `stop` ends it cleanly. address, verbose: for Ray, see
+    `actors.session.connected`. Raises InputError before anything is written, RunError after.
+    """
+    folder = Path(out) if out is not None else None
+    if runner == "local":
+        return _local.run(spec, folder, scenario=scenario, progress=progress, stop=stop)
+    if runner != "ray":
+        raise SpecError(
+            f'runner "{runner}" is unknown. {suggest(runner, RUNNERS)}Choose {", ".join(RUNNERS)}'
+        )
+    from actors import execute
+
+    return execute.run(
+        spec,
+        folder,
+        scenario=scenario,
+        progress=progress,
+        stop=stop,
+        address=address,
+        verbose=verbose,
+    )

@@ -90,7 +90,9 @@ class Closing:
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._sink.add(_rows(fault=[fault]))
         interrupted = isinstance(error, KeyboardInterrupt)
-        self._summary("stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {})
+        self._summary(
+            "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}
+        )
 
     def _summary(
         self,

@@ -40,7 +40,7 @@ class RunFolder:
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
             write_atomically(path / "scenario.toml", as_toml(spec).encode())
-            write_atomically(path / "environment.json", _json(environment(spec, runner, device)))
+            write_atomically(path / "environment.json", as_json(environment(spec, runner, device)).encode())
         except OSError as error:
             raise InputError(
                 f"{path}: cannot write the run folder ({error.strerror or error}); choose another --out"
@@ -76,12 +76,13 @@ class RunFolder:
     def write_models(self, models: Mapping[str, np.ndarray]) -> None:
         """Write every party's flat parameters to models.npz."""
         buffer = io.BytesIO()
-        np.savez(buffer, **{name.replace(" ", "_"): values for name, values in models.items()})
+        arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
+        np.savez(buffer, **arrays)
         write_atomically(self.path / "models.npz", buffer.getvalue())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        write_atomically(self.path / "summary.json", _json(summary))
+        write_atomically(self.path / "summary.json", as_json(summary).encode())
 
 
 def environment(spec: Spec, runner: str, device: str) -> dict[str, Any]:
@@ -110,12 +111,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _json(value: Any) -> bytes:
-    return (json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+def as_json(value: Any) -> str:
+    """Return indented JSON. NaN becomes null and infinity the word, since JSON has neither."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: NaN becomes null, infinity the word."""
     if isinstance(value, float):
         return None if math.isnan(value) else value if math.isfinite(value) else "infinity"
     if isinstance(value, Mapping):

@@ -26,6 +26,8 @@ from raydpzv.sim.wall import ClientLoop, WallDesk
 Progress = Callable[[Status], None]
 _LOOK = 0.02
 """Seconds between looks at a wall-clock run."""
+_HEAD_START = 0.1
+"""Seconds until a wall clock strikes 0, so that every thread is ready by then."""
 
 
 def run(
@@ -110,7 +112,9 @@ class _Session:
         ).run()
 
     def _wall(self) -> None:
-        spec, timing, clock = self._experiment.spec, self._experiment.timing, WallClock()
+        spec, timing = self._experiment.spec, self._experiment.timing
+        warm_up(self._experiment, local_device(spec))
+        clock = WallClock.starting_in(_HEAD_START)
         wall = WallDesk(self._desk, clock, lambda which: timing.service.of(0, which), len(self._clients))
         loops = [
             ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)
@@ -140,6 +144,12 @@ class _Session:
         wall.close()
         wall.evaluate([loop.evaluate() for loop in loops])
         self._tick()
+
+
+def warm_up(experiment: Experiment, device: str) -> None:
+    """Let throw-away parties do one exchange: first calls compile, and no epoch should wait for that."""
+    server, client = experiment.server.make(device), experiment.clients[0].make(device)
+    server.receive(client.perform(server.open()[0]))
 
 
 def parameters(server: Server, clients: Sequence[Client]) -> dict[str, np.ndarray]:

@@ -57,9 +57,9 @@ class Split(Section):
     """Columns of a table, rows of an image, patches of an image, or views of an object."""
     clients: Annotated[int, Field(ge=1, le=1000)] = 4
     """Number of clients."""
-    grid: tuple[int, int] | None = Field(None, strict=False)
+    grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
     """Patches down and across; must multiply to the number of clients."""
-    columns: tuple[tuple[int, ...], ...] | None = Field(None, strict=False)
+    columns: Annotated[tuple[tuple[int, ...], ...] | None, Field(strict=False)] = None
     """Explicit column numbers, one list per client."""
 
 

@@ -100,13 +100,13 @@ def _literal(text: str) -> Any:
 
 def _one_line(error: ValidationError, where: str) -> str:
     first = error.errors()[0]
-    path = [str(p) for p in first["loc"] if p not in METHODS and str(p).isidentifier() or isinstance(p, int)]
+    path = [
+        str(p) for p in first["loc"] if (p not in METHODS and str(p).isidentifier()) or isinstance(p, int)
+    ]
     name, kind = ".".join(path), first["type"]
     settings = _settings_at(first["loc"][:-1])
     if kind == "extra_forbidden":
-        return (
-            f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
-        )
+        return f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
     if kind.startswith("union_tag"):
         given = first.get("ctx", {}).get("tag", first["input"])
         return f"method.name: wanted one of {', '.join(METHODS)}, got {given!r} in {where}. {suggest(str(given), METHODS)}".rstrip()
@@ -120,6 +120,8 @@ def _settings_at(path: Sequence[int | str]) -> list[str]:
     for part in path:
         if part in METHODS:
             model = METHODS[str(part)]
-        elif part in model.model_fields and isinstance(annotation := model.model_fields[str(part)].annotation, type):
+        elif part in model.model_fields and isinstance(
+            annotation := model.model_fields[str(part)].annotation, type
+        ):
             model = annotation
     return sorted(model.model_fields)

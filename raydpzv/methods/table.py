@@ -18,7 +18,9 @@ class EmbeddingTable:
 
     def __init__(self, rows: int, clients: int, width: int, device: torch.device | str = "cpu") -> None:
         self._values_DME = torch.zeros(rows, clients, width, device=device)
-        self._refreshed_DM = np.zeros((rows, clients), np.int64)  # server round of the last refresh, 0 = never
+        self._refreshed_DM = np.zeros(
+            (rows, clients), np.int64
+        )  # server round of the last refresh, 0 = never
 
     def put(self, client: int, ids: np.ndarray, values_BE: torch.Tensor, round: int) -> None:
         """Store what the client uploaded in this server round (counted from 1)."""
@@ -41,7 +43,14 @@ class EmbeddingTable:
         known, sums = known_BM.sum(0), ages_BM.sum(0)
         largest = ages_BM.max(0, initial=0)
         return tuple(
-            CacheUse(m, len(ids), len(ids) - int(known[m]), int(sums[m]), int(largest[m]), tuple(counts[m].tolist()))
+            CacheUse(
+                m,
+                len(ids),
+                len(ids) - int(known[m]),
+                int(sums[m]),
+                int(largest[m]),
+                tuple(counts[m].tolist()),
+            )
             for m in range(clients)
             if m != serving
         )

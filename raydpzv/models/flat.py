@@ -80,4 +80,6 @@ def _fan_in(layer: nn.Module) -> int:
         return layer.in_channels // layer.groups * math.prod(layer.kernel_size)
     if isinstance(layer, nn.LSTM):
         return layer.hidden_size
-    raise InputError(f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM or a norm")
+    raise InputError(
+        f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM or a norm"
+    )

@@ -41,14 +41,12 @@ _WHOLE = "closed form (GDP), whole-mean bound"
 _PLD = "PLD (dp-accounting), Poisson sampling"
 _TOLERANCE = 1 + 1e-9
 _WEAK = 20.0  # e^20: the odds of a guess may grow by nine digits
-_CONDITIONAL = (
-    "the direct part alone is no guarantee: it is what ε would be if the server kept no hidden state"
-)
+_CONDITIONAL = "direct_only is no guarantee, it is what ε would be if the server kept no hidden state"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or under what condition.
+    """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or on what condition.
 
     `direct_only` is no guarantee: it is what ε would be if the server kept no hidden state, None where the
     question does not arise.
@@ -81,8 +79,8 @@ def verdict(setting: Setting) -> tuple[bool, str]:
     proved = f"ε={_figure(client.epsilon)} at δ={setting.delta:g}"
     if setting.hidden_state:
         return False, (
-            f'NOT PRIVATE: server "{setting.server}" trains w_0 on labels without noise, and w_0 carries a record '
-            f"into every later release. All that is proved is {proved}."
+            f'NOT PRIVATE: server "{setting.server}" trains w_0 on labels without noise, and w_0 carries a '
+            f"record into every later release. All that is proved is {proved}."
         )
     above = setting.target is not None and client.epsilon > setting.target * _TOLERANCE
     missed = f", not the target ε={_figure(setting.target or 0.0)}" if above else ""
@@ -152,8 +150,8 @@ def _paper(setting: Setting, client: Claim) -> Claim:
     )
     form = "; papers' λ form: twice this C, same ε" if setting.two_lambda else ""
     note = (
-        f"as claimed by the paper (DPZV journal Theorem VI.5); {truth}{hidden}; the printed clip is one-sided and "
-        f"bounds nothing, here it is two-sided; hyper-parameter search and evaluation are not charged{form}"
+        f"as claimed by the paper (DPZV Theorem VI.5); {truth}{hidden}; the printed clip is one-sided "
+        f"and bounds nothing, here it is two-sided; search and evaluation are not charged{form}"
     )
     return _claim(setting, "paper", "replace", note, epsilon, _CLOSED, holds)
 
@@ -164,13 +162,13 @@ def _client(setting: Setting, relation: str) -> Claim:
     direct = _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
-            f'server "{setting.server}" keeps un-noised state, through which one record moves every later slope: '
-            f"only the range of the whole mean bounds a release; {_CONDITIONAL}"
+            f'server "{setting.server}" keeps un-noised state, by which one record moves every later '
+            f"slope: only the range of the whole mean bounds a release; {_CONDITIONAL}"
         )
         return _claim(setting, "client", relation, note, _whole(setting), _WHOLE, True, direct)
     note = (
-        f"knows its batches: a record's {setting.participations} releases ({setting.participations_kind}) count in "
-        "full, all clients' together, since others' releases reach a client through the cached embeddings"
+        f"knows its batches: a record's {setting.participations} releases ({setting.participations_kind}) "
+        "count in full, all clients' together, since others' releases reach a client by the cached embeddings"
     )
     if setting.counted is None and setting.batches != "shuffle":
         note += _forecast(setting, relation)
@@ -184,7 +182,7 @@ def _external(setting: Setting, relation: str) -> Claim:
     epsilon = _poisson(setting, relation) if poisson else _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
-            "the final model has a w_0 that was trained on labels without noise, and no ε covers publishing it; "
+            "the final model has a w_0 trained on labels without noise, whose release no ε covers; "
             f"while w_0 is withheld the client's ε={_figure(_whole(setting))} holds; {_CONDITIONAL}"
         )
         return _claim(setting, "external", relation, note, direct_only=epsilon)
@@ -192,15 +190,15 @@ def _external(setting: Setting, relation: str) -> Claim:
         note = f'"{setting.batches}" batches: no amplification is proved; the client\'s bound holds here too'
         return _claim(setting, "external", relation, note, epsilon, _CLOSED, True)
     note = (
-        "valid while batch ids, batch sizes (also on the wire) and the run's seed stay secret (the coins come from "
-        "the seed, which must not be published), and the run's length does not depend on the batches"
+        "valid while batch ids, batch sizes (also on the wire) and the run's seed stay secret (the coins "
+        "come from the seed, which must not be published) and the run's length does not depend on the batches"
     )
     return _claim(setting, "external", relation, note, epsilon, _PLD, True)
 
 
 def _server(setting: Setting) -> Claim:
     note = "trusted: it holds the labels and sees every value before the noise"
-    return _claim(setting, "server", "replace", note)
+    return Claim("server", math.inf, setting.delta, "none", "replace", "none", False, note)
 
 
 def _direct(setting: Setting, relation: str, participations: int) -> float:
@@ -240,7 +238,7 @@ def _forecast(setting: Setting, relation: str) -> str:
     epsilon = _direct(setting, relation, math.ceil(expected))
     return (
         f"; a record may be drawn every time, and the run counts how often it was: FORECAST, no guarantee: "
-        f"{_figure(expected)} releases on average give ε={_figure(epsilon)}, the most drawn record's is higher"
+        f"{_figure(expected)} releases on average give ε={_figure(epsilon)}, the maximum is higher"
     )
 
 

@@ -39,9 +39,7 @@ class Recorder:
         with self._lock:
             columns, self._columns = self._columns, _empty()
         return {
-            name: pa.table(
-                {f.name: pa.array(columns[name][f.name], f.type) for f in schema}, schema=schema
-            )
+            name: pa.table({f.name: pa.array(columns[name][f.name], f.type) for f in schema}, schema=schema)
             for name, schema in SCHEMAS.items()
         }
 

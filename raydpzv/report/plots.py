@@ -150,16 +150,13 @@ class _Curve:
 
 
 def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
-    figure, ax = _figure("ε spent so far", "updates (server rounds)", "ε", height=4.2 + 0.35 * len(curves))
+    labels = [_label(c) for c in curves]
+    height = 3.8 + 0.17 * sum(label.count("\n") + 1 for label in labels)
+    figure, ax = _figure("ε spent so far", "updates (server rounds)", "ε", height)
     handles = []
-    for curve in curves:
-        look = style.line(curve.index) | {"linestyle": (0, (4, 2)) if curve.kind == "paper" else "solid"}
-        terms = text.claim_text(curve.claim) if curve.claim else ""
-        lines = [
-            f"{curve.run.label}: {curve.name}",
-            *textwrap.wrap(f"({terms})", 100, break_on_hyphens=False),
-        ]
-        handles += ax.plot(*style.thin(*curve.finite), **look, label="\n".join(lines))
+    for curve, label in zip(curves, labels, strict=True):
+        look = style.line(curve.index) | {"linestyle": "dashed" if curve.kind == "paper" else "solid"}
+        handles += ax.plot(*style.thin(*curve.finite), **look, label=label)
     values = np.concatenate([c.finite[1] for c in curves])
     positive = values[values > 0]
     if len(positive) and positive.max() > 50 * positive.min():
@@ -168,6 +165,12 @@ def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
         ax.set_ylim(bottom=0)
     style.legend(figure, handles)
     return figure
+
+
+def _label(curve: _Curve) -> str:
+    terms = text.claim_text(curve.claim) if curve.claim else ""
+    wrapped = textwrap.wrap(f"({terms})", 105, break_on_hyphens=False)
+    return "\n".join([f"{curve.run.label}: {curve.name}", *wrapped])
 
 
 def _accuracy(

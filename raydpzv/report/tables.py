@@ -18,6 +18,8 @@ from raydpzv.report import text
 
 Summary = Mapping[str, Any]
 
+_LEAST_WIDTHS = {"adversary": 12, "epsilon": 6, "mechanism": 18, "accountant": 16, "standing": 10}
+
 CLAIM = "privacy claim"
 """The name of the summary rows that hold a claim; a page with a privacy table leaves them out."""
 
@@ -150,10 +152,13 @@ def summary_table(summary: Summary) -> Table:
 
 def privacy_table(claims: Sequence[text.Claim]) -> Table:
     """Return the claims side by side; their notes stand below, by number."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), caption_justify="left", show_lines=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, caption_justify="left"
+    )
     heads = {"epsilon": "ε", "delta": "δ", "standing": "holds"}
     for field in fields(PrivacyRow)[:-1]:
-        table.add_column(heads.get(field.name, field.name), overflow="fold", justify="left")
+        least = _LEAST_WIDTHS.get(field.name)
+        table.add_column(heads.get(field.name, field.name), overflow="fold", min_width=least)
     notes: list[str] = []
     for row in privacy_rows(claims):
         cells = [Text(cell) for cell in astuple(row)[:-1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal, Protocol
 
 from raydpzv.errors import DataError
@@ -54,7 +55,8 @@ class Trace:
     def __init__(self, epochs: Mapping[int, Iterable[float]]) -> None:
         self._epochs = {client: list(times) for client, times in epochs.items()}
         for client, times in self._epochs.items():
-            if any(b < a for a, b in zip(times, times[1:], strict=False)) or not all(map(math.isfinite, times)):
+            ascending = all(a <= b for a, b in pairwise(times))
+            if not ascending or not all(map(math.isfinite, times)):
                 raise DataError(
                     f"the trace of client {client} is not in ascending finite order: sort its times"
                 )

@@ -39,6 +39,11 @@ class WallClock:
     def __init__(self, origin: float | None = None) -> None:
         self.origin = time.time() if origin is None else origin  # noqa: TID251  (this is the clock to be asked)
 
+    @classmethod
+    def starting_in(cls, seconds: float) -> WallClock:
+        """Return a clock that strikes 0 that much later; until then its time is negative."""
+        return cls(time.time() + seconds)  # noqa: TID251
+
     def now(self) -> float:
         """Return the real seconds since the run began."""
         return time.time() - self.origin  # noqa: TID251

@@ -145,6 +145,7 @@ class ClientLoop:
         """Live until the server says that the run is over, or `stop` is called."""
         epochs = self._timing.arrivals.epochs(self._client)
         answer, works, applied = self._port.first(self._client), 0, 0.0
+        self._pause(-self._clock.now())
         while not self._stopping.is_set():
             answer = answer if answer.order or answer.over else self._await_order()
             if answer.order is None:

@@ -37,7 +37,9 @@ class Direction:
             return 1.0
         return math.sqrt(self.size / kernel.squared_norm(np.uint64(self.seed), self.size))
 
-    def add_to(self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None) -> None:
+    def add_to(
+        self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
+    ) -> None:
         """Write x + amount · u[start : start + n] to `out` (default: x itself).
 
         x, out: contiguous float32 [n]. The coefficient is rounded to float32 once; each element then takes one

@@ -68,7 +68,7 @@ def test_client_counts_all_clients_releases() -> None:
         participations=n, sensitivity=2 * 5.0 / 50, sigma=SIGMA, delta=1e-5
     )
     assert row(BASE, "client", "add_remove").epsilon < client.epsilon / 2
-    assert client.epsilon > 10 * row(BASE, "paper").epsilon
+    assert client.epsilon > 5 * row(BASE, "paper").epsilon
 
 
 def test_counted_participation_replaces_the_plan() -> None:
@@ -167,11 +167,10 @@ def test_verdict_of_a_sound_run_says_what_it_leaves_out() -> None:
         "not the target",
     ):
         assert words in reason
-    assert "next to nothing" in reason
+    assert "next to nothing" not in reason
+    assert "next to nothing" in verdict(replace(BASE, sigma=SIGMA / 4))[1]
     modest = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=50)
-    calm = verdict(replace(BASE, sigma=modest, target=None))[1]
-    assert "next to nothing" not in calm
-    assert "target" not in calm
+    assert "target" not in verdict(replace(BASE, sigma=modest))[1]
 
 
 def test_a_delta_above_one_over_the_rows_is_said() -> None:

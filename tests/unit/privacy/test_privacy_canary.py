@@ -1,7 +1,7 @@
 """Canary: a record in or out, many runs; what an attacker measures must not exceed what is claimed.
 
-R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99.9 %); the threshold is fixed in
-advance, where the claimed Gaussian loses most. Each test carries controls with less noise that must fail.
+R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99.9 %), the threshold fixed in
+advance. Each test carries controls with less noise that must fail.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from raydpzv.records.store import append_rows, read_all
 
 BATCH = 64
 SCENARIO = 'name = "synthetic <b>"\n\n[method]\nname = "dpzv"\nsigma = 2.5\n'
-TERMS = {"delta": 1e-5, "mechanism": "gaussian", "relation": "replace", "direct_only": None, "note": ""}
+MECHANISM = "floating-point Gaussian on the clipped batch mean, σ=2.5 (system), sensitivity 0.3125"
+TERMS = {"delta": 1e-5, "mechanism": MECHANISM, "relation": "replace", "direct_only": None, "note": ""}
 CLOSED = "closed form (GDP)"
 CLAIMS: list[dict[str, Any]] = [
     TERMS

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
-from synthetic_run import build_run
+from synthetic_run import MECHANISM, build_run
 
 from raydpzv.records import folds
 from raydpzv.records.schema import RELEASE, SCHEMAS
@@ -90,7 +90,7 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
     assert f"noised: {plots.CLIENT}" in words
     for term in (
         "δ = 1e-05",
-        "mechanism gaussian",
+        f"mechanism {MECHANISM}",
         "relation replace one record",
         "accountant closed form (GDP)",
     ):

@@ -169,6 +169,18 @@ def test_privacy_table_is_whole_at_100_columns() -> None:
     assert "(1)" not in printed(tables.privacy_table([PROVED]))
 
 
+def test_the_widest_claims_lose_no_word_at_100_columns() -> None:
+    wide = PROVED | {"epsilon": 1.648e15, "delta": 1e-3, "accountant": "closed form (GDP), whole-mean bound"}
+    claims = [wide | {"note": "n", "relation": "add_remove", "adversary": "external"}] * 6
+    out = printed(tables.privacy_table([*claims, wide | {"holds": False}]))
+    row = tables.privacy_rows(claims)[0]
+    for word in " ".join(
+        (row.epsilon, row.mechanism, row.relation, row.accountant, "claimed, not proved")
+    ).split():
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
 def test_summary_table_prints_markup_as_text() -> None:
     out = printed(tables.summary_table(summary()))
     assert "[red]s" in out

@@ -1,0 +1,313 @@
+"""Run a scenario on Ray: one server actor, client actors, and a driver that only watches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.client import ClientActor
+from actors.host import get
+from actors.placement import Plan, plan, reserve
+from actors.server import ServerActor
+from actors.session import connected
+from raydpzv.errors import RaydpzvError, RunError, SpecError, Stalled
+from raydpzv.experiment.build import Experiment, prepare
+from raydpzv.experiment.closing import USER, Closing, Run, Sink
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.spec import Spec
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.desk import Status
+
+_LOOK = 0.2
+"""Seconds between looks at a run."""
+_HEAD_START = 0.5
+"""Seconds until a wall clock strikes 0: time for every loop to be ready, or its first epochs would all be late."""
+_CONTROL_TIMEOUT = 60.0
+"""Seconds a control call may take: status, rows, stop."""
+
+
+def run(
+    spec: Spec,
+    out: Path | None = None,
+    *,
+    scenario: str = "",
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Run a scenario on Ray; as `raydpzv.experiment.run.run`, and `address`, `verbose` as in `connected`."""
+    return run_prepared(
+        prepare(spec),
+        out,
+        scenario=scenario,
+        progress=progress,
+        stop=stop,
+        address=address,
+        verbose=verbose,
+    )
+
+
+def run_prepared(
+    experiment: Experiment,
+    out: Path | None = None,
+    *,
+    scenario: str = "",
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Run an experiment whose data is loaded already."""
+    spec = experiment.spec
+    if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
+        raise SpecError(
+            "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
+        )
+    with connected(address, verbose=verbose):
+        import ray
+
+        placed = plan(spec, ray.cluster_resources())
+        group = reserve(placed.bundles())
+        try:
+            folder = RunFolder.create(out, spec, "ray", "as placed by Ray") if out else None
+            sink = Sink(folder, spec.record.flush)
+            closing = Closing(experiment, sink, scenario or spec.title)
+            return _Driver(experiment, placed, group, sink, closing, progress, stop).run()
+        finally:
+            ray.util.remove_placement_group(group)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The actors of a run: the server, and for every client the actor that holds it."""
+
+    server: Any
+    actors: tuple[Any, ...]
+    by_client: Mapping[int, Any]
+
+
+class _Driver:
+    """Creates the actors, watches them, writes what they hand over. Nothing here trains."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        placed: Plan,
+        group: Any,
+        sink: Sink,
+        closing: Closing,
+        progress: Callable[[Status], None],
+        stop: threading.Event | None,
+    ) -> None:
+        self._experiment, self._plan, self._group = experiment, placed, group
+        self._sink, self._closing, self._progress = sink, closing, progress
+        self._stop = stop or threading.Event()
+        self._stop_sent = False
+        self._status = Status()
+        self._patience = experiment.spec.resources.timeout
+
+    def run(self) -> Run:
+        """Run, and write what there is however the run ends."""
+        cast: Cast | None = None
+        try:
+            cast = self._create()
+            virtual = self._experiment.spec.clock.kind == "virtual"
+            (self._virtual if virtual else self._wall)(cast)
+            self._look(cast.server)
+            models = self._parameters(cast)
+            self._sink.add(self._control(cast.server.drain.remote(), "the last rows"))
+            spent = self._control(cast.server.spent.remote(), "the privacy account")
+        except BaseException as error:
+            failure = _translated(error)
+            self._rescue(cast)
+            self._closing.failed(failure, self._status, self._rescued_spent(cast))
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            _kill(cast)
+        return self._closing.done(models, self._status, spent)
+
+    def _create(self) -> Cast:
+        recipes = self._experiment.clients
+        local = replace(self._experiment, clients=() if self._plan.actors else recipes)
+        waiting = self._experiment.spec.split.clients
+        server = self._actor(
+            ServerActor,
+            0,
+            {"ctl": ServerActor.CONTROL, "wait": ServerActor.WAITING},
+            {"ctl": 1, "wait": waiting},
+        ).remote(local, self._plan.server.gpus)
+        actors = [
+            self._actor(ClientActor, a + 1, {"ctl": ClientActor.CONTROL}, {"ctl": 1}).remote(
+                [recipes[m] for m in held], self._plan.actors[a].gpus
+            )
+            for a, held in enumerate(self._plan.clients)
+        ]
+        cast = Cast(
+            server, tuple(actors), {m: actors[a] for a, held in enumerate(self._plan.clients) for m in held}
+        )
+        get(
+            [a.device.remote() for a in (server, *actors)],
+            self._patience,
+            f"{1 + len(actors)} actors to come up",
+        )
+        return cast
+
+    def _actor(
+        self, cls: type, bundle: int, groups: Mapping[str, Sequence[str]], sizes: Mapping[str, int]
+    ) -> Any:
+        """Wrap a plain class: concurrency groups for its methods, a bundle of the placement group, no restarts."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        methods = {
+            name: ray.method(concurrency_group=group)(getattr(cls, name))
+            for group, names in groups.items()
+            for name in names
+        }
+        share = self._plan.bundles()[bundle]
+        options: dict[str, Any] = {"concurrency_groups": dict(sizes), "enable_task_events": False}
+        actor_class: Any = ray.remote(**options)(type(cls.__name__, (cls,), methods))
+        return actor_class.options(
+            num_cpus=share.get("CPU", 0),
+            num_gpus=share.get("GPU", 0),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=bundle
+            ),
+        )
+
+    def _virtual(self, cast: Cast) -> None:
+        import ray
+
+        work = cast.server.run_virtual.remote(dict(cast.by_client))
+        while not ray.wait([work], timeout=_LOOK)[0]:
+            self._look(cast.server)
+        ray.get(work)
+
+    def _wall(self, cast: Cast) -> None:
+        import ray
+
+        spec = self._experiment.spec
+        self._warm_up(cast)
+        clock = WallClock.starting_in(_HEAD_START)
+        self._control(cast.server.open_wall.remote(clock.origin), "the server to open")
+        timing, timeout = self._experiment.timing, spec.resources.timeout
+        loops = [actor.run.remote(cast.server, timing, clock.origin, timeout) for actor in cast.actors]
+        self._evaluate(cast)
+        evaluated, told = 0, False
+        while loops:
+            done, loops = ray.wait(loops, timeout=_LOOK)
+            ray.get(done)
+            self._look(cast.server)
+            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
+                cast.server.stop.remote(f"the budget of {spec.budget.seconds:g} seconds is spent")
+            if self._status.stop_reason and not told:
+                told = True
+                self._control([actor.stop.remote() for actor in cast.actors], "the clients to stop")
+            elif not told and self._status.updates // spec.evaluate.every > evaluated:
+                evaluated = self._status.updates // spec.evaluate.every
+                self._evaluate(cast)
+        get(cast.server.close.remote(), _CONTROL_TIMEOUT, "the server to close")
+        self._evaluate(cast)
+
+    def _warm_up(self, cast: Cast) -> None:
+        order = get(cast.server.first_order.remote(), self._patience, "the server's warm-up")
+        uploads = [
+            actor.warm_up.remote(held[0], (held[0], *order[1:]))
+            for actor, held in zip(cast.actors, self._plan.clients, strict=True)
+        ]
+        upload = get(uploads, self._patience, "the clients' warm-up")[0]
+        get(cast.server.warm_up.remote(upload), self._patience, "the server's warm-up")
+        greetings = [actor.greet.remote(cast.server) for actor in cast.actors]
+        get(greetings, self._patience, "the clients to reach the server")
+
+    def _evaluate(self, cast: Cast) -> None:
+        uploads = get(
+            [cast.by_client[m].evaluate_wall.remote(m) for m in sorted(cast.by_client)],
+            self._patience,
+            "the clients' held-out embeddings",
+        )
+        get(cast.server.evaluate.remote(uploads), self._patience, "an evaluation")
+
+    def _look(self, server: Any) -> None:
+        """Ask where the run stands, write rows that are due, pass on the user's wish to stop."""
+        if self._stop.is_set() and not self._stop_sent:
+            self._stop_sent = True
+            self._control(server.stop.remote(USER), "the server to stop")
+        self._status = self._control(server.status.remote(), "the server's status")
+        self._progress(self._status)
+        if self._sink.due():
+            self._sink.add(self._control(server.drain.remote(), "rows"))
+
+    def _control(self, reference: Any, what: str) -> Any:
+        return get(reference, _CONTROL_TIMEOUT, what)
+
+    def _parameters(self, cast: Cast) -> dict[str, np.ndarray]:
+        clients = self._experiment.spec.split.clients
+        waiting = {"server": cast.server.parameters.remote()}
+        for m in range(clients):
+            held = cast.by_client.get(m)
+            waiting[f"client {m}"] = (
+                held.parameters.remote(m) if held else cast.server.local_parameters.remote(m)
+            )
+        return {
+            name: get(reference, self._patience, f"the parameters of {name}")
+            for name, reference in waiting.items()
+        }
+
+    def _rescue(self, cast: Cast | None) -> None:
+        """Save the rows of a run that broke off, if the server still lives."""
+        if cast is None:
+            return
+        try:
+            self._status = get(cast.server.status.remote(), 5.0, "the server's status")
+            self._sink.add(get(cast.server.drain.remote(), 5.0, "the last rows"))
+        except Exception as error:
+            if not _is_ray_error(error):
+                raise
+
+    def _rescued_spent(self, cast: Cast | None) -> Any:
+        if cast is None:
+            return None
+        try:
+            return get(cast.server.spent.remote(), 5.0, "the privacy account")
+        except Exception as error:
+            if not _is_ray_error(error):
+                raise
+            return None
+
+
+def _kill(cast: Cast | None) -> None:
+    import ray
+
+    if cast:
+        for actor in (cast.server, *cast.actors):
+            ray.kill(actor)
+
+
+def _is_ray_error(error: BaseException) -> bool:
+    import ray
+
+    return isinstance(error, ray.exceptions.RayError | Stalled)
+
+
+def _translated(error: BaseException) -> BaseException:
+    """Return an error of ours in place of Ray's: the actor's own error, or which actor was lost."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayTaskError):
+        cause = error.cause
+        inner = _translated(cause) if isinstance(cause, BaseException) else error
+        if isinstance(inner, RaydpzvError):
+            return inner
+        return RunError(f"an actor failed: {type(inner).__name__}: {' '.join(str(inner).split())[:400]}")
+    if isinstance(error, ray.exceptions.RayActorError):
+        return RunError(f"an actor was lost: {' '.join(str(error).split())[:300]}")
+    return error

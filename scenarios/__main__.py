@@ -1,0 +1,5 @@
+"""`python -m scenarios` is the same as `raydpzv`."""
+
+from scenarios.cli import main
+
+main()

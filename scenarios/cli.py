@@ -1,0 +1,221 @@
+"""The command line. Exit status: 0 done, 1 the run failed, 2 wrong input, 130 stopped by the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import scenarios
+from raydpzv.errors import InputError, RaydpzvError, SpecError
+from raydpzv.experiment.spec import Spec
+from scenarios.screen import live_progress, stop_on_signal
+
+app = typer.Typer(
+    help="Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+STOPPED = 130
+
+Scenario = Annotated[
+    str, typer.Argument(help="Name of a scenario (see `raydpzv list`) or path to a TOML file.")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]
+
+
+@app.command()
+def run(
+    scenario: Scenario,
+    set_: Set = None,
+    seed: Seed = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to write [default: runs/SCENARIO-...]")] = None,
+    runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")] = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a scenario; write its run folder; print a summary."""
+    with _errors(verbose):
+        spec = _load(scenario, set_, seed)
+        if runner not in scenarios.RUNNERS:
+            raise SpecError(f'--runner: wanted {" or ".join(scenarios.RUNNERS)}, got "{runner}"')
+        folder = out or _default_folder(Path(scenario).stem, spec)
+        console = Console(stderr=True)
+        with stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+            result = scenarios.run(
+                spec,
+                folder,
+                runner="ray" if runner == "ray" else "local",
+                scenario=Path(scenario).stem,
+                progress=progress,
+                stop=stop,
+                address=address,
+                verbose=verbose,
+            )
+        _show_run(result.summary, folder, as_json)
+        if result.summary["status"] == "stopped":
+            console.print(f"stopped; continue with: raydpzv resume {folder}")
+            raise typer.Exit(STOPPED)
+
+
+@app.command()
+def privacy(
+    scenario: Scenario,
+    set_: Set = None,
+    seed: Seed = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Training rows D, where the data is not at hand.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show, before training, every ε with its adversary, and why the run is or is not private."""
+    from raydpzv.experiment.build import prepare, setting
+    from raydpzv.experiment.summary import NO_NOISE
+    from raydpzv.privacy.adversaries import claims, verdict
+
+    with _errors():
+        spec = _load(scenario, set_, seed)
+        found = setting(spec, rows) if rows else prepare(spec).setting
+        table = [dataclasses.asdict(c) for c in claims(found)] if found else []
+        private, why = verdict(found) if found else (False, NO_NOISE)
+        facts = dataclasses.asdict(found) if found else {}
+        if as_json:
+            _print_json(
+                {"private": True if private else why, "verdict": why, "epsilon": table, "setting": facts}
+            )
+            return
+        _show_privacy(table, why, facts, planned=spec.budget.updates is not None)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the report of several runs.")] = None,
+) -> None:
+    """Write a self-contained HTML page and PNG plots."""
+    from raydpzv.report.page import write_report
+
+    with _errors():
+        print(write_report(runs, out))
+
+
+@app.command("list")
+def list_(
+    settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
+) -> None:
+    """List scenarios, methods and data sets."""
+    from raydpzv.data.sources import SOURCES
+    from raydpzv.experiment.page import settings_page
+    from raydpzv.experiment.spec import METHODS
+    from scenarios.find import titles
+
+    if settings:
+        print(settings_page())
+        return
+    methods = {name: _first_line(section) for name, section in METHODS.items()}
+    sources = {
+        name: f"{source.about} (needs {', '.join(source.needs) if source.needs else 'nothing'}; from {source.home})"
+        for name, source in SOURCES.items()
+    }
+    for title, entries in (("Scenarios", titles()), ("Methods", methods), ("Data sets", sources)):
+        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2))
+        for name, line in entries.items():
+            table.add_row(name, line)
+        Console().print(table)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="raydpzv")
+
+
+def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> Spec:
+    items = list(overrides or []) + ([f"seed={seed}"] if seed is not None else [])
+    return scenarios.load(scenario, items)
+
+
+def _default_folder(name: str, spec: Spec) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs") / f"{name}-seed{spec.seed}-{stamp}"
+    count = 1
+    while folder.exists():
+        count += 1
+        folder = folder.with_name(f"{name}-seed{spec.seed}-{stamp}-{count}")
+    return folder
+
+
+def _show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    if as_json:
+        print((folder / "summary.json").read_text(), end="")
+        return
+    from raydpzv.report.tables import privacy_table, summary_table
+
+    console = Console()
+    console.print(summary_table(summary))
+    if summary["epsilon"]:
+        console.print(privacy_table(summary["epsilon"]))
+    console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
+
+
+def _show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *, planned: bool) -> None:
+    from raydpzv.report.tables import privacy_table
+
+    console = Console()
+    if table:
+        console.print(privacy_table(table))
+        for number, claim in enumerate(table, 1):
+            console.print(f"[{number}] {claim['adversary']}: {claim['note']}", markup=False)
+        console.print(
+            f"\nD={facts['rows']} rows, B={facts['batch']}, {facts['releases']} releases, C={facts['clip']:g}, "
+            f"σ={facts['sigma']:.4g} on the mean, δ={facts['delta']:g}, batches {facts['batches']}",
+            markup=False,
+        )
+        if not planned:
+            console.print("The scenario plans no number of updates: this is the table for ONE update.")
+    console.print(f"\n{why}", markup=False)
+
+
+def _print_json(value: Any) -> None:
+    from raydpzv.experiment.folder import as_json
+
+    sys.stdout.write(as_json(value))
+
+
+def _first_line(section: type) -> str:
+    return (section.__doc__ or "").strip().splitlines()[0]
+
+
+@contextmanager
+def _errors(verbose: bool = False) -> Iterator[None]:
+    """Turn errors into one line and an exit status."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise typer.Exit(STOPPED) from None
+    except RaydpzvError as error:
+        if verbose:
+            traceback.print_exc()
+        _complain(str(error))
+        raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
+
+
+def _complain(line: str) -> None:
+    print(f"raydpzv: {' '.join(line.split())}", file=sys.stderr)

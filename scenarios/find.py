@@ -1,0 +1,36 @@
+"""Scenarios by name: the TOML files beside this module, or a path."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from raydpzv.errors import SpecError, suggest
+from raydpzv.experiment import toml
+from raydpzv.experiment.spec import Spec
+
+FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """Return the names of the scenarios that come with the program."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def titles() -> dict[str, str]:
+    """Return every scenario's name and line."""
+    return {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()).get("title", "") for name in names()}
+
+
+def load(scenario: str, overrides: Sequence[str] = ()) -> Spec:
+    """Load a scenario by name or path, with `key=value` overrides. Raises SpecError."""
+    path = Path(scenario)
+    if path.suffix != ".toml" and not path.exists():
+        path = FOLDER / f"{scenario}.toml"
+        if scenario not in names():
+            raise SpecError(
+                f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or one of: '
+                f"{', '.join(names())}"
+            )
+    return toml.load(path, overrides)
