@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from actors.client import ClientActor
+from actors.cast import Cast, create, dismiss
 from actors.host import get
 from actors.placement import Plan, plan, reserve
-from actors.server import ServerActor
 from actors.session import connected
 from raydpzv.errors import RaydpzvError, RunError, SpecError, Stalled
 from raydpzv.experiment.build import Experiment, prepare
@@ -55,7 +53,7 @@ def run(
 
 def run_prepared(
     experiment: Experiment,
-    out: Path | None = None,
+    out: Path | RunFolder | None = None,
     *,
     scenario: str = "",
     progress: Callable[[Status], None] = lambda status: None,
@@ -63,7 +61,7 @@ def run_prepared(
     address: str | None = None,
     verbose: bool = False,
 ) -> Run:
-    """Run an experiment whose data is loaded already."""
+    """Run an experiment whose data is loaded already; `out` may be the folder of a run that continues."""
     spec = experiment.spec
     if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
         raise SpecError(
@@ -75,21 +73,12 @@ def run_prepared(
         placed = plan(spec, ray.cluster_resources())
         group = reserve(placed.bundles())
         try:
-            folder = RunFolder.create(out, spec, "ray", "as placed by Ray") if out else None
+            folder = RunFolder.create(out, spec, "ray", "as placed by Ray") if isinstance(out, Path) else out
             sink = Sink(folder, spec.record.flush)
             closing = Closing(experiment, sink, scenario or spec.title)
             return _Driver(experiment, placed, group, sink, closing, progress, stop).run()
         finally:
             ray.util.remove_placement_group(group)
-
-
-@dataclass(frozen=True)
-class Cast:
-    """The actors of a run: the server, and for every client the actor that holds it."""
-
-    server: Any
-    actors: tuple[Any, ...]
-    by_client: Mapping[int, Any]
 
 
 class _Driver:
@@ -116,7 +105,7 @@ class _Driver:
         """Run, and write what there is however the run ends."""
         cast: Cast | None = None
         try:
-            cast = self._create()
+            cast = create(self._experiment, self._plan, self._group)
             virtual = self._experiment.spec.clock.kind == "virtual"
             (self._virtual if virtual else self._wall)(cast)
             self._look(cast.server)
@@ -131,57 +120,8 @@ class _Driver:
                 raise
             raise failure from error
         finally:
-            _kill(cast)
+            dismiss(cast)
         return self._closing.done(models, self._status, spent)
-
-    def _create(self) -> Cast:
-        recipes = self._experiment.clients
-        local = replace(self._experiment, clients=() if self._plan.actors else recipes)
-        waiting = self._experiment.spec.split.clients
-        server = self._actor(
-            ServerActor,
-            0,
-            {"ctl": ServerActor.CONTROL, "wait": ServerActor.WAITING},
-            {"ctl": 1, "wait": waiting},
-        ).remote(local, self._plan.server.gpus)
-        actors = [
-            self._actor(ClientActor, a + 1, {"ctl": ClientActor.CONTROL}, {"ctl": 1}).remote(
-                [recipes[m] for m in held], self._plan.actors[a].gpus
-            )
-            for a, held in enumerate(self._plan.clients)
-        ]
-        cast = Cast(
-            server, tuple(actors), {m: actors[a] for a, held in enumerate(self._plan.clients) for m in held}
-        )
-        get(
-            [a.device.remote() for a in (server, *actors)],
-            self._patience,
-            f"{1 + len(actors)} actors to come up",
-        )
-        return cast
-
-    def _actor(
-        self, cls: type, bundle: int, groups: Mapping[str, Sequence[str]], sizes: Mapping[str, int]
-    ) -> Any:
-        """Wrap a plain class: concurrency groups for its methods, a bundle of the placement group, no restarts."""
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        methods = {
-            name: ray.method(concurrency_group=group)(getattr(cls, name))
-            for group, names in groups.items()
-            for name in names
-        }
-        share = self._plan.bundles()[bundle]
-        options: dict[str, Any] = {"concurrency_groups": dict(sizes), "enable_task_events": False}
-        actor_class: Any = ray.remote(**options)(type(cls.__name__, (cls,), methods))
-        return actor_class.options(
-            num_cpus=share.get("CPU", 0),
-            num_gpus=share.get("GPU", 0),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                self._group, placement_group_bundle_index=bundle
-            ),
-        )
 
     def _virtual(self, cast: Cast) -> None:
         import ray
@@ -282,14 +222,6 @@ class _Driver:
             if not _is_ray_error(error):
                 raise
             return None
-
-
-def _kill(cast: Cast | None) -> None:
-    import ray
-
-    if cast:
-        for actor in (cast.server, *cast.actors):
-            ray.kill(actor)
 
 
 def _is_ray_error(error: BaseException) -> bool:

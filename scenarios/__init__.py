@@ -17,13 +17,15 @@ from typing import Literal
 
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment import run as _local
+from raydpzv.experiment.build import Experiment, prepare
 from raydpzv.experiment.closing import Run
+from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.toml import override
 from raydpzv.sim.desk import Status
 from scenarios.find import load
 
-__all__ = ["RUNNERS", "Run", "Runner", "Spec", "load", "override", "run"]
+__all__ = ["RUNNERS", "Run", "Runner", "Spec", "load", "override", "run", "run_prepared"]
 
 Runner = Literal["local", "ray"]
 RUNNERS: tuple[Runner, ...] = ("local", "ray")
@@ -48,17 +50,41 @@ def run(
     `actors.session.connected`. Raises InputError before anything is written, RunError after.
     """
     folder = Path(out) if out is not None else None
-    if runner == "local":
-        return _local.run(spec, folder, scenario=scenario, progress=progress, stop=stop)
-    if runner != "ray":
+    if runner not in RUNNERS:
         raise SpecError(
             f'runner "{runner}" is unknown. {suggest(runner, RUNNERS)}Choose {", ".join(RUNNERS)}'
         )
+    return run_prepared(
+        prepare(spec),
+        folder,
+        runner=runner,
+        scenario=scenario,
+        progress=progress,
+        stop=stop,
+        address=address,
+        verbose=verbose,
+    )
+
+
+def run_prepared(
+    experiment: Experiment,
+    out: Path | RunFolder | None,
+    *,
+    runner: Runner,
+    scenario: str = "",
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Run an experiment whose data is loaded already; as `run`."""
+    if runner == "local":
+        return _local.run_prepared(experiment, out, scenario=scenario, progress=progress, stop=stop)
     from actors import execute
 
-    return execute.run(
-        spec,
-        folder,
+    return execute.run_prepared(
+        experiment,
+        out,
         scenario=scenario,
         progress=progress,
         stop=stop,

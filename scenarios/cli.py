@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import scenarios
 from raydpzv.errors import InputError, RaydpzvError, SpecError
+from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.spec import Spec
+from raydpzv.sim.desk import Status
 from scenarios.screen import live_progress, stop_on_signal
 
 app = typer.Typer(
@@ -54,25 +59,23 @@ def run(
     """Run a scenario; write its run folder; print a summary."""
     with _errors(verbose):
         spec = _load(scenario, set_, seed)
-        if runner not in scenarios.RUNNERS:
-            raise SpecError(f'--runner: wanted {" or ".join(scenarios.RUNNERS)}, got "{runner}"')
+        chosen = _runner(runner)
         folder = out or _default_folder(Path(scenario).stem, spec)
-        console = Console(stderr=True)
-        with stop_on_signal(console) as stop, live_progress(spec, console) as progress:
-            result = scenarios.run(
+        _watch(
+            spec,
+            folder,
+            as_json,
+            lambda progress, stop: scenarios.run(
                 spec,
                 folder,
-                runner="ray" if runner == "ray" else "local",
+                runner=chosen,
                 scenario=Path(scenario).stem,
                 progress=progress,
                 stop=stop,
                 address=address,
                 verbose=verbose,
-            )
-        _show_run(result.summary, folder, as_json)
-        if result.summary["status"] == "stopped":
-            console.print(f"stopped; continue with: raydpzv resume {folder}")
-            raise typer.Exit(STOPPED)
+            ),
+        )
 
 
 @app.command()
@@ -102,6 +105,56 @@ def privacy(
             )
             return
         _show_privacy(table, why, facts, planned=spec.budget.updates is not None)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped or killed.")],
+    runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")] = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Continue a virtual-clock run: what is on record is computed again, then it goes on."""
+    from raydpzv.experiment.replay import resuming
+
+    with _errors(verbose):
+        experiment, folder = resuming(run)
+        _watch(
+            experiment.spec,
+            folder.path,
+            as_json,
+            lambda progress, stop: scenarios.run_prepared(
+                experiment,
+                folder,
+                runner=_runner(runner),
+                progress=progress,
+                stop=stop,
+                address=address,
+                verbose=verbose,
+            ),
+        )
+
+
+@app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    at: Annotated[int | None, typer.Option(help="Stop after so many updates.")] = None,
+    client: Annotated[int | None, typer.Option(help="Only this client's model.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
+) -> None:
+    """Run the recorded order again, check every bit, and write the models it leads to."""
+    from raydpzv.experiment.replay import replay as replay_run
+
+    with _errors():
+        result = replay_run(run, at)
+        models = result.models if client is None else _one_model(result.models, client)
+        if out:
+            _write_models(out, models)
+        checked = "every loss and all final parameters have" if result.verified else "every loss has"
+        print(f"replayed {result.updates} updates; {checked} the recorded bits")
+        for name, values in models.items():
+            print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
 
 
 @app.command()
@@ -151,6 +204,48 @@ def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> Spec:
     return scenarios.load(scenario, items)
 
 
+def _runner(name: str) -> scenarios.Runner:
+    for known in scenarios.RUNNERS:
+        if name == known:
+            return known
+    raise SpecError(f'--runner: wanted {" or ".join(scenarios.RUNNERS)}, got "{name}"')
+
+
+def _watch(
+    spec: Spec,
+    folder: Path,
+    as_json: bool,
+    start: Callable[[Callable[[Status], None], threading.Event], scenarios.Run],
+) -> None:
+    """Run with live progress, show what came of it, and leave with 130 if the user stopped it."""
+    console = Console(stderr=True)
+    with stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+        result = start(progress, stop)
+    _show_run(result.summary, folder, as_json)
+    if result.summary["status"] == "stopped":
+        resumable = spec.clock.kind == "virtual"
+        console.print(
+            f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
+        )
+        raise typer.Exit(STOPPED)
+
+
+def _one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
+    name = f"client {client}"
+    if name not in models:
+        raise InputError(f"--client: wanted 0..{len(models) - 2}, got {client}")
+    return {name: models[name]}
+
+
+def _write_models(path: Path, models: Mapping[str, np.ndarray]) -> None:
+    arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
+    try:
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot write ({error.strerror or error})") from None
+
+
 def _default_folder(name: str, spec: Spec) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = Path("runs") / f"{name}-seed{spec.seed}-{stamp}"
@@ -165,31 +260,32 @@ def _show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         print((folder / "summary.json").read_text(), end="")
         return
-    from raydpzv.report.tables import privacy_table, summary_table
+    from raydpzv.report.privacy import PrivacyBlock
+    from raydpzv.report.tables import summary_table, verdict_line
 
     console = Console()
     console.print(summary_table(summary))
+    console.print()
     if summary["epsilon"]:
-        console.print(privacy_table(summary["epsilon"]))
+        console.print(PrivacyBlock(summary["epsilon"]))
+        console.print()
+    console.print(verdict_line(summary["privacy_verdict"]))
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
 
 
 def _show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *, planned: bool) -> None:
-    from raydpzv.report.tables import privacy_table
+    from raydpzv.report.privacy import PrivacyBlock, calibration
+    from raydpzv.report.tables import verdict_line
 
     console = Console()
     if table:
-        console.print(privacy_table(table))
-        for number, claim in enumerate(table, 1):
-            console.print(f"[{number}] {claim['adversary']}: {claim['note']}", markup=False)
-        console.print(
-            f"\nD={facts['rows']} rows, B={facts['batch']}, {facts['releases']} releases, C={facts['clip']:g}, "
-            f"σ={facts['sigma']:.4g} on the mean, δ={facts['delta']:g}, batches {facts['batches']}",
-            markup=False,
-        )
+        console.print(Text(calibration(facts)))
         if not planned:
             console.print("The scenario plans no number of updates: this is the table for ONE update.")
-    console.print(f"\n{why}", markup=False)
+        console.print()
+        console.print(PrivacyBlock(table))
+        console.print()
+    console.print(verdict_line(why))
 
 
 def _print_json(value: Any) -> None:

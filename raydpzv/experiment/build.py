@@ -88,7 +88,8 @@ def setting(spec: Spec, rows: int) -> Setting | None:
     method, privacy = spec.method, spec.privacy
     if privacy.mode == "none" or not isinstance(method, Dpzv):
         return None
-    assert privacy.clip is not None and privacy.delta is not None
+    assert privacy.clip is not None
+    assert privacy.delta is not None
     return Setting(
         rows=rows,
         batch=method.batch,
@@ -145,7 +146,8 @@ def _sigma(spec: Spec, rows: int) -> float:
     privacy = spec.privacy
     if privacy.mode == "none" or privacy.epsilon is None:
         return privacy.sigma or 0.0
-    assert privacy.delta is not None and privacy.clip is not None
+    assert privacy.delta is not None
+    assert privacy.clip is not None
     return paper_sigma(
         epsilon=privacy.epsilon,
         delta=privacy.delta,

@@ -61,6 +61,8 @@ def _budget(spec: Spec) -> Iterator[str]:
         yield "budget: wanted at least one of updates, seconds, bytes, epsilon; without one the run never ends"
     if budget.epsilon is not None and spec.privacy.mode == "none":
         yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+    if budget.epsilon is not None and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
+        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; use privacy.noise = "system" or leave it out'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
 

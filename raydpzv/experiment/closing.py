@@ -81,6 +81,7 @@ class Closing:
         self._sink.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
         if self._sink.folder:
             self._sink.folder.write_models(models)
+            self._sink.folder.settle()
         reason = status.stop_reason or ""
         return self._summary("stopped" if reason == USER else "done", reason, status, spent, models)
 
@@ -118,5 +119,9 @@ def _rows(**given: list[dict[str, Any]]) -> Rows:
 
 
 def _model_row(party: str, values: np.ndarray, round: int) -> dict[str, Any]:
-    digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-    return {"party": party, "round": round, "parameters": values.size, "sha256": digest}
+    return {"party": party, "round": round, "parameters": values.size, "sha256": sha256(values)}
+
+
+def sha256(values: np.ndarray) -> str:
+    """Return the digest of an array's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

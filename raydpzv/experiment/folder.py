@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -24,11 +25,16 @@ from raydpzv.records.store import Rows, append_rows, read_all, write_atomically
 LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
 
 
+NEXT, OLD = "rows.next", "rows.old"
+"""A continued run writes its rows to the first until it has ended; the second is what they then replace."""
+
+
 class RunFolder:
     """Creates and fills one run's folder; everything is written atomically, so a reader never sees a half file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, where: str = "rows") -> None:
         self.path = path
+        self._where = where
 
     @classmethod
     def create(cls, path: Path, spec: Spec, runner: str, device: str) -> RunFolder:
@@ -52,7 +58,9 @@ class RunFolder:
         """Open an existing run's folder."""
         if not (path / "scenario.toml").is_file():
             raise DataError(f"{path}: not a run folder (no scenario.toml in it); give the folder of a run")
-        return cls(path)
+        folder = cls(path)
+        folder._complete_settling()
+        return folder
 
     def spec(self) -> Spec:
         """Return the resolved scenario."""
@@ -60,7 +68,7 @@ class RunFolder:
 
     def rows(self) -> Rows:
         """Return all rows."""
-        return read_all(self.path)
+        return read_all(self.path, self._where)
 
     def summary(self) -> dict[str, Any]:
         """Return summary.json; DataError if the run has not written one."""
@@ -71,7 +79,23 @@ class RunFolder:
 
     def append(self, rows: Rows) -> None:
         """Add rows."""
-        append_rows(self.path, rows)
+        append_rows(self.path, rows, self._where)
+
+    def settle(self) -> None:
+        """Let the rows of a run that was continued take the place of those it began with."""
+        if self._where == "rows":
+            return
+        (self.path / "rows").rename(self.path / OLD)
+        self._complete_settling()
+        self._where = "rows"
+
+    def _complete_settling(self) -> None:
+        """Finish what `settle` began, also when the process was killed in the midst of it."""
+        rows, old = self.path / "rows", self.path / OLD
+        if old.is_dir() and not rows.is_dir():
+            (self.path / NEXT).rename(rows)
+        if old.is_dir():
+            shutil.rmtree(old)
 
     def write_models(self, models: Mapping[str, np.ndarray]) -> None:
         """Write every party's flat parameters to models.npz."""

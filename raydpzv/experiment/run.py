@@ -48,16 +48,16 @@ def run(
 
 def run_prepared(
     experiment: Experiment,
-    out: Path | None = None,
+    out: Path | RunFolder | None = None,
     *,
     scenario: str = "",
     progress: Progress = lambda status: None,
     stop: threading.Event | None = None,
 ) -> Run:
-    """Run an experiment whose data is loaded already."""
+    """Run an experiment whose data is loaded already; `out` may be the folder of a run that continues."""
     device = local_device(experiment.spec)
     with one_thread():
-        folder = RunFolder.create(out, experiment.spec, "local", device) if out else None
+        folder = RunFolder.create(out, experiment.spec, "local", device) if isinstance(out, Path) else out
         sink = Sink(folder, experiment.spec.record.flush)
         closing = Closing(experiment, sink, scenario or experiment.spec.title)
         return _Session(experiment, sink, closing, progress, stop or threading.Event()).run(device)

@@ -109,7 +109,8 @@ def _one_line(error: ValidationError, where: str) -> str:
         return f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
     if kind.startswith("union_tag"):
         given = first.get("ctx", {}).get("tag", first["input"])
-        return f"method.name: wanted one of {', '.join(METHODS)}, got {given!r} in {where}. {suggest(str(given), METHODS)}".rstrip()
+        hint = suggest(str(given), METHODS)
+        return f"method.name: wanted one of {', '.join(METHODS)}, got {given!r} in {where}. {hint}".rstrip()
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
     return f"{name}: {wanted}, got {first['input']!r} in {where}"

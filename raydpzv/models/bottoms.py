@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -14,9 +15,9 @@ def mlp(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
     """Flatten, then linear layers with ReLU between: [B, *shape] -> [B, width]."""
     sizes = [int(torch.Size(shape).numel()), *hidden, width]
     layers: list[nn.Module] = [nn.Flatten()]
-    for i, (before, after) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        layers += [nn.ReLU()] * (i > 0) + [nn.Linear(before, after)]
-    return nn.Sequential(*layers)
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class SlicedMaxPool(nn.Module):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
@@ -30,10 +31,12 @@ class FlatModel:
         for name, p in self.module.named_parameters():
             self.offsets[name] = size
             size += p.numel()
-        if any(True for _ in self.module.buffers()):
+        # a BatchNorm with neither statistics nor weights mixes records all the same
+        mixes = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
+        if mixes or any(True for _ in self.module.buffers()):
             raise InputError(
-                "the model keeps buffers (BatchNorm statistics?): they mix records and are not in the parameter "
-                "vector; use GroupNorm or LayerNorm"
+                "the model has BatchNorm or keeps buffers: they mix records or are not in the parameter vector; "
+                "use GroupNorm or LayerNorm"
             )
         self.flat = torch.empty(size, dtype=torch.float32, device=device)
         self._install()

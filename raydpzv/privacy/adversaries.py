@@ -7,15 +7,17 @@
 | `external` | the released values and the final model; no ids, no batch sizes, no seed   |
 | `server`   | everything: trusted, so that its ε is always infinite                      |
 
-An ε is never given without mechanism, neighbouring relation, adversary, accountant and δ. The relations:
+An ε is never given without mechanism, neighbouring relation, adversary, accountant and δ; the unit of privacy
+is one record. The relations:
 "replace" changes one record, its label included (labels only: the same bound); "add_remove" sets one record's
 term to zero, the divisor and the schedule of batches staying as they are.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raydpzv.privacy.accountant import (
     RELATIONS,
@@ -40,54 +42,64 @@ _CLOSED = "closed form (GDP)"
 _WHOLE = "closed form (GDP), whole-mean bound"
 _PLD = "PLD (dp-accounting), Poisson sampling"
 _TOLERANCE = 1 + 1e-9
+_BASIS = {"counted": "as counted", "planned bound": "bounded by the plan"}
 _WEAK = 20.0  # e^20: the odds of a guess may grow by nine digits
-_CONDITIONAL = "direct_only is no guarantee, it is what ε would be if the server kept no hidden state"
 
 
 @dataclass(frozen=True)
 class Claim:
     """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or on what condition.
 
-    `direct_only` is no guarantee: it is what ε would be if the server kept no hidden state, None where the
-    question does not arise.
+    `sensitivity` is how far one record is taken to move a released mean in this row's accounting, NaN where
+    nothing is accounted. `scope`: what the accounting spans. `direct_only` is no guarantee: it is what ε would
+    be if the server kept no hidden state, None where the question does not arise.
     """
 
     adversary: str
     epsilon: float
     delta: float
     mechanism: str
+    sensitivity: float
     relation: str
     accountant: str
     holds: bool
     note: str
+    scope: str
     direct_only: float | None = None
 
 
 def claims(setting: Setting) -> tuple[Claim, ...]:
     """Return the table: paper, client and external under both relations, server."""
+    if broken := defect(setting):
+        rows = (("paper", "replace"), *itertools.product(("client", "external"), RELATIONS))
+        return (
+            *(_claim(setting, *row, f"{broken[0].upper()}{broken[1:]}.") for row in rows),
+            _server(setting),
+        )
     clients = tuple(_client(setting, relation) for relation in RELATIONS)
     external = tuple(_external(setting, relation) for relation in RELATIONS)
     return (_paper(setting, clients[0]), *clients, *external, _server(setting))
 
 
 def verdict(setting: Setting) -> tuple[bool, str]:
-    """Return whether a per-record ε is proved against the clients, and why, in one or two plain sentences."""
+    """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
     broken = defect(setting)
     if broken:
         return False, f"NOT PRIVATE: {broken}."
     client = _client(setting, "replace")
-    proved = f"ε={_figure(client.epsilon)} at δ={setting.delta:g}"
+    proved = f"ε = {_figure(client.epsilon)} at δ = {setting.delta:g}"
+    weak = " An ε this large promises next to nothing." if client.epsilon > _WEAK else ""
     if setting.hidden_state:
         return False, (
-            f'NOT PRIVATE: server "{setting.server}" trains w_0 on labels without noise, and w_0 carries a '
-            f"record into every later release. All that is proved is {proved}."
+            f'NOT PRIVATE: the server trains w_0 on labels without noise (server "{setting.server}"), and w_0 '
+            f"carries a record into every later release. All that is proved against the clients is {proved} "
+            f"(replace one record; {client.accountant}).{weak}"
         )
     above = setting.target is not None and client.epsilon > setting.target * _TOLERANCE
-    missed = f", not the target ε={_figure(setting.target or 0.0)}" if above else ""
-    weak = ", which promises next to nothing" if client.epsilon > _WEAK else ""
+    missed = f" This is not the target ε = {_figure(setting.target or 0.0)}." if above else ""
     return True, (
-        f"Proved against the clients (replace one record, {setting.participations_kind} of participation): "
-        f"{proved}{missed}{weak}. Mind: {'; '.join(caveats(setting))}."
+        f"Proved against the clients: {proved} (replace one record; {client.accountant}; participation "
+        f"{_BASIS[setting.participations_kind]}).{missed}{weak} Mind: {'; '.join(caveats(setting))}."
     )
 
 
@@ -100,7 +112,7 @@ def caveats(setting: Setting) -> tuple[str, ...]:
     if setting.delta * setting.rows > 1:
         excess = _figure(setting.delta * setting.rows)
         clauses.append(
-            f"δ={setting.delta:g} is above 1/D (D·δ = {excess}) and permits revealing whole records"
+            f"δ = {setting.delta:g} is above 1/D (D·δ = {excess}) and permits revealing whole records"
         )
     return tuple(clauses)
 
@@ -134,71 +146,69 @@ def spending(setting: Setting, relation: str = "replace") -> Spending:
 
 def _paper(setting: Setting, client: Claim) -> Claim:
     """The paper's ε; it is true exactly where the bound proved against the clients is no larger."""
-    if defect(setting):
-        return _claim(setting, "paper", "replace", defect(setting))
     epsilon = paper_epsilon(
         setting.releases, sigma=setting.sigma, clip=setting.clip, rows=setting.rows, delta=setting.delta
     )
     holds = client.epsilon <= epsilon * _TOLERANCE
-    truth = (
-        "here no smaller than what is proved against the clients, hence true"
+    note = "The paper's claim (DPZV Theorem VI.5). "
+    note += (
+        "True here: no smaller than what is proved against the clients."
         if holds
-        else "NOT proved: a client chose its batches and knows them, so that nothing amplifies its privacy"
+        else "NOT proved: a client chooses its batches and knows them, so that sampling hides nothing from it."
     )
-    hidden = (
-        "; w_0, trained without noise, carries a record into later releases" if setting.hidden_state else ""
+    if setting.hidden_state:
+        note += " Besides, w_0 is trained without noise and carries a record into later releases."
+    note += (
+        " The printed clip is one-sided and bounds nothing, here it is two-sided. "
+        "Hyper-parameter search and evaluation are not charged."
     )
-    form = "; papers' λ form: twice this C, same ε" if setting.two_lambda else ""
-    note = (
-        f"as claimed by the paper (DPZV Theorem VI.5); {truth}{hidden}; the printed clip is one-sided "
-        f"and bounds nothing, here it is two-sided; search and evaluation are not charged{form}"
-    )
+    if setting.two_lambda:
+        note += " In the papers' λ form, C is twice the one here, at the same ε."
     return _claim(setting, "paper", "replace", note, epsilon, _CLOSED, holds)
 
 
 def _client(setting: Setting, relation: str) -> Claim:
-    if defect(setting):
-        return _claim(setting, "client", relation, defect(setting))
     direct = _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
-            f'server "{setting.server}" keeps un-noised state, by which one record moves every later '
-            f"slope: only the range of the whole mean bounds a release; {_CONDITIONAL}"
+            "The server trains w_0 without noise, and through w_0 one record moves every later slope: only the "
+            "range of the whole mean bounds a release."
         )
         return _claim(setting, "client", relation, note, _whole(setting), _WHOLE, True, direct)
     note = (
-        f"knows its batches: a record's {setting.participations} releases ({setting.participations_kind}) "
-        "count in full, all clients' together, since others' releases reach a client by the cached embeddings"
+        f"A client knows its batches: all releases in which a record takes part count in full, at most "
+        f"{setting.participations:,}, {_BASIS[setting.participations_kind]}; all clients' together, since the "
+        "others' releases reach a client through the cached embeddings."
     )
     if setting.counted is None and setting.batches != "shuffle":
-        note += _forecast(setting, relation)
+        note += _forecast(setting)
     return _claim(setting, "client", relation, note, direct, _CLOSED, True)
 
 
 def _external(setting: Setting, relation: str) -> Claim:
-    if defect(setting):
-        return _claim(setting, "external", relation, defect(setting))
     poisson = setting.batches == "poisson"
     epsilon = _poisson(setting, relation) if poisson else _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
-            "the final model has a w_0 trained on labels without noise, whose release no ε covers; "
-            f"while w_0 is withheld the client's ε={_figure(_whole(setting))} holds; {_CONDITIONAL}"
+            "The final model holds w_0, trained on labels without noise, whose release no ε covers. While w_0 "
+            f"is withheld, the clients' ε = {_figure(_whole(setting))} holds ({_WHOLE})."
         )
         return _claim(setting, "external", relation, note, direct_only=epsilon)
     if not poisson:
-        note = f'"{setting.batches}" batches: no amplification is proved; the client\'s bound holds here too'
+        note = (
+            f'"{setting.batches}" batches: no amplification is proved, the bound against clients holds here.'
+        )
         return _claim(setting, "external", relation, note, epsilon, _CLOSED, True)
     note = (
-        "valid while batch ids, batch sizes (also on the wire) and the run's seed stay secret (the coins "
-        "come from the seed, which must not be published) and the run's length does not depend on the batches"
+        "Valid while batch ids, batch sizes (also on the wire) and the run's seed stay secret (the coins come "
+        "from the seed: do not publish it) and the run's length does not depend on the batches."
     )
     return _claim(setting, "external", relation, note, epsilon, _PLD, True)
 
 
 def _server(setting: Setting) -> Claim:
-    note = "trusted: it holds the labels and sees every value before the noise"
-    return Claim("server", math.inf, setting.delta, "none", "replace", "none", False, note)
+    note = "Trusted: it holds the labels and sees every value before the noise."
+    return replace(_claim(setting, "server", "replace", note), mechanism="none")
 
 
 def _direct(setting: Setting, relation: str, participations: int) -> float:
@@ -232,13 +242,14 @@ def _whole(setting: Setting) -> float:
     )
 
 
-def _forecast(setting: Setting, relation: str) -> str:
+def _forecast(setting: Setting) -> str:
     """What the worst case may shrink to once participation is counted."""
     expected = expected_participations(releases=setting.releases, rows=setting.rows, batch=setting.batch)
-    epsilon = _direct(setting, relation, math.ceil(expected))
+    figures = [_figure(_direct(setting, relation, math.ceil(expected))) for relation in RELATIONS]
     return (
-        f"; a record may be drawn every time, and the run counts how often it was: FORECAST, no guarantee: "
-        f"{_figure(expected)} releases on average give ε={_figure(epsilon)}, the maximum is higher"
+        " A record may be drawn every time, and the run counts how often it was; FORECAST, no guarantee: the "
+        f"average, {_figure(expected)} releases, gives ε = {figures[0]} (replace) or {figures[1]} (add or "
+        "remove), and the maximum is higher."
     )
 
 
@@ -253,15 +264,33 @@ def _claim(
     direct_only: float | None = None,
 ) -> Claim:
     """Complete a row; without an accountant nothing is proved and ε is infinite."""
-    reach = 2 * setting.clip * setting.load if accountant == _WHOLE else setting.sensitivity(relation)
-    mechanism = (
-        f"floating-point Gaussian on the clipped batch mean, σ={_figure(setting.sigma)} ({setting.noise}), "
-        f"sensitivity {_figure(reach)}"
-    )
+    reach = _accounted(setting, relation, accountant)
+    terms = (setting.delta, _mechanism(setting), reach, relation, accountant)
+    return Claim(adversary, epsilon, *terms, holds, note, _scope(setting), direct_only)
+
+
+def _mechanism(setting: Setting) -> str:
     if setting.noise == "none" or setting.sigma == 0:
-        mechanism = "none"
-    return Claim(adversary, epsilon, setting.delta, mechanism, relation, accountant, holds, note, direct_only)
+        return "none"
+    return f"floating-point Gaussian, σ={_figure(setting.sigma)}, {setting.noise} noise"
+
+
+def _accounted(setting: Setting, relation: str, accountant: str) -> float:
+    """The sensitivity that the accountant reckons with."""
+    if accountant == "none":
+        return math.nan
+    return 2 * setting.clip * setting.load if accountant == _WHOLE else setting.sensitivity(relation)
+
+
+def _scope(setting: Setting) -> str:
+    releases = "1 release" if setting.releases == 1 else f"{setting.releases:,} releases"
+    return (
+        f"{releases} of a clipped batch mean, C={_figure(setting.clip)}, B={setting.batch:,} of "
+        f"D={setting.rows:,} records, {setting.batches} batches; unit: one record"
+    )
 
 
 def _figure(value: float) -> str:
-    return "∞" if value == math.inf else f"{value:.4g}"
+    if value == math.inf:
+        return "∞"
+    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

@@ -54,6 +54,7 @@ RELEASE = pa.schema(
     [
         ("round", pa.int64()),
         ("client", pa.int32()),  # who receives the released value
+        ("step", pa.int64()),  # of the upload that it answers
         ("perturbation", pa.int32()),
         ("value", pa.float64()),  # the released number: after the noise, never before
         ("mechanism", pa.string()),  # "gaussian" or "none"

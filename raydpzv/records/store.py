@@ -23,12 +23,13 @@ def write_atomically(path: Path, data: bytes) -> None:
     os.replace(scratch, path)
 
 
-def append_rows(run: Path, rows: Mapping[str, pa.Table]) -> None:
-    """Add one part per row type that has rows."""
-    for name, table in rows.items():
+def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:
+    """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time."""
+    for name in sorted(rows, key=lambda name: name != "release"):
+        table = rows[name]
         if table.num_rows == 0:
             continue
-        folder = run / "rows" / name
+        folder = run / where / name
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"part-{len(list(folder.glob('part-*.parquet'))):05d}.parquet"
         scratch = path.with_name(f".{path.name}")
@@ -36,19 +37,19 @@ def append_rows(run: Path, rows: Mapping[str, pa.Table]) -> None:
         os.replace(scratch, path)
 
 
-def read_rows(run: Path, name: str) -> pa.Table:
+def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
     """Return all rows of one type, in the order in which they happened."""
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
-    parts = sorted((run / "rows" / name).glob("part-*.parquet"))
+    parts = sorted((run / where / name).glob("part-*.parquet"))
     if not parts:
         return SCHEMAS[name].empty_table()
     return pa.concat_tables([pq.read_table(p, schema=SCHEMAS[name]) for p in parts]).combine_chunks()
 
 
-def read_all(run: Path) -> Rows:
+def read_all(run: Path, where: str = "rows") -> Rows:
     """Return every row type of a run."""
-    return {name: read_rows(run, name) for name in SCHEMAS}
+    return {name: read_rows(run, name, where) for name in SCHEMAS}
 
 
 def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = tuple(SCHEMAS)) -> str:

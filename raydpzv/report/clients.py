@@ -18,6 +18,7 @@ from raydpzv.report.plots import Picture, RunView
 
 _MOST_CLIENTS = 20
 _MOST_PANELS = 6
+_SHORTEST = 1 / 400  # of the window: two pixels
 _TYPICAL_TRIPS, _MOST_TRIPS = 10, 40
 
 
@@ -38,7 +39,10 @@ def staleness_by_client(runs: Sequence[RunView]) -> Picture | None:
     for ax, client in zip(axes.flat, shown, strict=False):
         for i, _, a in drawn:
             if client < len(a):
-                _histogram(ax, a[client], used, i, alone=len(drawn) == 1)
+                covers = any(
+                    b[client : client + 1] and _same(b[client], a[client]) for j, _, b in drawn if j < i
+                )
+                _histogram(ax, a[client], used, None if len(drawn) == 1 else style.line(i, covers))
         ax.set_title(f"client {client}", loc="left", fontsize=9.5, color=style.INK)
     for ax in axes.flat[len(shown) :]:
         ax.set_axis_off()
@@ -66,8 +70,9 @@ def timeline(runs: Sequence[RunView]) -> Picture | None:
     heights = [0.6 + 0.28 * min(len(a), _MOST_CLIENTS) for _, a in drawn]
     figure, axes = style.canvas(9.0, 1.2 + sum(heights), rows=len(drawn))
     axes[0, 0].get_gridspec().set_height_ratios(heights)
+    short = False
     for ax, (run, trips) in zip(axes.flat, drawn, strict=True):
-        _bars(ax, trips[:_MOST_CLIENTS])
+        short |= _bars(ax, trips[:_MOST_CLIENTS])
         style.title(ax, "Activations" if len(runs) == 1 else run.label)
     axes[-1, 0].set_xlabel("run clock (s)")
     names = (
@@ -79,6 +84,8 @@ def timeline(runs: Sequence[RunView]) -> Picture | None:
     due = Line2D([], [], color=style.LATE, marker="|", markersize=7, linestyle="", label=names[2])
     style.legend(figure, [*patches, due], 3)
     caption = "The first round trips of each client; a bar whose reply never came ends when it was served."
+    if short:
+        caption += " A stroke is a round trip too short for a bar."
     if (most := max(len(a) for _, a in drawn)) > _MOST_CLIENTS:
         caption += f" The first {_MOST_CLIENTS} of {most:,} clients."
     return Picture("timeline", caption, figure)
@@ -90,12 +97,16 @@ def _stalest(ages: Sequence[folds.ClientStaleness]) -> list[int]:
     return sorted(list(dict.fromkeys(a.client for a in ranked))[:_MOST_CLIENTS])
 
 
-def _histogram(ax: Axes, ages: folds.ClientStaleness, used: int, index: int, alone: bool) -> None:
+def _same(one: folds.ClientStaleness, other: folds.ClientStaleness) -> bool:
+    return np.array_equal(one.bins, other.bins)
+
+
+def _histogram(ax: Axes, ages: folds.ClientStaleness, used: int, look: dict[str, Any] | None) -> None:
+    """Draw shares of used rows: as an outline of this look, or filled if the run is alone."""
     total = int(ages.bins.sum())
     share = ages.bins[:used] / max(total, 1)
     edges = np.arange(used + 1)
-    if not alone:
-        look = style.line(index)
+    if look:
         ax.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
         return
     ax.stairs(share, edges, fill=True, color=style.PLAIN, edgecolor="white", linewidth=0.8)
@@ -112,8 +123,9 @@ def _age_axis(ax: Axes, used: int) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=0))
 
 
-def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> None:
-    end = _window(trips)
+def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> bool:
+    """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
+    end, strokes = _window(trips), False
     for t in trips:
         seen = t.woke < end
         stop = np.where(np.isnan(t.applied), t.served, t.applied)
@@ -121,6 +133,10 @@ def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> None:
             chosen = seen & (t.late == late)
             spans = list(zip(t.woke[chosen], (stop - t.woke)[chosen], strict=True))
             ax.broken_barh(spans, (t.client - 0.32, 0.64), color=colour, edgecolor="white", linewidth=0.4)
+        brief = seen & (stop - t.woke < end * _SHORTEST)
+        strokes |= bool(brief.any())
+        colours = np.where(t.late[brief], style.LATE, style.PLAIN).tolist()
+        ax.vlines(t.woke[brief], t.client - 0.32, t.client + 0.32, color=colours, linewidth=1.4)
         due = t.due[t.late & (t.due < end)]
         ax.vlines(due, t.client + 0.35, t.client + 0.48, color=style.LATE, linewidth=1.2)
     ax.set_xlim(0, end)
@@ -128,6 +144,7 @@ def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> None:
     ax.set_yticks(range(len(trips)), [f"client {t.client}" for t in trips])
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False)
+    return strokes
 
 
 def _window(trips: Sequence[folds.Activity]) -> float:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.records.store import read_all, write_atomically
-from raydpzv.report import clients, plots, style, tables
+from raydpzv.report import clients, plots, privacy, style, tables
 from raydpzv.report.plots import Picture, RunView
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], Picture | None], ...] = (
@@ -88,6 +88,7 @@ def _render(folders: Sequence[RunFolder], pictures: Sequence[tuple[str, bytes]])
         title=_title(summaries),
         facts=_facts(summaries),
         runs=[_for_page(f) for f in folders],
+        condition=privacy.CONDITION,
         compare_head=tables.COMPARE_HEAD,
         compare=tables.compare_rows(names, summaries),
         staleness_head=tables.STALENESS_HEAD,
@@ -100,8 +101,8 @@ def _for_page(folder: RunFolder) -> dict[str, Any]:
     return {
         "label": folder.view.label,
         "verdict": tables.verdict(summary),
-        "summary": [r for r in tables.summary_rows(summary) if r[0] != tables.CLAIM],
-        "claims": tables.privacy_rows(summary.get("epsilon") or ()),
+        "summary": tables.summary_rows(summary),
+        "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "staleness": tables.staleness_rows(summary),
         "scenario": folder.scenario,
         "environment": folder.environment,

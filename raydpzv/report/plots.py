@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from raydpzv.records import folds
@@ -83,7 +83,8 @@ def loss_over_updates(runs: Sequence[RunView]) -> Picture | None:
                 Line2D([], [], color=style.FAINT, marker=".", linestyle="", label="single uploads")
             )
         x, y = style.thin(rounds[window - 1 :], _running_mean(loss, window))
-        handles += ax.plot(x, y, **style.line(i), label=f"{run.label}: mean of the last {window}")
+        look = style.line(i, covers=_drawn_before(ax, y))
+        handles += ax.plot(x, y, **look, label=f"{run.label}: mean of the last {window}")
     style.legend(figure, handles, style.columns_for([str(h.get_label()) for h in handles]))
     return Picture("loss_over_updates", "Running mean of the training loss on the uploads' batches.", figure)
 
@@ -109,7 +110,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> Picture | None:
     caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
     if left_out:
         caption += f" Not drawn: {'; '.join(left_out)}."
-    return Picture("epsilon_over_updates", caption, _draw_epsilon(drawn) if drawn else None)
+    return Picture("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
 
 
 @dataclass(frozen=True)
@@ -149,20 +150,43 @@ class _Curve:
         return " and ".join(parts)
 
 
+def _merge(curves: Sequence[_Curve]) -> list[_Curve]:
+    """Return equal curves with equal terms as one, under the names of all their runs."""
+    groups: list[list[_Curve]] = []
+    for curve in curves:
+        twins = next((g for g in groups if _equal(g[0], curve)), None)
+        if twins is None:
+            groups.append([curve])
+        else:
+            twins.append(curve)
+    names = [", ".join(c.run.label for c in g) for g in groups]
+    return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
+
+
+def _equal(one: _Curve, other: _Curve) -> bool:
+    arrays = ((one.round, other.round), (one.values, other.values))
+    same = all(np.array_equal(a, b, equal_nan=True) for a, b in arrays)
+    return same and (one.kind, one.claim) == (other.kind, other.claim)
+
+
 def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
     labels = [_label(c) for c in curves]
     height = 3.8 + 0.17 * sum(label.count("\n") + 1 for label in labels)
     figure, ax = _figure("ε spent so far", "updates (server rounds)", "ε", height)
-    handles = []
+    handles, ends = [], []
     for curve, label in zip(curves, labels, strict=True):
         look = style.line(curve.index) | {"linestyle": "dashed" if curve.kind == "paper" else "solid"}
-        handles += ax.plot(*style.thin(*curve.finite), **look, label=label)
+        at, spent = style.thin(*curve.finite)
+        handles += ax.plot(at, spent, **look, label=label)
+        ends.append((at[-1], spent[-1], f"ε = {text.number(float(spent[-1]))}", look["color"]))
     values = np.concatenate([c.finite[1] for c in curves])
     positive = values[values > 0]
     if len(positive) and positive.max() > 50 * positive.min():
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text.number(value)))
     else:
         ax.set_ylim(bottom=0)
+    style.mark_ends(ax, ends)
     style.legend(figure, handles)
     return figure
 
@@ -184,14 +208,24 @@ def _accuracy(
     if not drawn:
         return None
     figure, ax = _figure(f"Test accuracy over {name}", label, "test accuracy (%)")
+    ends: list[tuple[float, float, str, str]] = []
     for i, run, series in drawn:
         marker = "o" if len(series.round) <= 40 else None
         at, accuracy = style.thin(x(series, run), series.accuracy)
-        ax.plot(at, accuracy, marker=marker, markersize=3.5, **style.line(i), label=run.label)
+        look = style.line(i, covers=_drawn_before(ax, accuracy))
+        ax.plot(at, accuracy, marker=marker, markersize=3.5, **look, label=run.label)
+        if np.isfinite(accuracy[-1]):
+            ends.append((at[-1], accuracy[-1], text.percent(accuracy[-1]), look["color"]))
+    style.mark_ends(ax, ends)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
     if len(runs) > 1:
         style.legend(figure, ax.get_lines(), style.columns_for([r.label for r in runs]))
     return Picture(f"accuracy_over_{name}", caption, figure)
+
+
+def _drawn_before(ax: Axes, y: NDArray[Any]) -> bool:
+    """Tell whether an earlier line already has these heights and would vanish below this one."""
+    return any(np.array_equal(np.asarray(line.get_ydata()), y, equal_nan=True) for line in ax.get_lines())
 
 
 def _evaluations(run: RunView) -> folds.AccuracySeries:

@@ -20,7 +20,10 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 LATE, PLAIN, FAINT, INK = PALETTE[1], PALETTE[0], "#d9d9d9", "#333333"
 _DASHES = ("solid", (0, (6, 2)), (0, (2, 1.5)))
+_GAPS = (0, (5, 5))
 _MOST_POINTS = 4000
+_MOST_ENDS = 8
+_APART = 0.06  # of the axes' height: a line of small print
 
 
 def canvas(
@@ -35,9 +38,12 @@ def canvas(
     return figure, axes
 
 
-def line(index: int) -> dict[str, Any]:
-    """Return the colour and dash of the run at this place; no two of 21 runs look the same."""
-    dash = _DASHES[index // len(PALETTE) % len(_DASHES)]
+def line(index: int, covers: bool = False) -> dict[str, Any]:
+    """Return the colour and dash of the run at this place; no two of 21 runs look the same.
+
+    A curve that `covers` an equal one has gaps through which the other shows.
+    """
+    dash = _GAPS if covers else _DASHES[index // len(PALETTE) % len(_DASHES)]
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": dash, "linewidth": 1.8}
 
 
@@ -52,6 +58,36 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = 1, upper: bool
     if upper:
         place = "outside upper left"
     figure.legend(handles=list(handles), loc=place, ncols=columns, frameon=False, fontsize=9)
+
+
+def mark_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Ring the last point of up to 8 curves, (x, y, words, colour) each, and write its words in the margin.
+
+    Call it when all is drawn and scaled: words too close to each other are moved apart.
+    """
+    if len(ends) > _MOST_ENDS:
+        return
+    right = ax.get_xlim()[1]
+    for x, y, _, colour in ends:
+        ax.scatter([x], [y], s=42, facecolor="white", edgecolor=colour, linewidth=1.6, zorder=3)
+        ax.hlines(y, x, right, color=colour, linestyle=":", linewidth=1)
+    ax.set_xlim(right=right)
+    to_axes = ax.transScale + ax.transLimits
+    heights = [float(to_axes.transform((x, y))[1]) for x, y, _, _ in ends]
+    for (_, _, words, colour), height in zip(ends, spread(heights, _APART), strict=True):
+        ax.annotate(
+            words, (1, height), xycoords="axes fraction", xytext=(5, 0), textcoords="offset points",
+            va="center", fontsize=9, color=colour, annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], apart: float) -> list[float]:
+    """Return the heights moved as little upwards as keeps them `apart`, in the order given."""
+    placed: list[float] = []
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    for i in order:
+        placed.append(max(heights[i], placed[-1] + apart) if placed else heights[i])
+    return [placed[order.index(i)] for i in range(len(heights))]
 
 
 def columns_for(labels: Sequence[str]) -> int:

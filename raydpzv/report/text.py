@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 NONE = "–"
+CLAIMED = "claimed, not proved"
 _RELATIONS = {"replace": "replace one record", "add_remove": "add or remove one record"}
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -66,7 +67,7 @@ def standing(claim: Claim) -> str:
     """Return whether the claim's ε is proved; an infinite ε bounds nothing, whoever states it."""
     if math.isinf(epsilon_of(claim)):
         return "nothing proved"
-    return "proved" if claim["holds"] else "claimed, not proved"
+    return "proved" if claim["holds"] else CLAIMED
 
 
 def proves(claim: Claim) -> bool:
@@ -79,20 +80,14 @@ def relation(claim: Claim) -> str:
     return _RELATIONS.get(str(claim["relation"]), str(claim["relation"]))
 
 
-def note(claim: Claim) -> str:
-    """Return the claim's note; before it, what ε would be if only the record's own term counted."""
-    said, direct = str(claim.get("note") or ""), claim.get("direct_only")
-    if direct is None:
-        return said
-    return f"direct part alone, not proved: ε = {number(direct)}" + (f"; {said}" if said else "")
-
-
 def claim_text(claim: Claim) -> str:
     """Return a claim in one line, complete: ε, δ, adversary, mechanism, relation, accountant, standing."""
-    terms = f"mechanism {claim['mechanism']}, relation {relation(claim)}, accountant {claim['accountant']}"
+    reach = claim.get("sensitivity")
+    terms = [f"mechanism {claim['mechanism']}", f"relation {relation(claim)}"]
+    terms += [f"sensitivity {number(reach)}"] if reach is not None else []
     return (
         f"ε = {number(epsilon_of(claim))}, δ = {number(claim['delta'])}, adversary {claim['adversary']}: "
-        f"{terms}; {standing(claim)}"
+        f"{', '.join(terms)}, accountant {claim['accountant']}; {standing(claim)}"
     )
 
 

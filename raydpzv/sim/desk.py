@@ -249,6 +249,7 @@ class Desk:
                 "release",
                 round=round,
                 client=order.client,
+                step=upload.step,
                 perturbation=release.perturbation,
                 value=release.value,
                 mechanism=receipt.mechanism,

@@ -73,6 +73,11 @@ class LayerwisePerturbation:
             for parameter, start in self._owned[name]:
                 original, count = parameter.data, parameter.numel()
                 copy = self._buffer[self._used : self._used + count]
+                if copy.numel() < count:  # the compiled kernel would write past the buffer's end
+                    raise InputError(
+                        f"{name!r} was called from a module that does not contain it, which the perturbation buffer "
+                        "has no room for: register it inside its caller"
+                    )
                 direction.add_to(original.view(-1), amount, start=start, out=copy)
                 self._saved.append((parameter, original))
                 self._used += count

@@ -82,6 +82,44 @@ def test_counted_participation_replaces_the_plan() -> None:
     assert "FORECAST" in planned.note
 
 
+def test_each_row_names_the_sensitivity_that_it_accounts_for() -> None:
+    def reach(setting: Setting) -> list[float | None]:
+        return [None if math.isnan(c.sensitivity) else c.sensitivity for c in claims(setting)]
+
+    replaced, removed = 2 * 5.0 / 50, 5.0 / 50
+    assert reach(BASE) == [replaced, replaced, removed, replaced, removed, None]
+    hidden = replace(BASE, server="sgd", batches="poisson", largest_batch=75)
+    whole = 2 * 5.0 * 75 / 50
+    assert reach(hidden) == [replaced, whole, whole, None, None, None]
+    assert reach(replace(BASE, noise="seeded")) == [None] * 6
+
+
+def test_mechanism_and_scope_say_what_all_rows_share() -> None:
+    *rows, server = claims(BASE)
+    assert {c.mechanism for c in rows} == {f"floating-point Gaussian, σ={SIGMA:.4g}, system noise"}
+    assert server.mechanism == "none"
+    (scope,) = {c.scope for c in (*rows, server)}
+    for fact in ("2,000 releases", "C=5", "B=50 of D=1,000 records", "shuffle", "unit: one record"):
+        assert fact in scope
+    assert "1 release of" in claims(replace(BASE, releases=1))[0].scope
+
+
+@pytest.mark.parametrize("server", ["frozen", "sgd"])
+@pytest.mark.parametrize("batches", ["shuffle", "poisson"])
+def test_texts_for_people_name_no_field_and_write_large_numbers_in_full(server: str, batches: str) -> None:
+    setting = replace(BASE, server=server, batches=batches, sigma=SIGMA / 20)
+    texts = [verdict(setting)[1], *(c.note for c in claims(setting))]
+    assert not any(field in text for text in texts for field in ("direct_only", "add_remove", "e+"))
+    assert row(setting, "client").note.endswith(".")
+
+
+def test_both_relations_share_one_note() -> None:
+    for server in ("frozen", "sgd"):
+        found = claims(replace(BASE, server=server, batches="uniform"))
+        for adversary in ("client", "external"):
+            assert len({c.note for c in found if c.adversary == adversary}) == 1
+
+
 def test_the_papers_number_is_a_claim_and_true_only_where_a_proof_covers_it() -> None:
     paper = row(BASE, "paper")
     assert paper.epsilon == pytest.approx(1.0)
@@ -118,13 +156,20 @@ def test_hidden_state_leaves_the_whole_mean_bound(server: str) -> None:
         client = row(setting, "client", relation)
         assert client.epsilon == bound
         assert client.direct_only == row(BASE, "client", relation).epsilon
-        assert "no guarantee" in client.note
+        assert "whole mean" in client.note
         external = row(setting, "external", relation)
         assert external.epsilon == math.inf
         assert not external.holds
     private, reason = verdict(setting)
     assert not private
-    assert "w_0" in reason
+    for term in (
+        "w_0",
+        "clients",
+        f"ε = {bound:,.0f} at δ = 1e-05",
+        "replace one record",
+        "whole-mean bound",
+    ):
+        assert term in reason
 
 
 def test_a_poisson_batch_may_outgrow_the_divisor() -> None:
@@ -147,7 +192,7 @@ def test_a_poisson_batch_may_outgrow_the_divisor() -> None:
 def test_a_defect_makes_every_row_infinite_and_is_named(change: dict[str, object], word: str) -> None:
     setting = replace(BASE, **change)  # type: ignore[arg-type]
     assert all(c.epsilon == math.inf and not c.holds and c.direct_only is None for c in claims(setting))
-    assert all(word in c.note for c in claims(setting) if c.adversary != "server")
+    assert all(word.lower() in c.note.lower() for c in claims(setting) if c.adversary != "server")
     private, reason = verdict(setting)
     assert not private
     assert word in reason
@@ -160,6 +205,7 @@ def test_verdict_of_a_sound_run_says_what_it_leaves_out() -> None:
     private, reason = verdict(BASE)
     assert private
     for words in (
+        "replace one record; closed form (GDP); participation bounded by the plan",
         "hyper-parameter search",
         "evaluation",
         "standardisation",

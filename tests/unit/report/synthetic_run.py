@@ -98,7 +98,7 @@ def release(trip: dict[str, Any], rounds: int, private: bool) -> dict[str, Any]:
     spent = {"epsilon_paper": 1.0 * share, "epsilon_client": 8.25 * share}
     none = {"epsilon_paper": math.nan, "epsilon_client": math.inf}
     noise = {"mechanism": "gaussian" if private else "none", "source": "system" if private else "none"}
-    fixed = {"perturbation": 0, "value": 0.1, "sigma": 2.5 * private, "batch": BATCH, "nonfinite": 0}
+    fixed = {"step": 0, "perturbation": 0, "value": 0.1, "sigma": 2.5 * private, "batch": BATCH, "nonfinite": 0}
     sensitivity = {"sensitivity_replace": 0.3, "sensitivity_add_remove": 0.15}
     where = {"round": trip["round"], "client": trip["client"]}
     return where | noise | fixed | sensitivity | (spent if private else none)

@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
+.PHONY: demo test check bench install clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    install, then train asynchronously and privately on real data, live, with a report"
+	@echo "make test    install, then lint, types, architecture, all tests"
+	@echo "make check   lint, types and architecture only"
+	@echo "make bench   the benchmarks (minutes)"
+	@echo "make clean   remove the environment, caches and runs"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Use: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/raydpzv run digits_dpzv --runner ray --out $(DEMO) \
+		--set clock.kind=wall --set arrivals.rate=20 --set evaluate.every=200
+	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
+	@printf "page:    "; $(BIN)/raydpzv report $(DEMO)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/vfl_throughput.py
+
+clean:
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,151 @@
+"""Run a recorded order again, and continue a run that was stopped or killed.
+
+Both rest on the same facts: under the virtual clock a run is a function of its scenario and its releases, and
+the releases are on record. Giving recorded releases out again costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.errors import InputError, ReplayMismatch
+from raydpzv.experiment.build import Experiment, prepare
+from raydpzv.experiment.closing import sha256
+from raydpzv.experiment.folder import NEXT, RunFolder
+from raydpzv.experiment.run import local_device, one_thread, parameters
+from raydpzv.keys import Key
+from raydpzv.privacy.noise import Address
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.store import Rows, read_all
+from raydpzv.sim.arrivals import Delays, Trace
+from raydpzv.sim.desk import Budget, Desk, FreeGuard
+from raydpzv.sim.host import LocalHost
+from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.wire.network import instant
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replayed run: parameters by party after `updates`, and whether the record could confirm them.
+
+    verified: every server loss on the way, and at the end of the record the final parameters, had the same bits.
+    """
+
+    models: Mapping[str, np.ndarray]
+    updates: int
+    verified: bool
+
+
+def replay(path: Path, at: int | None = None) -> Replayed:
+    """Run the recorded order of services again under the virtual clock, with the recorded releases.
+
+    at: stop after so many updates (default: all that were recorded). Raises DataError if the folder is no run,
+    InputError if `at` is outside the record, ReplayMismatch at the first update whose bits differ.
+    """
+    folder = RunFolder.open(path)
+    rows = folder.rows()
+    recorded = rows["service"].num_rows
+    updates = recorded if at is None else at
+    if not 0 < updates <= recorded:
+        raise InputError(f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}")
+    experiment = prepare(folder.spec()).with_record(_releases(rows), continues=False)
+    recorder = Recorder(frozenset({"staleness", "message"}))
+    models = _serve_again(experiment, rows, updates, recorder)
+    _compare_losses(rows, recorder.drain(), updates)
+    return Replayed(models, updates, updates == recorded and _same_models(rows, models))
+
+
+def resuming(path: Path) -> tuple[Experiment, RunFolder]:
+    """Return the experiment that continues a run, and the folder it writes to.
+
+    Everything on record is computed again with the recorded releases, bit for bit (that takes its time), then the
+    run goes on with fresh noise. Raises InputError if the run is complete or ran under the wall clock.
+    """
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    if spec.clock.kind == "wall":
+        raise InputError(
+            f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look at "
+            "this one with: raydpzv replay"
+        )
+    if (path / "summary.json").is_file() and folder.summary()["status"] == "done":
+        raise InputError(
+            f"{path}: this run is complete ({folder.summary()['stopped_by']}); nothing to resume"
+        )
+    releases = _releases(folder.rows())
+    if (path / NEXT).is_dir():
+        releases = releases | _releases(read_all(path, NEXT))
+        _set_aside(path)
+    return prepare(spec).with_record(releases, continues=True), RunFolder(path, NEXT)
+
+
+def _set_aside(path: Path) -> None:
+    """Keep the releases of an interrupted continuation beside the first record: both were sent."""
+    for part in sorted((path / NEXT / "release").glob("part-*.parquet")):
+        target = path / "rows" / "release"
+        target.mkdir(parents=True, exist_ok=True)
+        part.rename(target / f"part-{len(list(target.glob('part-*.parquet'))):05d}.parquet")
+    shutil.rmtree(path / NEXT)
+
+
+def _releases(rows: Rows) -> dict[Address, float]:
+    table = rows["release"]
+    columns = [table.column(name).to_pylist() for name in ("client", "step", "perturbation", "value")]
+    return {(c, s, p): v for c, s, p, v in zip(*columns, strict=True)}
+
+
+def _serve_again(
+    experiment: Experiment, rows: Rows, updates: int, recorder: Recorder
+) -> dict[str, np.ndarray]:
+    """Serve the recorded order: each client wakes when its services' round numbers strike."""
+    epochs: dict[int, list[float]] = {}
+    service = rows["service"].sort_by("round")
+    for client, round in zip(
+        service.column("client").to_pylist(), service.column("round").to_pylist(), strict=True
+    ):
+        epochs.setdefault(client, []).append(float(round))
+    clients = len(experiment.clients)
+    none = Delays([0.0] * clients, "constant", Key(0))
+    timing = Timing(Trace(epochs), none, none, instant(clients))
+    device = local_device(experiment.spec)
+    with one_thread():
+        server = experiment.server.make(device)
+        roles = [recipe.make(device) for recipe in experiment.clients]
+        desk = Desk(server, FreeGuard(), recorder, Budget(updates=updates))
+        VirtualRun(desk, LocalHost(roles), timing, clients=clients, evaluate_every=updates).run()
+    return parameters(server, roles)
+
+
+def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
+    """The server's training loss depends on every bit that came before it."""
+
+    def losses(rows: Rows) -> dict[int, float]:
+        table = rows["service"]
+        return dict(zip(table.column("round").to_pylist(), table.column("loss").to_pylist(), strict=True))
+
+    was, now = losses(recorded), losses(again)
+    for round in range(1, updates + 1):
+        a, b = was[round], now.get(round, math.nan)
+        if a != b and not (math.isnan(a) and math.isnan(b)):
+            raise ReplayMismatch(
+                f"update {round}: the server's loss was {a!r} and is {b!r} on replay; another machine, other library "
+                "versions or other data (compare environment.json)"
+            )
+
+
+def _same_models(rows: Rows, models: Mapping[str, np.ndarray]) -> bool:
+    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist()}
+    if not recorded:
+        return False
+    for party, values in models.items():
+        if recorded.get(party) != sha256(values):
+            raise ReplayMismatch(
+                f"the final parameters of {party} are not those on record, though all losses agree"
+            )
+    return True

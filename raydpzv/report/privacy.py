@@ -1,0 +1,162 @@
+"""The privacy claims of a run as one table: what all rows share once above it, each note once below it.
+
+A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.adversaries.Claim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from raydpzv.privacy.gdp import mu_of
+from raydpzv.report import text
+
+CONDITION = "* No guarantee: what ε would be, all else equal, if the server kept no hidden state."
+"""What the conditional column means; stands below a table that has one."""
+
+_CONDITIONAL = "if no hidden state*"
+_RIGHT = ("ε", "sensitivity", _CONDITIONAL)
+_ROOMY = 100  # columns from which the table needs not be squeezed
+_RELATIONS = {"replace": "replace", "add_remove": "add/remove"}
+
+
+@dataclass(frozen=True)
+class PrivacyRow:
+    """One claim as text; `note` is the number of its note, 0 without one."""
+
+    adversary: str
+    relation: str
+    epsilon: str
+    standing: str
+    sensitivity: str
+    accountant: str
+    conditional: str
+    note: int
+
+
+@dataclass(frozen=True)
+class PrivacyTable:
+    """Claims side by side. `heads` leaves out the conditional column where no row has such a number."""
+
+    shared: tuple[str, ...]
+    rows: tuple[PrivacyRow, ...]
+    notes: tuple[str, ...]
+    conditional: bool
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The names of the columns, as `cells` fills them."""
+        fixed = ("adversary", "relation", "ε", "standing", "sensitivity", "accountant")
+        return (*fixed, _CONDITIONAL) if self.conditional else fixed
+
+    def cells(self, row: PrivacyRow) -> tuple[str, ...]:
+        """Return a row's cells under `heads`; the number of its note stands with the adversary."""
+        who = f"{row.adversary} [{row.note}]" if row.note else row.adversary
+        fixed = (who, row.relation, row.epsilon, row.standing, row.sensitivity, row.accountant)
+        return (*fixed, row.conditional) if self.conditional else fixed
+
+
+def privacy_table(claims: Sequence[text.Claim]) -> PrivacyTable | None:
+    """Return the claims side by side; None where no noise is added, so that a table would say nothing."""
+    noised = [c for c in claims if c["mechanism"] != "none"]
+    if not noised:
+        return None
+    notes = list(dict.fromkeys(str(c["note"]) for c in claims if c.get("note")))
+    return PrivacyTable(
+        shared=_shared(noised[0]),
+        rows=tuple(_row(c, notes) for c in claims),
+        notes=tuple(notes),
+        conditional=any(c.get("direct_only") is not None for c in claims),
+    )
+
+
+@dataclass(frozen=True)
+class PrivacyBlock:
+    """The table for a console of 80 columns and more, with what belongs above and below it."""
+
+    claims: Sequence[text.Claim]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the block's parts; nothing where no noise is added."""
+        found = privacy_table(self.claims)
+        if found is None:
+            return
+        yield from map(Text, found.shared)
+        yield Text()
+        yield _grid(found, squeezed=options.max_width < _ROOMY)
+        yield Text()
+        if found.conditional:
+            yield Text(CONDITION)
+        yield _notes(found.notes)
+
+
+def calibration(facts: Mapping[str, Any]) -> str:
+    """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy.setting.Setting`."""
+    sigma, target, delta = text.number(facts["sigma"]), facts["target"], facts["delta"]
+    if target is None:
+        return f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
+    clip, releases, rows = text.number(facts["clip"]), f"{facts['releases']:,}", f"{facts['rows']:,}"
+    mu = text.number(mu_of(target, delta))
+    return (
+        f"Calibration: σ = 2C√T/(Dμ) = 2·{clip}·√{releases} / ({rows}·{mu}) = {sigma} on the released mean "
+        f"(DPZV journal Theorem VI.5), from the target ε = {text.number(target)} at δ = {text.number(delta)} "
+        f"(replace one record, as the paper claims it). Clip C = {clip}; T = {releases} planned "
+        f"{'release' if releases == '1' else 'releases'}; D = {rows} training rows; μ = {mu} is the Gaussian DP "
+        "that gives this ε and δ (closed form)."
+    )
+
+
+def _shared(claim: text.Claim) -> tuple[str, ...]:
+    lines = [f"Mechanism: {claim['mechanism']}; δ = {text.number(claim['delta'])}."]
+    if scope := claim.get("scope"):
+        lines.append(f"Scope: {scope}.")
+    return tuple(lines)
+
+
+def _row(claim: text.Claim, notes: Sequence[str]) -> PrivacyRow:
+    standing = text.standing(claim)
+    return PrivacyRow(
+        adversary=str(claim["adversary"]),
+        relation=_RELATIONS.get(str(claim["relation"]), str(claim["relation"])),
+        epsilon=text.number(text.epsilon_of(claim)),
+        standing="claimed" if standing == text.CLAIMED else standing,
+        sensitivity=text.number(claim.get("sensitivity")),
+        accountant=str(claim["accountant"]),
+        conditional=text.number(claim.get("direct_only")),
+        note=notes.index(str(claim["note"])) + 1 if claim.get("note") else 0,
+    )
+
+
+def _grid(found: PrivacyTable, squeezed: bool) -> Table:
+    """Every column keeps its words whole; squeezed, only the accountant's gives way, to two lines a row."""
+    gap = 0 if squeezed else 1
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
+    narrow = max([len("hidden"), *(len(row.conditional) for row in found.rows)])
+    widths = {_CONDITIONAL: narrow} | (
+        {"standing": len("standing")} if squeezed and found.conditional else {}
+    )
+    for head in found.heads:
+        wraps = head == "accountant" or head in widths
+        justify: Literal["left", "right"] = "right" if head in _RIGHT else "left"
+        table.add_column(head, justify=justify, no_wrap=not wraps, width=widths.get(head))
+    for row in found.rows:
+        cells = [Text(cell) for cell in found.cells(row)]
+        cells[found.heads.index("standing")].stylize("green" if row.standing == "proved" else "red")
+        table.add_row(*cells)
+    return table
+
+
+def _notes(notes: Sequence[str]) -> Table:
+    """Numbered notes, wrapped to the console's width and indented behind their numbers."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for number, note in enumerate(notes, 1):
+        grid.add_row(Text(f"[{number}]"), Text(note))
+    return grid

@@ -1,0 +1,46 @@
+"""Shared by all tests: small scenarios, and one Ray for the whole session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import scenarios
+from raydpzv.experiment.spec import Spec
+
+# before anything imports ray: no telemetry, no token file in HOME, no cluster of somebody else's
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"
+)
+os.environ.pop("RAY_ADDRESS", None)
+
+SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
+UNEVEN = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "clock.service=0.02",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
+)
+
+
+@pytest.fixture
+def small() -> Callable[..., Spec]:
+    """digits_dpzv cut to 120 updates with reproducible noise; further overrides as arguments."""
+
+    def make(*overrides: str) -> Spec:
+        return scenarios.load("digits_dpzv", [*SMALL, *overrides])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One local Ray for all tests."""
+    from actors.session import connected
+
+    with connected("local", num_cpus=2, num_gpus=0):
+        yield

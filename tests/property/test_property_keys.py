@@ -1,0 +1,86 @@
+"""Different addresses give different streams; direction seeds cannot collide."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raydpzv.keys import PARTY_BITS, PERTURBATION_BITS, STEP_BITS, Key, direction_seed
+
+MASK = (1 << 64) - 1
+PARTS = st.one_of(
+    st.text(max_size=3), st.integers(-20, 20), st.integers(), st.sampled_from(["1", "-1", "s", "i"])
+)
+PATHS = st.lists(PARTS, max_size=4).map(tuple)
+TRIPLES = st.tuples(
+    st.integers(0, 2**PARTY_BITS - 1),
+    st.integers(0, 2**STEP_BITS - 1),
+    st.integers(0, 2**PERTURBATION_BITS - 1),
+)
+quick = settings(max_examples=300, deadline=None, derandomize=True)
+
+
+@quick
+@given(seed=st.integers(), other=st.integers(), a=PATHS, b=PATHS)
+def test_different_addresses_have_different_streams(seed: int, other: int, a: tuple, b: tuple) -> None:
+    one, two = Key(seed, a), Key(other, b)
+    assert (one.digest() == two.digest()) == (one == two)
+    assert (one.seed64() == two.seed64()) == (one == two)
+
+
+@quick
+@given(path=PATHS, data=st.data())
+def test_where_a_path_is_cut_matters(path: tuple, data: st.DataObject) -> None:
+    """Joining two neighbouring parts, or turning a number into its digits, is another address."""
+    path = ("x", *path, "y")
+    i = data.draw(st.integers(0, len(path) - 2))
+    joined = (*path[:i], str(path[i]) + str(path[i + 1]), *path[i + 2 :])
+    assert Key(1, path).digest() != Key(1, joined).digest()
+    for j, part in enumerate(path):
+        if isinstance(part, int):
+            assert Key(1, path).digest() != Key(1, (*path[:j], str(part), *path[j + 1 :])).digest()
+
+
+def unxorshift(x: int, shift: int) -> int:
+    y = x
+    for _ in range(64 // shift + 1):
+        y = x ^ (y >> shift)
+    return y
+
+
+def triple_of(seed: int, key: Key) -> tuple[int, int, int]:
+    """The inverse of `direction_seed`, step by step backwards: that it exists is the proof of no collisions."""
+    words = (key / "direction").digest(16)
+    before, after = int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
+    x = unxorshift(seed ^ after, 31)
+    x = unxorshift(x * pow(0x94D049BB133111EB, -1, 1 << 64) & MASK, 27)
+    x = unxorshift(x * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & MASK, 30)
+    packed = ((x - 0x9E3779B97F4A7C15) & MASK) ^ before
+    return packed >> 42, packed >> 10 & 0xFFFFFFFF, packed & 0x3FF
+
+
+@quick
+@given(run=st.integers(0, 1000), triple=TRIPLES)
+def test_a_direction_seed_can_be_inverted(run: int, triple: tuple[int, int, int]) -> None:
+    assert triple_of(direction_seed(Key(run), *triple), Key(run)) == triple
+
+
+@quick
+@given(run=st.integers(0, 1000), triple=TRIPLES)
+def test_another_run_has_another_seed(run: int, triple: tuple[int, int, int]) -> None:
+    assert direction_seed(Key(run), *triple) != direction_seed(Key(run + 1), *triple)
+
+
+def collisions(seeds: list[int]) -> int:
+    return len(seeds) - len(np.unique(np.array(seeds, np.uint64)))
+
+
+def test_a_grid_of_direction_seeds_has_no_collisions() -> None:
+    grid = [(m, t, p) for m in range(25) for t in range(100) for p in range(10)]
+    assert collisions([direction_seed(Key(3), *triple) for triple in grid]) == 0
+
+
+def test_control_the_usual_seed_formula_collides() -> None:
+    grid = [(t, p) for t in range(100) for p in range(100)]
+    assert collisions([t * (p + 17) + p for t, p in grid]) > 0

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.experiment.folder import NEXT, OLD, RunFolder
+from raydpzv.experiment.replay import replay, resuming
+from raydpzv.records.store import digest, read_rows
+
+MESSY = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        MESSY,
+        ("privacy.noise=system",),
+        ("method.perturbations=3", "method.momentum=0.0", "method.direction=gaussian"),
+        ("method.server=zo", "method.batches=poisson"),
+    ],
+)
+def test_a_virtual_run_replays_to_the_same_bits(small, tmp_path, overrides):
+    run = scenarios.run(small(*overrides), tmp_path / "run")
+    result = replay(tmp_path / "run")
+    assert result.verified
+    assert result.updates == 120
+    for party, values in run.models.items():
+        assert np.array_equal(result.models[party], values)
+
+
+def test_a_wall_run_replays_its_arrival_order_to_the_same_bits(small, tmp_path):
+    spec = small("clock.kind=wall", "arrivals.rate=[80, 80, 80, 8]", "privacy.noise=system")
+    run = scenarios.run(spec, tmp_path / "run")
+    assert run.summary["updates"] == 120
+    result = replay(tmp_path / "run")
+    assert result.verified
+    for party, values in run.models.items():
+        assert np.array_equal(result.models[party], values)
+
+
+def test_a_synchronous_wall_run_replays_too(tmp_path):
+    spec = scenarios.load("sgd", ["clock.kind=wall", "budget.updates=80"])
+    scenarios.run(spec, tmp_path / "run")
+    assert replay(tmp_path / "run").verified
+
+
+def test_replay_stops_where_it_is_told(small, tmp_path):
+    scenarios.run(small(), tmp_path / "long")
+    part = replay(tmp_path / "long", at=50)
+    assert (part.updates, part.verified) == (50, False)
+    whole = replay(tmp_path / "long")
+    assert not np.array_equal(part.models["server"], whole.models["server"])
+    with pytest.raises(InputError, match=r"--at: wanted 1..120"):
+        replay(tmp_path / "long", at=121)
+
+
+def test_a_changed_release_is_found_out(small, tmp_path):
+    scenarios.run(small(), tmp_path / "run")
+    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    values = table.column("value").to_numpy().copy()
+    values[40] += 0.01
+    pq.write_table(table.set_column(table.schema.get_field_index("value"), "value", [values]), path)
+    with pytest.raises(ReplayMismatch, match="the server's loss was"):
+        replay(tmp_path / "run")
+
+
+def test_a_missing_release_is_found_out(small, tmp_path):
+    scenarios.run(small(), tmp_path / "run")
+    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(0, 100), path)
+    with pytest.raises(ReplayMismatch, match="the record has no release for client"):
+        replay(tmp_path / "run")
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(DataError, match="not a run folder"):
+        replay(tmp_path)
+
+
+def stop_after(updates):
+    stop = threading.Event()
+    return stop, lambda status: stop.set() if status.updates >= updates else None
+
+
+@pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=2",), ("privacy.mode=none",)])
+def test_a_stopped_run_continues_to_the_bits_of_an_uninterrupted_one(small, tmp_path, overrides):
+    if overrides == ("privacy.mode=none",):
+        spec = scenarios.load("frozen", ["budget.updates=120", "evaluate.every=40"])
+    else:
+        spec = small(*overrides)
+    whole = scenarios.run(spec).summary
+    stop, progress = stop_after(35)
+    first = scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop).summary
+    assert (first["status"], first["updates"]) == ("stopped", 35)
+    stop, progress = stop_after(70)
+    experiment, folder = resuming(tmp_path / "run")
+    second = scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop).summary
+    assert second["updates"] == 70
+    experiment, folder = resuming(tmp_path / "run")
+    third = scenarios.run_prepared(experiment, folder, runner="local").summary
+    assert third["status"] == "done"
+    assert third["digest"] == whole["digest"]
+    assert third["model_digest"] == whole["model_digest"]
+    assert digest(RunFolder.open(tmp_path / "run").rows()) == whole["digest"]
+    with pytest.raises(InputError, match="complete"):
+        resuming(tmp_path / "run")
+
+
+def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
+    spec = small("privacy.noise=system")
+    stop, progress = stop_after(40)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    before = read_rows(tmp_path / "run", "release").column("value").to_pylist()
+    experiment, folder = resuming(tmp_path / "run")
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = read_rows(tmp_path / "run", "release")
+    assert after.column("value").to_pylist()[:40] == before
+    assert after.num_rows == 120
+    assert set(after.column("source").to_pylist()) == {"system"}
+
+
+def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
+    """kill -9 at some moment; nothing but what was flushed survives."""
+    spec = small("budget.updates=1500", "record.flush=0.05", "privacy.noise=seeded")
+    whole = scenarios.run(spec).summary
+    folder = tmp_path / "run"
+    overrides = [
+        "--set",
+        "budget.updates=1500",
+        "--set",
+        "record.flush=0.05",
+        "--set",
+        "privacy.noise=seeded",
+    ]
+    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", "--out", str(folder), *overrides]
+    command += ["--set", "evaluate.every=40"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while len(list(folder.glob("rows/release/part-*.parquet"))) < 4 and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    assert 0 < read_rows(folder, "release").num_rows < 1500
+    assert not (folder / "summary.json").exists()
+    experiment, resumed = resuming(folder)
+    end = scenarios.run_prepared(experiment, resumed, runner="local").summary
+    assert end["digest"] == whole["digest"]
+    assert json.loads((folder / "summary.json").read_text())["digest"] == whole["digest"]
+
+
+def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_path):
+    run = scenarios.run(small(), tmp_path / "run").summary
+    os.rename(tmp_path / "run" / "rows", tmp_path / "run" / NEXT)
+    (tmp_path / "run" / OLD / "release").mkdir(parents=True)
+    assert digest(RunFolder.open(tmp_path / "run").rows()) == run["digest"]
+    assert not (tmp_path / "run" / OLD).exists()
+
+
+def test_a_wall_run_cannot_be_resumed(small, tmp_path):
+    stop, progress = stop_after(10)
+    spec = small("clock.kind=wall", "arrivals.rate=50")
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
+        resuming(tmp_path / "run")

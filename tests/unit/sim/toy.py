@@ -1,0 +1,116 @@
+"""Roles that do nothing, so that a test of the runtime sees the runtime alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raydpzv.keys import Key
+from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.store import Rows
+from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson
+from raydpzv.sim.desk import Budget, Desk, FreeGuard, Guard
+from raydpzv.sim.host import LocalHost
+from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.wire.messages import Embeddings, Evaluate, Start, TestEmbeddings
+from raydpzv.wire.messages import Rows as RowIds
+from raydpzv.wire.network import Network, instant
+
+UPLOAD_BYTES = 4 * 1 + 4 * 2
+ORDER_BYTES = 4
+
+
+class ToyClient:
+    """Uploads 12 bytes; counts what it applied."""
+
+    def __init__(self, client: int) -> None:
+        self.client, self.step, self.applied = client, 0, []
+
+    def perform(self, order: Order) -> Upload:
+        if isinstance(order.body, Evaluate):
+            return self.evaluate()
+        self.apply(order)
+        return self.work()
+
+    def apply(self, order: Order) -> None:
+        if not isinstance(order.body, Start):
+            self.applied.append(order.round)
+
+    def work(self) -> Upload:
+        self.step += 1
+        body = Embeddings(np.array([self.client], np.int32), np.zeros((1, 2), np.float32))
+        return Upload(self.client, self.step - 1, body)
+
+    def evaluate(self) -> Upload:
+        return Upload(self.client, self.step, TestEmbeddings(np.zeros((1, 1), np.float32)))
+
+
+class ToyServer:
+    """Answers every upload with 4 bytes, at once or when `barrier` uploads have come."""
+
+    def __init__(self, clients: int, barrier: int = 1, at_once: bool = False, fixed: bool = True) -> None:
+        self.clients, self.barrier, self.at_once, self.round = clients, barrier, at_once, 0
+        self.reply_bytes = UPLOAD_BYTES if fixed else None
+        self.served: list[tuple[int, int]] = []
+        self.waiting: list[int] = []
+
+    def open(self) -> Sequence[Order]:
+        return [self._order(m, Start()) for m in range(self.clients)]
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        self.round += 1
+        self.served.append((upload.client, upload.step))
+        self.waiting.append(upload.client)
+        if len(self.waiting) < self.barrier:
+            return ()
+        ready, self.waiting = sorted(self.waiting), []
+        return [self._order(m, RowIds(np.zeros(1, np.int32))) for m in ready]
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        assert len(embeddings) == self.clients
+        return Metrics(0.5, 1.0, 0.5)
+
+    def _order(self, client: int, body) -> Order:
+        return Order(client, body, self.round, at_once=self.at_once, reply_bytes=self.reply_bytes)
+
+
+def timing(
+    rates: Sequence[float],
+    *,
+    arrivals: Arrivals | None = None,
+    compute: float = 0.0,
+    service: float = 0.0,
+    network: Network | None = None,
+    seed: int = 1,
+) -> Timing:
+    key = Key(seed)
+    return Timing(
+        arrivals or Poisson(rates, key),
+        Delays([compute] * len(rates), "constant", key),
+        Delays([service], "constant", key),
+        network or instant(len(rates)),
+    )
+
+
+def constant(rates: Sequence[float]) -> Constant:
+    return Constant(rates)
+
+
+def run_toy(
+    when: Timing,
+    budget: Budget,
+    *,
+    clients: int,
+    server: ToyServer | None = None,
+    guard: Guard | None = None,
+    every: int = 10**9,
+    **options,
+) -> tuple[Rows, Desk, list[ToyClient], ToyServer]:
+    server = server or ToyServer(clients)
+    roles = [ToyClient(m) for m in range(clients)]
+    recorder = Recorder()
+    desk = Desk(server, guard or FreeGuard(), recorder, budget)
+    VirtualRun(desk, LocalHost(roles), when, clients=clients, evaluate_every=every, **options).run()
+    return recorder.drain(), desk, roles, server

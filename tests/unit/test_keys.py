@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from raydpzv.errors import InputError
+from raydpzv.keys import PARTY_BITS, PERTURBATION_BITS, STEP_BITS, Key, direction_seed
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (Key(0) / "ab" / "c", Key(0) / "a" / "bc"),
+        (Key(0) / 1, Key(0) / "1"),
+        (Key(0) / "a" / "", Key(0) / "a"),
+        (Key(0) / 1 / 2, Key(0) / 2 / 1),
+        (Key(0) / 12, Key(0) / 1 / 2),
+        (Key(1) / 2, Key(12)),
+        (Key(0), Key(1)),
+    ],
+)
+def test_similar_addresses_are_different(a: Key, b: Key) -> None:
+    assert a.digest() != b.digest()
+    assert a.seed64() != b.seed64()
+    assert a.generator().random() != b.generator().random()
+
+
+def test_the_same_address_always_gives_the_same_stream() -> None:
+    key = Key(5) / "batches" / 3
+    first = key.generator()
+    first.random(10)
+    assert np.array_equal(key.generator().random(10), (Key(5) / "batches" / 3).generator().random(10))
+    assert pickle.loads(pickle.dumps(key)) == key
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    assert Key(0) / np.int32(3) == Key(0) / 3
+    assert (Key(0) / np.uint64(2**63)).digest() == (Key(0) / 2**63).digest()
+
+
+@pytest.mark.parametrize("part", [True, 1.0, None, ("a",)])
+def test_a_path_takes_names_and_whole_numbers_only(part: object) -> None:
+    with pytest.raises(TypeError, match="names and whole numbers"):
+        Key(0) / part  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("triple", "name"),
+    [
+        ((-1, 0, 0), "party"),
+        ((1 << PARTY_BITS, 0, 0), "party"),
+        ((0, -1, 0), "step"),
+        ((0, 1 << STEP_BITS, 0), "step"),
+        ((0, 0, -1), "perturbation"),
+        ((0, 0, 1 << PERTURBATION_BITS), "perturbation"),
+    ],
+)
+def test_a_direction_outside_the_range_is_refused(triple: tuple[int, int, int], name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        direction_seed(Key(0), *triple)
+
+
+def test_the_range_fills_64_bits_and_its_corners_are_allowed() -> None:
+    assert PARTY_BITS + STEP_BITS + PERTURBATION_BITS == 64
+    corners = [(m, t, p) for m in (0, 2**22 - 1) for t in (0, 2**32 - 1) for p in (0, 2**10 - 1)]
+    seeds = {direction_seed(Key(0), *corner) for corner in corners}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 1 << 64 for seed in seeds)
+
+
+def test_uniform_draws_of_different_addresses_are_uncorrelated() -> None:
+    a, b = ((Key(0) / "stream" / i).generator().standard_normal(100_000) for i in range(2))
+    bound = 4 / np.sqrt(100_000)
+    assert abs(np.corrcoef(a, b)[0, 1]) < bound
+    assert abs(np.corrcoef(a, b + 0.02 * a)[0, 1]) > bound

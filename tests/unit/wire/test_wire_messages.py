@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from raydpzv.keys import Key
+from raydpzv.wire import messages
+from raydpzv.wire.messages import Body, pack, unpack
+
+P, B, E, N = 3, 5, 4, 7
+
+
+def floats(*shape: int) -> np.ndarray:
+    return Key(0).generator().standard_normal(shape).astype(np.float32)
+
+
+IDS = np.arange(B, dtype=np.int32)[::-1].copy()
+# an example of every body, and its bytes on the wire by hand
+BODIES: list[tuple[Body, int]] = [
+    (messages.Start(), 0),
+    (messages.Acknowledged(), 0),
+    (messages.Evaluate(), 0),
+    (messages.TestEmbeddings(floats(N, E)), 0),
+    (messages.Embeddings(IDS, floats(B, E)), 4 * B + 4 * B * E),
+    (messages.PerturbedEmbeddings(IDS, floats(P, B, E), floats(P, B, E) + 1), 4 * B + 2 * P * B * E * 4),
+    (messages.Slopes(floats(P)), 4 * P),
+    (messages.Rows(IDS), 4 * B),
+    (messages.GradientAndRows(floats(B, E), IDS), 4 * B * E + 4 * B),
+]
+SIZED = pytest.mark.parametrize(("body", "size"), BODIES, ids=lambda v: type(v).__name__)
+
+
+def test_every_body_class_has_an_example_here() -> None:
+    assert {type(body).__name__ for body, _ in BODIES} == set(messages._BODIES)
+
+
+@SIZED
+def test_a_body_is_exactly_as_long_as_promised(body: Body, size: int) -> None:
+    assert body.wire_bytes == size
+    assert len(body.encode()) == size or not body.metered
+
+
+def test_only_evaluation_is_free_of_charge() -> None:
+    unmetered = {type(body) for body, _ in BODIES if not body.metered}
+    assert unmetered == {messages.Evaluate, messages.TestEmbeddings}
+
+
+def assert_same(a: Body, b: Body) -> None:
+    assert type(a) is type(b)
+    for field in fields(a):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        assert x.tobytes() == y.tobytes()
+
+
+@SIZED
+def test_a_packed_body_comes_back_the_same(body: Body, size: int) -> None:
+    name, layout, data = pack(body)
+    assert isinstance(data, bytes)
+    assert data == body.encode()
+    assert_same(unpack((name, layout, data)), body)
+
+
+def test_a_body_comes_back_the_same_from_arrays_that_are_not_contiguous() -> None:
+    body = messages.Embeddings(IDS[::2], floats(E, 3).T)
+    assert len(body.encode()) == body.wire_bytes == 3 * 4 + 3 * E * 4
+    assert_same(unpack(pack(body)), body)
+
+
+def test_an_empty_poisson_batch_travels() -> None:
+    none = np.zeros(0, np.int32)
+    empty = np.zeros((P, 0, E), np.float32)
+    body = messages.PerturbedEmbeddings(none, empty, empty)
+    assert body.wire_bytes == len(body.encode()) == 0
+    assert_same(unpack(pack(body)), body)
+
+
+def test_nan_and_infinity_travel() -> None:
+    body = messages.Slopes(np.array([np.nan, np.inf, -0.0], np.float32))
+    assert_same(unpack(pack(body)), body)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from raydpzv.errors import InputError
+from raydpzv.keys import Key
+from raydpzv.models.bottoms import cnn, mlp
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.heads import two_layer
+from raydpzv.zo.directions import LAWS, Direction, Law
+from raydpzv.zo.perturb import LayerwisePerturbation
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 5, num_layers=2, batch_first=True)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(x)[0][:, -1])
+
+
+class Wrapped(nn.Linear):
+    """Owns parameters and contains owners: the outer weights are in use after the inner modules have run."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + super().forward(self.inner(x))
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layer(torch.relu(self.layer(x))))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: mlp((3, 4), (6, 5), 2), (7, 3, 4)),
+    "cnn": (lambda: cnn((2, 7, 6), (3, 4), 2), (5, 2, 7, 6)),
+    "lstm": (Recurrent, (5, 6, 3)),
+    "head": (lambda: two_layer(2, 3, 8, 4), (9, 6)),
+    "nested": (Wrapped, (6, 4)),
+    "twice": (Twice, (6, 4)),
+}
+
+
+class Setup:
+    def __init__(self, name: str) -> None:
+        make, shape = MODELS[name]
+        self.model = FlatModel(make, Key(0) / name)
+        self.perturb = LayerwisePerturbation(self.model.module, self.model.offsets)
+        self.x = torch.from_numpy((Key(1) / name).generator().standard_normal(shape).astype(np.float32))
+
+    def direction(self, seed: int = 3, law: Law = "sphere") -> Direction:
+        return Direction(seed, self.model.size, law)
+
+    def copied(self, direction: Direction, amount: float) -> torch.Tensor:
+        """The second opinion: a whole copy of w + amount · u, called functionally."""
+        moved = self.model.flat.clone()
+        direction.add_to(moved, amount)
+        places = self.model.offsets
+        parameters = {
+            name: moved[places[name] : places[name] + p.numel()].view(p.shape)
+            for name, p in self.model.module.named_parameters()
+        }
+        with torch.no_grad():
+            return functional_call(self.model.module, parameters, (self.x,))
+
+    def forward(self, direction: Direction, amount: float) -> torch.Tensor:
+        with torch.no_grad(), self.perturb.at(direction, amount):
+            return self.model.module(self.x)
+
+    def plain(self) -> torch.Tensor:
+        with torch.no_grad():
+            return self.model.module(self.x)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("law", LAWS)
+def test_the_forward_pass_sees_w_plus_lambda_u(name: str, law: Law) -> None:
+    setup = Setup(name)
+    plain = setup.plain()
+    for seed, amount in ((1, 0.1), (2, -0.1), (3, 1e-3)):
+        direction = setup.direction(seed, law)
+        seen = setup.forward(direction, amount)
+        assert torch.equal(seen, setup.copied(direction, amount))
+        assert not torch.equal(seen, plain)
+    assert torch.equal(setup.plain(), plain)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_stay_views_of_the_flat_vector(name: str) -> None:
+    setup = Setup(name)
+    setup.forward(setup.direction(), 0.1)
+    for key, p in setup.model.module.named_parameters():
+        start = setup.model.offsets[key]
+        assert p.data_ptr() == setup.model.flat[start:].data_ptr()
+
+
+def digest(x: torch.Tensor) -> str:
+    return hashlib.sha256(x.numpy().tobytes()).hexdigest()
+
+
+def test_ten_thousand_evaluations_leave_every_bit_in_place() -> None:
+    model = FlatModel(lambda: nn.Linear(8, 4), Key(0))
+    perturb = LayerwisePerturbation(model.module, model.offsets)
+    x, before = torch.ones(1, 8), digest(model.flat)
+    with torch.no_grad():
+        for step in range(5000):
+            direction = Direction(step, model.size)
+            for amount in (1e-3, -1e-3):
+                with perturb.at(direction, amount):
+                    model.module(x)
+    assert digest(model.flat) == before
+
+
+def test_control_perturbing_in_place_drifts() -> None:
+    model = FlatModel(lambda: nn.Linear(8, 4), Key(0))
+    before = digest(model.flat)
+    for step in range(6):
+        direction = Direction(step, model.size)
+        for amount in (1e-3, -2e-3, 1e-3):
+            direction.add_to(model.flat, amount)
+    assert digest(model.flat) != before
+
+
+@pytest.mark.parametrize("name", ["mlp", "nested"])
+def test_an_error_inside_the_forward_pass_restores_everything(name: str) -> None:
+    setup = Setup(name)
+    before, plain = digest(setup.model.flat), setup.plain()
+    # every layer in turn fails while the layers around it are perturbed
+    for layer in setup.model.module.modules():
+
+        def fail(module: nn.Module, inputs: object) -> None:
+            raise FloatingPointError("inside")
+
+        handle = layer.register_forward_pre_hook(fail)
+        with pytest.raises(FloatingPointError, match="inside"):
+            setup.forward(setup.direction(), 0.5)
+        handle.remove()
+        assert digest(setup.model.flat) == before
+        assert torch.equal(setup.plain(), plain)
+        assert torch.equal(setup.forward(setup.direction(), 0.5), setup.copied(setup.direction(), 0.5))
+
+
+class ReadsWeights(nn.Module):
+    """Uses a layer's weights without calling the layer, so that no hook runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.read = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.called(x) @ self.read.weight + self.read.bias
+
+
+def test_a_layer_that_is_never_called_is_an_error() -> None:
+    model = FlatModel(ReadsWeights, Key(0))
+    perturb = LayerwisePerturbation(model.module, model.offsets)
+    with (
+        pytest.raises(InputError, match="'read'"),
+        torch.no_grad(),
+        perturb.at(Direction(0, model.size), 0.1),
+    ):
+        model.module(torch.ones(2, 4))
+
+
+def test_a_model_without_parameters_is_an_error() -> None:
+    with pytest.raises(InputError, match="without parameters"):
+        LayerwisePerturbation(nn.ReLU(), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [("mlp", 12 * 6 + 6), ("head", 6 * 8 + 8), ("twice", 4 * 4 + 4), ("nested", 2 * (4 * 4 + 4))],
+)
+def test_the_buffer_is_as_large_as_the_largest_chain_of_owners(name: str, largest: int) -> None:
+    setup = Setup(name)
+    assert setup.perturb._buffer.numel() == largest < setup.model.size
+
+
+class Aside(nn.Module):
+    """Calls a layer that is registered elsewhere while its own weights are perturbed."""
+
+    def __init__(self, other: list[nn.Module]) -> None:
+        super().__init__()
+        self.weight = nn.Linear(4, 4).weight
+        self.other = other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other[0](x @ self.weight)
+
+
+def test_a_call_across_the_module_tree_is_refused_before_it_overflows_the_buffer() -> None:
+    class Crossing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.aside = Aside([self.layer])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.aside(x)
+
+    module = Crossing()
+    place, offsets = 0, {}
+    for name, p in module.named_parameters():
+        offsets[name], place = place, place + p.numel()
+    perturb = LayerwisePerturbation(module, offsets)
+    before = [p.clone() for p in module.parameters()]
+    with pytest.raises(InputError, match="'layer'"), torch.no_grad(), perturb.at(Direction(0, place), 0.1):
+        module(torch.ones(2, 4))
+    assert all(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
