@@ -72,10 +72,10 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(width=max(Console().width, 120)).print(table)
+    Console(width=max(Console().width, 130)).print(table)
 
 
 def write(name: str, figures: Mapping[str, Any], path: Path | None) -> Path:

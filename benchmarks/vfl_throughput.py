@@ -16,6 +16,8 @@ update says more for ways of one process.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -152,7 +154,9 @@ def take_turns(
             for way in ways:
                 watch = Watch(int(updates * WARM), updates)
                 way.run(experiment_of(way, updates, rounds), watch)
-                paces[ms][way.name].append(watch.pace())
+                pace = watch.pace()
+                paces[ms][way.name].append(pace)
+                print(f"{ms} ms, {way.name}: {pace.rate:.1f} updates/s", file=sys.stderr, flush=True)
     return paces
 
 
@@ -225,6 +229,8 @@ def main() -> None:
         from actors.session import connected
 
         cloudpickle.register_pickle_by_value(busy)  # actors cannot import from this folder
+        # Ray's workers are nice to others by default; the bare loop is not, and on a shared machine that decides
+        os.environ.setdefault("RAY_worker_niceness", "0")
         session = connected()
     with session:
         ways = HERE if chosen.no_ray else HERE + ON_RAY

@@ -70,7 +70,7 @@ class Watch:
         if len(looks) < 2 or looks[-1].updates <= looks[0].updates:
             raise RunError(
                 f"wanted two looks at a run of {self._total} updates after its first {self._warm}, got "
-                f"{len(self._looks)}: raise --updates"
+                f"{len(self._looks)}: use a longer run"
             )
         first, last = looks[0], looks[-1]
         updates, cpu = last.updates - first.updates, last.cpu - first.cpu

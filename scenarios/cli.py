@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import scenarios
-from raydpzv.errors import InputError, RaydpzvError, SpecError
+from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.spec import Spec
 from raydpzv.sim.desk import Status
@@ -219,7 +219,7 @@ def _watch(
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it."""
     console = Console(stderr=True)
-    with stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+    with _failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
         result = start(progress, stop)
     _show_run(result.summary, folder, as_json)
     if result.summary["status"] == "stopped":
@@ -296,6 +296,21 @@ def _print_json(value: Any) -> None:
 
 def _first_line(section: type) -> str:
     return (section.__doc__ or "").strip().splitlines()[0]
+
+
+@contextmanager
+def _failures(folder: Path) -> Iterator[None]:
+    """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a RunError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        line, log = f"{type(error).__name__}: {error}", folder / "error.log"
+        if folder.is_dir():
+            log.write_text(traceback.format_exc())
+            line += f" (details in {log})"
+        raise RunError(str(error) if isinstance(error, RaydpzvError) else line) from error
 
 
 @contextmanager

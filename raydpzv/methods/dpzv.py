@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.errors import Diverged
 from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Order, Release, Upload
@@ -186,5 +187,8 @@ class DpzvServer(SplitServer):
             address=address,
         )
         if not math.isfinite(value):
-            raise ArithmeticError(f"the release for client {address[0]}, step {address[1]} is not finite")
+            raise Diverged(
+                f"a release must be finite, but the one for client {address[0]}, step {address[1]} is {value}: "
+                "choose a smaller step size or set a clipping threshold"
+            )
         return Release(address[2], value, receipt)

@@ -39,7 +39,7 @@ UNCHARGED = (
 """What no ε here ever includes."""
 
 _CLOSED = "closed form (GDP)"
-_WHOLE = "closed form (GDP), whole-mean bound"
+_WHOLE = "closed form (GDP) of the whole mean"
 _PLD = "PLD (dp-accounting), Poisson sampling"
 _TOLERANCE = 1 + 1e-9
 _BASIS = {"counted": "as counted", "planned bound": "bounded by the plan"}

@@ -129,7 +129,7 @@ def release_mean(
     """
     bound = math.inf if threshold is None else threshold
     clipped_B, nonfinite = clip_two_sided(slopes_B, bound)
-    mean = float(clipped_B.double().sum()) / divisor
+    mean = float(clipped_B.sum()) / divisor
     value = float(np.float32(noise.release(mean, sigma, address)))
     receipt = Receipt(
         mechanism="none" if noise.source == "none" else "gaussian",

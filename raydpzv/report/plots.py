@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.records import folds
@@ -26,6 +26,7 @@ PAPER = "claimed by the paper, not proved"
 PAPER_TRUE = "claimed by the paper, here proved"
 CLIENT = "proved against a client that knows its batches"
 _CLOCK = "run clock (s)"
+_PLAIN = "{x:,.10g}"
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,10 @@ class _Curve:
         return text.claim_behind(self.run.summary.get("epsilon") or [], self.kind, float(self.values[-1]))
 
     @property
+    def terms(self) -> str:
+        return text.claim_text(self.claim) if self.claim else ""
+
+    @property
     def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The points to draw: none where the terms are not stated."""
         return _finite(self.round, self.values) if self.claim else (self.round[:0], self.values[:0])
@@ -159,14 +164,14 @@ def _merge(curves: Sequence[_Curve]) -> list[_Curve]:
             groups.append([curve])
         else:
             twins.append(curve)
-    names = [", ".join(c.run.label for c in g) for g in groups]
+    names = ["; ".join(c.run.label for c in g) for g in groups]
     return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
 
 
 def _equal(one: _Curve, other: _Curve) -> bool:
     arrays = ((one.round, other.round), (one.values, other.values))
     same = all(np.array_equal(a, b, equal_nan=True) for a, b in arrays)
-    return same and (one.kind, one.claim) == (other.kind, other.claim)
+    return same and (one.kind, one.terms) == (other.kind, other.terms)
 
 
 def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
@@ -183,7 +188,8 @@ def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
     positive = values[values > 0]
     if len(positive) and positive.max() > 50 * positive.min():
         ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text.number(value)))
+        ax.yaxis.set_major_formatter(StrMethodFormatter(_PLAIN))
+        ends = [end for end in ends if end[1] > 0]
     else:
         ax.set_ylim(bottom=0)
     style.mark_ends(ax, ends)
@@ -192,8 +198,7 @@ def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
 
 
 def _label(curve: _Curve) -> str:
-    terms = text.claim_text(curve.claim) if curve.claim else ""
-    wrapped = textwrap.wrap(f"({terms})", 105, break_on_hyphens=False)
+    wrapped = textwrap.wrap(f"({curve.terms})", 105, break_on_hyphens=False)
     return "\n".join([f"{curve.run.label}: {curve.name}", *wrapped])
 
 
@@ -238,6 +243,7 @@ def _figure(title: str, x: str, y: str, height: float = 4.2) -> tuple[Figure, Ax
     style.title(ax, title)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
+    ax.xaxis.set_major_formatter(StrMethodFormatter(_PLAIN))
     return figure, ax
 
 

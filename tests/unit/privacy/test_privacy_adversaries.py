@@ -167,7 +167,7 @@ def test_hidden_state_leaves_the_whole_mean_bound(server: str) -> None:
         "clients",
         f"ε = {bound:,.0f} at δ = 1e-05",
         "replace one record",
-        "whole-mean bound",
+        "closed form (GDP) of the whole mean",
     ):
         assert term in reason
 

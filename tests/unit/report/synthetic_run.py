@@ -18,8 +18,12 @@ from raydpzv.records.store import append_rows, read_all
 
 BATCH = 64
 SCENARIO = 'name = "synthetic <b>"\n\n[method]\nname = "dpzv"\nsigma = 2.5\n'
-MECHANISM = "floating-point Gaussian on the clipped batch mean, σ=2.5 (system), sensitivity 0.3125"
-TERMS = {"delta": 1e-5, "mechanism": MECHANISM, "relation": "replace", "direct_only": None, "note": ""}
+MECHANISM = "floating-point Gaussian, σ=2.5, system noise"
+SCOPE = "400 releases of a clipped batch mean, C=10, B=64 of D=5,000 records; unit: one record"
+SHARED = {"delta": 1e-5, "mechanism": MECHANISM, "scope": SCOPE}
+TERMS = SHARED | {"sensitivity": 0.3125, "relation": "replace", "direct_only": None, "note": ""}
+PROVED = "Proved against the clients: ε = 8.25 at δ = 1e-05 (replace one record; closed form (GDP))."
+NO_NOISE = "NOT PRIVATE: no noise is added to the releases."
 CLOSED = "closed form (GDP)"
 CLAIMS: list[dict[str, Any]] = [
     TERMS
@@ -27,12 +31,14 @@ CLAIMS: list[dict[str, Any]] = [
     | {"note": "as claimed by the paper (Theorem VI.5); NOT proved: a client knows its batches <i>"},
     TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": CLOSED, "holds": True},
     TERMS
-    | {"adversary": "client", "epsilon": 3.75, "accountant": CLOSED, "holds": True, "relation": "add_remove"},
+    | {"adversary": "client", "epsilon": 3.75, "accountant": CLOSED, "holds": True}
+    | {"relation": "add_remove", "sensitivity": 0.15625},
     TERMS
     | {"adversary": "external", "epsilon": 1.01, "accountant": "PLD (dp-accounting), Poisson sampling"}
     | {"holds": True, "note": "valid while batch ids and the run's seed stay secret"},
     TERMS
     | {"adversary": "server", "epsilon": "infinity", "accountant": "none", "holds": False}
+    | {"mechanism": "none", "sensitivity": None}
     | {"note": "trusted: it holds the labels and sees every value before the noise"},
 ]
 
@@ -98,7 +104,14 @@ def release(trip: dict[str, Any], rounds: int, private: bool) -> dict[str, Any]:
     spent = {"epsilon_paper": 1.0 * share, "epsilon_client": 8.25 * share}
     none = {"epsilon_paper": math.nan, "epsilon_client": math.inf}
     noise = {"mechanism": "gaussian" if private else "none", "source": "system" if private else "none"}
-    fixed = {"step": 0, "perturbation": 0, "value": 0.1, "sigma": 2.5 * private, "batch": BATCH, "nonfinite": 0}
+    fixed = {
+        "step": 0,
+        "perturbation": 0,
+        "value": 0.1,
+        "sigma": 2.5 * private,
+        "batch": BATCH,
+        "nonfinite": 0,
+    }
     sensitivity = {"sensitivity_replace": 0.3, "sensitivity_add_remove": 0.15}
     where = {"round": trip["round"], "client": trip["client"]}
     return where | noise | fixed | sensitivity | (spent if private else none)
@@ -166,7 +179,8 @@ def summary(folder: Path, clients: int, seed: int, method: str, private: bool) -
         "simulated_seconds": last,
         "staleness": folds.staleness_summary(rows["staleness"], rows["service"], clients),
         "epsilon": CLAIMS if private else [CLAIMS[1] | nothing],
-        "private": True if private else "NOT PRIVATE: no noise is added to the releases.",
+        "private": True if private else NO_NOISE,
+        "privacy_verdict": PROVED if private else NO_NOISE,
         "digest": "0f" * 32,
         "model_digest": "a1" * 32,
         "versions": {"raydpzv": "0.1.0", "torch": "2.13"},

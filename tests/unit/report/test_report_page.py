@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic_run import CLAIMS, build_run
+from synthetic_run import CLAIMS, MECHANISM, PROVED, SCOPE, build_run
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.report.page import write_report
@@ -71,8 +71,9 @@ def test_the_page_says_everything(page: Page) -> None:
     ):
         assert part in page.words
     for claim in CLAIMS:
-        assert claim["note"] in page.words
         assert claim["accountant"] in page.words
+    for shared in (PROVED, MECHANISM, SCOPE, *(c["note"] for c in CLAIMS if c["note"])):
+        assert page.words.count(shared) == 1
 
 
 def test_user_text_is_escaped(page: Page) -> None:
@@ -90,7 +91,9 @@ def test_a_run_that_is_not_private_says_so_first(tmp_path: Path) -> None:
     assert "NOT PRIVATE" in words
     assert words.index("NOT PRIVATE") < words.index("Summary")
     assert "no noise is added to the releases" in words
+    assert words.count("no noise is added to the releases") == 1
     assert 'class="verdict private"' not in source
+    assert 'class="claims"' not in source
 
 
 def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
     assert names(tmp_path / "both") == PICTURES
     assert "2 runs side by side" in words
     assert "NOT PRIVATE: vafl" in words
-    assert "\nPRIVATE: dpzv" in words
+    assert "\nPRIVATE, on these terms: dpzv" in words
     assert not (runs[0] / "report.html").exists()
 
 

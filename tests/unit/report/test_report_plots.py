@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from synthetic_run import MECHANISM, build_run
 
@@ -74,6 +75,37 @@ def test_accuracy_curves_are_the_folds(private: RunView, exposed: RunView) -> No
     assert "MiB" in figure(plots.accuracy_over_bytes([private])).axes[0].get_xlabel()
 
 
+def margin(shown: Figure) -> dict[str, tuple[float, float]]:
+    """Words in the margin, with their height and the data's height that each stands for."""
+    rings = [c.get_offsets()[0] for c in shown.axes[0].collections if isinstance(c, PathCollection)]
+    return {t.get_text(): (t.xy[1], float(r[1])) for t, r in zip(shown.axes[0].texts, rings, strict=True)}
+
+
+def test_the_final_accuracy_is_ringed_and_written(private: RunView, exposed: RunView) -> None:
+    for draw in (plots.accuracy_over_updates, plots.accuracy_over_seconds, plots.accuracy_over_bytes):
+        final = [r.summary["accuracy"] for r in (private, exposed)]
+        noted = margin(figure(draw([private, exposed])))
+        assert list(noted) == [f"{100 * a:.2f} %" for a in final]
+        assert [ringed for _, ringed in noted.values()] == final
+
+
+def test_words_in_the_margin_keep_apart_and_their_order() -> None:
+    assert style.spread([0.9, 0.1, 0.91, 0.9], 0.05) == pytest.approx([0.9, 0.1, 1.0, 0.95])
+    assert style.spread([], 0.05) == []
+
+
+def test_equal_curves_of_two_runs_are_both_seen(private: RunView) -> None:
+    twin = replace(private, label="twin")
+    for draw in (plots.accuracy_over_updates, plots.loss_over_updates):
+        first, second = figure(draw([private, twin])).axes[0].get_lines()
+        assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
+    outlines = figure(clients.staleness_by_client([private, twin])).axes[0].patches
+    assert outlines[0].get_linestyle() != outlines[1].get_linestyle()
+    shown = figure(plots.epsilon_over_updates([private, twin]))
+    assert len(shown.axes[0].get_lines()) == 2
+    assert f"noised; twin: {plots.CLIENT}" in legend_text(shown)
+
+
 def test_loss_is_a_running_mean(private: RunView) -> None:
     lines = figure(plots.loss_over_updates([private])).axes[0].get_lines()
     rounds, loss = folds.loss_series(private.rows["service"])
@@ -92,6 +124,7 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
         "δ = 1e-05",
         f"mechanism {MECHANISM}",
         "relation replace one record",
+        "sensitivity 0.3125",
         "accountant closed form (GDP)",
     ):
         assert words.count(term) == 2
@@ -100,6 +133,17 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
     assert np.asarray(solid.get_ydata())[-1] == pytest.approx(8.25)
     assert np.asarray(dashed.get_ydata())[-1] == pytest.approx(1.0)
     assert shown.axes[0].get_yscale() == "log"
+    assert list(margin(shown)) == ["ε = 8.25", "ε = 1"]
+
+
+def test_a_wide_span_of_epsilon_reads_in_plain_numbers(private: RunView) -> None:
+    shown = figure(plots.epsilon_over_updates([releases(private, [0.0, 1.0], [100.0, 157_480.0])]))
+    write = shown.axes[0].yaxis.get_major_formatter()
+    assert [write(v) for v in (0.01, 1.0, 1000.0, 100_000.0)] == ["0.01", "1", "1,000", "100,000"]
+    heights = {words: height for words, (height, _) in margin(shown).items()}
+    assert heights["ε = 157,480"] > 0.9
+    nothing = figure(plots.epsilon_over_updates([releases(private, [0.0, 0.0], [1.0, 100.0])]))
+    assert list(margin(nothing)) == ["ε = 100"]
 
 
 def test_epsilon_is_linear_when_it_spans_little(private: RunView) -> None:
@@ -173,6 +217,23 @@ def test_timeline_bars_end_where_the_reply_was_applied(private: RunView) -> None
     late = ax.collections[1].get_paths()
     assert len(late) == (first.late & seen).sum() > 0
     assert 8 <= np.median([(t.woke < end).sum() for t in folds.activity(private.rows["service"])]) <= 13
+
+
+def test_round_trips_of_no_length_are_strokes(private: RunView) -> None:
+    served = private.rows["service"]
+    instant = served.column("woke")
+    for name in ("served", "applied"):
+        served = served.set_column(served.schema.get_field_index(name), name, instant)
+    picture = clients.timeline([replace(private, rows=private.rows | {"service": served})])
+    first = folds.activity(served)[0]
+    ax = figure(picture).axes[0]
+    strokes = [path.vertices[0, 0] for path in ax.collections[2].get_paths()]
+    assert strokes == list(first.woke[first.woke < ax.get_xlim()[1]])
+    assert picture is not None
+    assert "too short for a bar" in picture.caption
+    plain = clients.timeline([private])
+    assert plain is not None
+    assert "too short" not in plain.caption
 
 
 def test_many_clients_are_cut_and_said_so(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -44,8 +46,12 @@ class Problem:
 
 
 @pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
+def problem() -> Iterator[Problem]:
+    # thousands of tiny forward passes: a second torch thread makes them up to thirty times slower
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Problem()
+    torch.set_num_threads(threads)
 
 
 def test_the_slope_is_elementwise_and_divides_by_two_lambda() -> None:
