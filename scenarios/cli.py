@@ -6,9 +6,7 @@ import dataclasses
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +14,15 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 import scenarios
-from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.closing import sha256
+from raydpzv.experiment.folder import write_npz
 from raydpzv.experiment.spec import Spec
 from raydpzv.sim.desk import Status
-from scenarios.screen import live_progress, stop_on_signal
+from scenarios.endings import STOPPED, errors, failures
+from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
     help="Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors.",
@@ -32,7 +31,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-STOPPED = 130
 
 Scenario = Annotated[
     str, typer.Argument(help="Name of a scenario (see `raydpzv list`) or path to a TOML file.")
@@ -57,7 +55,7 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run a scenario; write its run folder; print a summary."""
-    with _errors(verbose):
+    with errors(verbose):
         spec = _load(scenario, set_, seed)
         chosen = _runner(runner)
         folder = out or _default_folder(Path(scenario).stem, spec)
@@ -93,7 +91,7 @@ def privacy(
     from raydpzv.experiment.summary import NO_NOISE
     from raydpzv.privacy.adversaries import claims, verdict
 
-    with _errors():
+    with errors():
         spec = _load(scenario, set_, seed)
         found = setting(spec, rows) if rows else prepare(spec).setting
         table = [dataclasses.asdict(c) for c in claims(found)] if found else []
@@ -104,7 +102,7 @@ def privacy(
                 {"private": True if private else why, "verdict": why, "epsilon": table, "setting": facts}
             )
             return
-        _show_privacy(table, why, facts, planned=spec.budget.updates is not None)
+        show_privacy(table, why, facts, planned=spec.budget.updates is not None)
 
 
 @app.command()
@@ -118,7 +116,7 @@ def resume(
     """Continue a virtual-clock run: what is on record is computed again, then it goes on."""
     from raydpzv.experiment.replay import resuming
 
-    with _errors(verbose):
+    with errors(verbose):
         experiment, folder = resuming(run)
         _watch(
             experiment.spec,
@@ -146,11 +144,11 @@ def replay(
     """Run the recorded order again, check every bit, and write the models it leads to."""
     from raydpzv.experiment.replay import replay as replay_run
 
-    with _errors():
+    with errors():
         result = replay_run(run, at)
         models = result.models if client is None else _one_model(result.models, client)
         if out:
-            _write_models(out, models)
+            write_npz(out, models)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
         print(f"replayed {result.updates} updates; {checked} the recorded bits")
         for name, values in models.items():
@@ -165,7 +163,7 @@ def report(
     """Write a self-contained HTML page and PNG plots."""
     from raydpzv.report.page import write_report
 
-    with _errors():
+    with errors():
         print(write_report(runs, out))
 
 
@@ -219,9 +217,9 @@ def _watch(
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it."""
     console = Console(stderr=True)
-    with _failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+    with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
         result = start(progress, stop)
-    _show_run(result.summary, folder, as_json)
+    show_run(result.summary, folder, as_json)
     if result.summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual"
         console.print(
@@ -237,15 +235,6 @@ def _one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.nd
     return {name: models[name]}
 
 
-def _write_models(path: Path, models: Mapping[str, np.ndarray]) -> None:
-    arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
-    try:
-        with path.open("wb") as file:
-            np.savez(file, **arrays)
-    except OSError as error:
-        raise InputError(f"--out {path}: cannot write ({error.strerror or error})") from None
-
-
 def _default_folder(name: str, spec: Spec) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = Path("runs") / f"{name}-seed{spec.seed}-{stamp}"
@@ -256,38 +245,6 @@ def _default_folder(name: str, spec: Spec) -> Path:
     return folder
 
 
-def _show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    if as_json:
-        print((folder / "summary.json").read_text(), end="")
-        return
-    from raydpzv.report.privacy import PrivacyBlock
-    from raydpzv.report.tables import summary_table, verdict_line
-
-    console = Console()
-    console.print(summary_table(summary))
-    console.print()
-    if summary["epsilon"]:
-        console.print(PrivacyBlock(summary["epsilon"]))
-        console.print()
-    console.print(verdict_line(summary["privacy_verdict"]))
-    console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
-
-
-def _show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *, planned: bool) -> None:
-    from raydpzv.report.privacy import PrivacyBlock, calibration
-    from raydpzv.report.tables import verdict_line
-
-    console = Console()
-    if table:
-        console.print(Text(calibration(facts)))
-        if not planned:
-            console.print("The scenario plans no number of updates: this is the table for ONE update.")
-        console.print()
-        console.print(PrivacyBlock(table))
-        console.print()
-    console.print(verdict_line(why))
-
-
 def _print_json(value: Any) -> None:
     from raydpzv.experiment.folder import as_json
 
@@ -296,37 +253,3 @@ def _print_json(value: Any) -> None:
 
 def _first_line(section: type) -> str:
     return (section.__doc__ or "").strip().splitlines()[0]
-
-
-@contextmanager
-def _failures(folder: Path) -> Iterator[None]:
-    """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a RunError."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        line, log = f"{type(error).__name__}: {error}", folder / "error.log"
-        if folder.is_dir():
-            log.write_text(traceback.format_exc())
-            line += f" (details in {log})"
-        raise RunError(str(error) if isinstance(error, RaydpzvError) else line) from error
-
-
-@contextmanager
-def _errors(verbose: bool = False) -> Iterator[None]:
-    """Turn errors into one line and an exit status."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        raise typer.Exit(STOPPED) from None
-    except RaydpzvError as error:
-        if verbose:
-            traceback.print_exc()
-        _complain(str(error))
-        raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
-
-
-def _complain(line: str) -> None:
-    print(f"raydpzv: {' '.join(line.split())}", file=sys.stderr)

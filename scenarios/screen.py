@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -104,3 +105,37 @@ def _number(value: float, form: str) -> str:
     if math.isnan(value):
         return "–"
     return "∞" if math.isinf(value) else format(value, form)
+
+
+def show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """Print a run's summary: tables, or its summary.json alone."""
+    if as_json:
+        print((folder / "summary.json").read_text(), end="")
+        return
+    from raydpzv.report.privacy import PrivacyBlock
+    from raydpzv.report.tables import summary_table, verdict_line
+
+    console = Console()
+    console.print(summary_table(summary))
+    console.print()
+    if summary["epsilon"]:
+        console.print(PrivacyBlock(summary["epsilon"]))
+        console.print()
+    console.print(verdict_line(summary["privacy_verdict"]))
+    console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
+
+
+def show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *, planned: bool) -> None:
+    """Print what is known of a scenario's privacy before it runs."""
+    from raydpzv.report.privacy import PrivacyBlock, calibration
+    from raydpzv.report.tables import verdict_line
+
+    console = Console()
+    if table:
+        console.print(Text(calibration(facts)))
+        if not planned:
+            console.print("The scenario plans no number of updates: this is the table for ONE update.")
+        console.print()
+        console.print(PrivacyBlock(table))
+        console.print()
+    console.print(verdict_line(why))

@@ -99,14 +99,22 @@ class RunFolder:
 
     def write_models(self, models: Mapping[str, np.ndarray]) -> None:
         """Write every party's flat parameters to models.npz."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
-        np.savez(buffer, **arrays)
-        write_atomically(self.path / "models.npz", buffer.getvalue())
+        write_npz(self.path / "models.npz", models)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
         write_atomically(self.path / "summary.json", as_json(summary).encode())
+
+
+def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
+    """Write parameters by party ("client 0" as client_0) to one file; InputError if it cannot be written."""
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
+    np.savez(buffer, **arrays)
+    try:
+        write_atomically(path, buffer.getvalue())
+    except OSError as error:
+        raise InputError(f"{path}: cannot write the models ({error.strerror or error})") from None
 
 
 def environment(spec: Spec, runner: str, device: str) -> dict[str, Any]:

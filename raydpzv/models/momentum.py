@@ -22,4 +22,4 @@ class MomentumDescent:
         gradient = torch.cat([g.reshape(-1) for g in gradients])
         if self._velocity is not None:
             gradient = self._velocity.mul_(self._momentum).add_(gradient)
-        self._x.sub_(gradient * self._lr)
+        self._x.add_(gradient, alpha=-self._lr)

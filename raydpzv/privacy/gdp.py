@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import math
 
+from scipy.optimize import brentq
+from scipy.special import erfcx, ndtr, ndtri
+
 from raydpzv.errors import InputError
 
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
@@ -36,9 +39,6 @@ def epsilon_of(mu: float, delta: float) -> float:
         return 0.0
     if delta == 0 or mu == math.inf:
         return math.inf
-    from scipy.optimize import brentq  # 0.5 s to import: only where an ε is asked for
-    from scipy.special import ndtri
-
     above = float(-ndtri(delta))  # δ(t) < Φ(−t), so the root lies to the left of this
     t = brentq(_excess, -mu / 2, above + 1e-6, args=(mu, math.log(delta)), xtol=1e-14)
     return max(mu * (t + mu / 2), 0.0)
@@ -52,7 +52,6 @@ def mu_of(epsilon: float, delta: float) -> float:
         return math.inf
     if delta == 0:
         return 0.0
-    from scipy.optimize import brentq
 
     def excess(log_mu: float) -> float:
         mu = math.exp(log_mu)
@@ -68,8 +67,6 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 def _log_delta(t: float, mu: float) -> float:
     """Log δ at ε = μ (t + μ/2), for 0 < μ < infinity."""
-    from scipy.special import ndtr
-
     if t <= _FAR_LEFT:
         return math.log(ndtr(-t) - math.exp(-t * t / 2 - _LOG_ROOT_TAU) * _mills(t + mu))
     gap = _mills_slope(t, mu) if mu < _SMALL else _mills(t) - _mills(t + mu)
@@ -78,8 +75,6 @@ def _log_delta(t: float, mu: float) -> float:
 
 def _mills(x: float) -> float:
     """Mills' ratio (1 − Φ(x)) / φ(x)."""
-    from scipy.special import erfcx
-
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
 
 

@@ -191,10 +191,10 @@ class Desk:
             self._status[name] = self._status.get(name, 0) + amount
 
     def _check_budget(self, now: float) -> None:
-        limit, used = self.budget, self.status()
-        if limit.updates is not None and used.updates >= limit.updates:
+        limit, used = self.budget, self._status
+        if limit.updates is not None and used["updates"] >= limit.updates:
             self.stop(f"{limit.updates} updates done")
-        elif limit.bytes is not None and used.bytes_up + used.bytes_down >= limit.bytes:
+        elif limit.bytes is not None and used["bytes_up"] + used["bytes_down"] >= limit.bytes:
             self.stop(f"the budget of {limit.bytes} bytes is spent")
         elif limit.seconds is not None and now >= limit.seconds:
             self.stop(f"the budget of {limit.seconds:g} seconds is spent")

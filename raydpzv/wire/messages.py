@@ -6,7 +6,7 @@ tensors), a function of their shapes alone; `encode` writes exactly that many by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +40,7 @@ class Body:
         return b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
 
     def _arrays(self) -> list[np.ndarray]:
-        return [getattr(self, field.name) for field in fields(self)]
+        return list(vars(self).values())
 
 
 def pack(body: Body) -> Packed:

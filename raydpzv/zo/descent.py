@@ -35,4 +35,4 @@ class Descent:
         if self._x.device.type == "cpu":
             kernel.add_scaled(self._x.numpy(), self._velocity.numpy(), np.float32(-self._lr))
         else:
-            self._x.sub_(self._velocity * self._lr)
+            self._x.add_(self._velocity, alpha=-self._lr)

@@ -43,7 +43,14 @@ def head():
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled"}
     # socket paths below the temporary folder must stay under 107 bytes
     with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
-        command = [str(BIN / "ray"), "start", "--head", "--block", f"--port={port}", "--include-dashboard=true"]
+        command = [
+            str(BIN / "ray"),
+            "start",
+            "--head",
+            "--block",
+            f"--port={port}",
+            "--include-dashboard=true",
+        ]
         command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"]
         command += [f"--dashboard-agent-listen-port={agent}", "--num-cpus=2", "--num-gpus=0"]
         command += ["--disable-usage-stats"]

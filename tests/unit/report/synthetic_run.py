@@ -49,7 +49,8 @@ def trips(clients: int, rounds: int, seed: int) -> list[dict[str, Any]]:
     agenda = [(float(d.exponential(0.15 * (1 + m))), m) for m, d in enumerate(draws)]
     woken = [(due, due, m, 0) for due, m in agenda]
     heapq.heapify(woken)
-    free, out = 0.0, []
+    free = 0.0
+    out: list[dict[str, Any]] = []
     while len(out) < rounds:
         woke, due, m, step = heapq.heappop(woken)
         free = max(free, woke + float(draws[m].uniform(0.02, 0.12))) + 0.004

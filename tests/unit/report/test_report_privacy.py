@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import pytest
@@ -34,7 +35,7 @@ def setting(server: str, batches: str, target: float | None = 1.0) -> Setting:
     )
 
 
-def printed(stated: list[Claim], width: int) -> list[str]:
+def printed(stated: Sequence[Claim], width: int) -> list[str]:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     console.print(PrivacyBlock(stated))
     assert isinstance(console.file, io.StringIO)

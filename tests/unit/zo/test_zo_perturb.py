@@ -179,6 +179,16 @@ def test_a_layer_that_is_never_called_is_an_error() -> None:
         model.module(torch.ones(2, 4))
 
 
+def test_a_layer_that_is_skipped_later_is_an_error_although_it_was_called_before() -> None:
+    model = FlatModel(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), Key(0))
+    perturb = LayerwisePerturbation(model.module, model.offsets)
+    direction, x = Direction(0, model.size), torch.ones(2, 4)
+    with torch.no_grad(), perturb.at(direction, 0.1):
+        model.module(x)
+    with pytest.raises(InputError, match="'1'"), torch.no_grad(), perturb.at(direction, -0.1):
+        model.module.get_submodule("0")(x)
+
+
 def test_a_model_without_parameters_is_an_error() -> None:
     with pytest.raises(InputError, match="without parameters"):
         LayerwisePerturbation(nn.ReLU(), {})
