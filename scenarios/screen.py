@@ -5,44 +5,24 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from raydpzv.experiment.spec import Spec
 from raydpzv.report.text import size
 from raydpzv.sim.desk import Status
 
-
-class _Facts(ProgressColumn):
-    """Accuracy, ε, bytes and staleness of the run in progress."""
-
-    def render(self, task: Task) -> Text:
-        status: Status | None = task.fields.get("status")
-        if status is None:
-            return Text("starting")
-        parts = [
-            f"accuracy {_number(status.accuracy, '.3f')}",
-            f"up {size(status.bytes_up)} down {size(status.bytes_down)}",
-            f"staleness {_number(status.staleness, '.1f')}",
-        ]
-        if not math.isnan(status.epsilon_paper):
-            parts.insert(1, _epsilons(status, task.fields["delta"]))
-        return Text("  ".join(parts))
-
-
-def _epsilons(status: Status, delta: float) -> str:
-    """Both numbers name whose they are; relation: replace one record; the full terms stand in the table after."""
-    return (
-        f"ε at δ={delta:g}: paper's claim {_number(status.epsilon_paper, '.3g')}, "
-        f"proved against clients {_number(status.epsilon_client, '.3g')}"
-    )
+_REDRAW = 0.1
+"""Seconds between redraws; between them a call costs next to nothing."""
 
 
 @contextmanager
@@ -51,23 +31,48 @@ def live_progress(spec: Spec, console: Console) -> Iterator[Callable[[Status], N
     if not console.is_terminal:
         yield lambda status: None
         return
-    columns = (
-        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
-        BarColumn(bar_width=20),
-        _Facts(),
-        TimeRemainingColumn(),
-    )
     limit, unit = _limit(spec)
-    with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        task = progress.add_task(unit, total=limit, status=None, delta=spec.privacy.delta or math.nan)
+    bar = Progress(
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    task = bar.add_task(unit, total=limit)
+    delta, last, latest = spec.privacy.delta or math.nan, 0.0, Status()
+
+    with Live(Group(bar, Text("starting")), console=console, refresh_per_second=4) as live:
+
+        def draw(status: Status) -> None:
+            amounts = {"updates": float(status.updates), "seconds": status.time}
+            bar.update(task, completed=amounts.get(unit, status.bytes_up + status.bytes_down))
+            live.update(Group(bar, *_facts(status, delta)))
 
         def update(status: Status) -> None:
-            done = {"updates": status.updates, "seconds": status.time}.get(
-                unit, status.bytes_up + status.bytes_down
-            )
-            progress.update(task, completed=done, status=status)
+            nonlocal last, latest
+            latest = status
+            if time.monotonic() - last >= _REDRAW:
+                last = time.monotonic()
+                draw(status)
 
         yield update
+        draw(latest)
+
+
+def _facts(status: Status, delta: float) -> list[Text]:
+    """Accuracy, bytes and staleness; then ε with all its terms, if there is one."""
+    late = status.late / status.updates if status.updates else 0.0
+    lines = [
+        f"accuracy {_number(status.accuracy, '.3f')}  up {size(status.bytes_up)}  down {size(status.bytes_down)}  "
+        f"staleness {_number(status.staleness, '.1f')} rounds  late {late:.0%}"
+    ]
+    if not math.isnan(status.epsilon_paper):
+        lines += [
+            f"ε (Gaussian mechanism, replace one record, δ={delta:g}, closed-form GDP):",
+            f"  {_number(status.epsilon_paper, ',.3g')} claimed by the paper, not proved; "
+            f"{_number(status.epsilon_client, ',.4g')} proved against the clients",
+        ]
+    return [Text(line) for line in lines]
 
 
 @contextmanager
