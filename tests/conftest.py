@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 import scenarios
 from raydpzv.experiment.spec import Spec
@@ -15,6 +16,9 @@ os.environ.update(
     RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"
 )
 os.environ.pop("RAY_ADDRESS", None)
+
+# as in every run; with two threads small forward passes are many times slower on a busy machine
+torch.set_num_threads(1)
 
 SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 UNEVEN = (

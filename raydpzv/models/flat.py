@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
@@ -31,13 +32,7 @@ class FlatModel:
         for name, p in self.module.named_parameters():
             self.offsets[name] = size
             size += p.numel()
-        # a BatchNorm with neither statistics nor weights mixes records all the same
-        mixes = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
-        if mixes or any(True for _ in self.module.buffers()):
-            raise InputError(
-                "the model has BatchNorm or keeps buffers: they mix records or are not in the parameter vector; "
-                "use GroupNorm or LayerNorm"
-            )
+        _refuse_unsuitable(self.module)
         self.flat = torch.empty(size, dtype=torch.float32, device=device)
         self._install()
         initialise(self.module, key)
@@ -56,6 +51,26 @@ class FlatModel:
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
+
+
+def _refuse_unsuitable(module: nn.Module) -> None:
+    """Refuse what mixes records, draws from a global generator, or is not in the parameter vector."""
+    layers = list(module.modules())
+    # a BatchNorm with neither statistics nor weights mixes records all the same
+    if any(isinstance(layer, _BatchNorm) for layer in layers) or any(True for _ in module.buffers()):
+        raise InputError(
+            "the model has BatchNorm or keeps buffers: they mix records or are not in the parameter vector; "
+            "use GroupNorm or LayerNorm"
+        )
+    if any(isinstance(layer, _DropoutNd) for layer in layers):
+        raise InputError(
+            "the model has dropout: its masks come from torch's global generator and differ between w + λu and "
+            "w - λu; leave it out"
+        )
+    if len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters())):
+        raise InputError(
+            "two layers of the model share a parameter: give each its own, or share the whole layer"
+        )
 
 
 def initialise(module: nn.Module, key: Key) -> None:

@@ -2,6 +2,8 @@
 
 No fast-math: numba then neither contracts to fused multiply-adds nor reorders, which is what keeps the bits equal
 between machines. All functions release the GIL and work tile by tile, so no buffer grows with the model.
+
+numba caches compiled code by this file alone: whoever changes a constant in `philox` must touch this file too.
 """
 
 from __future__ import annotations

@@ -127,3 +127,18 @@ def test_batch_norm_without_state_and_parameters_is_refused_too() -> None:
 def test_a_layer_without_a_defined_initialisation_is_refused() -> None:
     with pytest.raises(InputError, match="Bilinear"):
         FlatModel(lambda: nn.Bilinear(3, 3, 2), Key(0))
+
+
+def test_dropout_is_refused_because_its_masks_come_from_a_global_generator():
+    with pytest.raises(InputError, match="dropout"):
+        FlatModel(lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), Key(1))
+
+
+def test_a_parameter_shared_by_two_layers_is_refused():
+    def tied():
+        first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+        second.weight = first.weight
+        return nn.Sequential(first, second)
+
+    with pytest.raises(InputError, match="share a parameter"):
+        FlatModel(tied, Key(1))
