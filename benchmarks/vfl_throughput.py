@@ -6,12 +6,12 @@ LocalHost         `raydpzv.experiment.run` in this process
 Ray               virtual clock, one actor per client; also with one actor for all clients, and with none
 Ray, wall clock   at a rate of arrivals that keeps every client busy
 
-The run is the digits scenario with 7 clients (batch 64), with no evaluations but the first and the last: they would cost
-every way the same. Client work beyond the method's own is a fixed amount of numpy work before every upload, given in
-CPU milliseconds (see `busy`). A figure covers the steady state, from the first look after the warm-up to the last one
-before the end. The ways take turns, so that a slow minute hits all of them: a ratio is the median over the turns of
-the way's pace to the bare loop's in the same turn. On a machine shared with others the ratio of CPU seconds per
-update says more for ways of one process.
+The run is the digits scenario with 7 clients (batch 64), with no evaluations but the first and the last: they
+would cost every way the same. Client work beyond the method's own is a fixed amount of numpy work before every
+upload, given in CPU milliseconds (see `busy`). A figure covers the steady state, from the first look after the
+warm-up to the last one before the end. The ways take turns, so that a slow minute hits all of them: a ratio is the
+median over the turns of the way's pace to the bare loop's in the same turn. On a machine shared with others the
+ratio of CPU seconds per update says more for ways of one process.
 """
 
 from __future__ import annotations

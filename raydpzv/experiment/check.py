@@ -62,7 +62,7 @@ def _budget(spec: Spec) -> Iterator[str]:
     if budget.epsilon is not None and spec.privacy.mode == "none":
         yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
     if budget.epsilon is not None and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
-        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set privacy.noise = "system" or drop the budget'
+        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
 

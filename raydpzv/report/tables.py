@@ -60,7 +60,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("bytes up", text.size(summary.get("bytes_up"))),
         ("bytes down", text.size(summary.get("bytes_down"))),
         ("wall time", text.seconds(summary.get("seconds"))),
-        ("simulated time", text.seconds(summary.get("simulated_seconds"))),
+        ("run clock", text.seconds(summary.get("simulated_seconds"))),
         ("staleness", f"mean {text.number(stale.get('mean'))}, max {text.number(stale.get('max'))} rounds"),
     ]
     rows += [("digest of rows", str(summary.get("digest", text.NONE)))]

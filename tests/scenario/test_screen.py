@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+import math
+
+from rich.console import Console
+
+import scenarios
+from raydpzv.sim.desk import Status
+from scenarios.screen import live_progress
+
+
+def shown(status, *overrides, terminal=True):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+    with live_progress(scenarios.load("digits_dpzv", overrides), console) as progress:
+        progress(status)
+    return stream.getvalue()
+
+
+def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_their_terms():
+    status = Status(
+        updates=500,
+        time=9.0,
+        bytes_up=2**20,
+        bytes_down=2**10,
+        late=50,
+        accuracy=0.75,
+        epsilon_paper=0.4,
+        epsilon_client=12345.6,
+        staleness=3.25,
+    )
+    text = shown(status)
+    for part in (
+        "500/2000 updates",
+        "accuracy 0.750",
+        "up 1.00 MiB",
+        "down 1.00 KiB",
+        "staleness 3.2",
+        "late 10%",
+    ):
+        assert part in text
+    for part in (
+        "δ=0.001",
+        "replace one record",
+        "Gaussian mechanism",
+        "0.4 claimed by the paper, not proved",
+    ):
+        assert part in text
+    assert "1.235e+04 proved against the clients" in text
+
+
+def test_a_run_without_noise_shows_no_epsilon():
+    text = shown(Status(updates=5, accuracy=0.5), 'privacy={mode="none"}')
+    assert "ε" not in text
+    assert "∞" in shown(Status(updates=5, epsilon_paper=math.inf, epsilon_client=math.inf))
+
+
+def test_budgets_other_than_updates_have_their_own_unit():
+    status = Status(updates=5, time=3.0, bytes_up=100, bytes_down=20)
+    paper = 'privacy={mode="none"}'
+    assert "3/60 seconds" in shown(status, paper, "budget={seconds=60}")
+    assert "120/1000 bytes" in shown(status, paper, "budget={bytes=1000}")
+
+
+def test_off_a_terminal_nothing_is_printed():
+    assert shown(Status(updates=5), terminal=False) == ""
