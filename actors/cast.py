@@ -43,13 +43,12 @@ def create(experiment: Experiment, plan: Plan, group: Any) -> Cast:
     return cast
 
 
-def dismiss(cast: Cast | None) -> None:
+def dismiss(cast: Cast) -> None:
     """End all actors at once."""
     import ray
 
-    if cast:
-        for actor in (cast.server, *cast.actors):
-            ray.kill(actor)
+    for actor in (cast.server, *cast.actors):
+        ray.kill(actor)
 
 
 def _actor(

@@ -26,6 +26,7 @@ class ClientActor:
         self._device = settle(gpus)
         self._recipes = {recipe.client: recipe for recipe in recipes}
         self._roles = {client: recipe.make(self._device) for client, recipe in self._recipes.items()}
+        self._locks = {client: threading.Lock() for client in self._roles}
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
 
@@ -50,7 +51,7 @@ class ClientActor:
         """Let every client here live its own loop until the run is over (wall clock)."""
         clock, port = WallClock(origin), RayPort(server, timeout)
         self._loops = {
-            client: ClientLoop(client, role, port, timing, clock, timeout)
+            client: ClientLoop(client, role, port, timing, clock, timeout, self._locks[client])
             for client, role in self._roles.items()
         }
         if self._stopping.is_set():
@@ -62,8 +63,11 @@ class ClientActor:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        while any(thread.is_alive() for thread in threads):
+            if failures:
+                self.stop()
+            for thread in threads:
+                thread.join(0.2)
         if failures:
             raise failures[0]
 
@@ -75,8 +79,8 @@ class ClientActor:
 
     def evaluate_wall(self, client: int) -> Wire:
         """Return a client's held-out embeddings while its loop runs."""
-        loop = self._loops.get(client)
-        return pack_upload(loop.evaluate() if loop else self._roles[client].evaluate())
+        with self._locks[client]:
+            return pack_upload(self._roles[client].evaluate())
 
     def parameters(self, client: int) -> np.ndarray:
         """Return a client's parameters."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from actors.placement import Plan, plan, reserve
 from actors.session import connected
 from raydpzv.errors import RaydpzvError, RunError, SpecError, Stalled
 from raydpzv.experiment.build import Experiment, prepare
-from raydpzv.experiment.closing import USER, Closing, Run, Sink
+from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.spec import Spec
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.desk import Status
+from raydpzv.sim.virtual import NOBODY_WAKES
 
 _LOOK = 0.2
 """Seconds between looks at a run."""
@@ -70,15 +72,31 @@ def run_prepared(
     with connected(address, verbose=verbose):
         import ray
 
-        placed = plan(spec, ray.cluster_resources())
+        placed, name = plan(spec, ray.cluster_resources()), scenario or spec.title
         group = reserve(placed.bundles())
         try:
-            folder = RunFolder.create(out, spec, "ray", "as placed by Ray") if isinstance(out, Path) else out
-            sink = Sink(folder, spec.record.flush)
-            closing = Closing(experiment, sink, scenario or spec.title)
-            return _Driver(experiment, placed, group, sink, closing, progress, stop).run()
+            with (
+                _cast(experiment, placed, group) as cast,
+                opened(out, experiment, scenario=name, runner="ray", device="as placed by Ray") as folder,
+            ):
+                sink = Sink(folder, spec.record.flush)
+                closing = Closing(experiment, sink, name)
+                return _Driver(experiment, placed, cast, sink, closing, progress, stop).run()
         finally:
             ray.util.remove_placement_group(group)
+
+
+@contextmanager
+def _cast(experiment: Experiment, placed: Plan, group: Any) -> Iterator[Cast]:
+    """Create the actors, before anything is written; dismiss them at the end."""
+    try:
+        cast = create(experiment, placed, group)
+    except Exception as error:
+        raise _translated(error) from error
+    try:
+        yield cast
+    finally:
+        dismiss(cast)
 
 
 class _Driver:
@@ -88,13 +106,13 @@ class _Driver:
         self,
         experiment: Experiment,
         placed: Plan,
-        group: Any,
+        cast: Cast,
         sink: Sink,
         closing: Closing,
         progress: Callable[[Status], None],
         stop: threading.Event | None,
     ) -> None:
-        self._experiment, self._plan, self._group = experiment, placed, group
+        self._experiment, self._plan, self._cast = experiment, placed, cast
         self._sink, self._closing, self._progress = sink, closing, progress
         self._stop = stop or threading.Event()
         self._stop_sent = False
@@ -103,9 +121,8 @@ class _Driver:
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends."""
-        cast: Cast | None = None
+        cast = self._cast
         try:
-            cast = create(self._experiment, self._plan, self._group)
             virtual = self._experiment.spec.clock.kind == "virtual"
             (self._virtual if virtual else self._wall)(cast)
             self._look(cast.server)
@@ -119,8 +136,6 @@ class _Driver:
             if failure is error:
                 raise
             raise failure from error
-        finally:
-            dismiss(cast)
         return self._closing.done(models, self._status, spent)
 
     def _virtual(self, cast: Cast) -> None:
@@ -154,6 +169,7 @@ class _Driver:
             elif not told and self._status.updates // spec.evaluate.every > evaluated:
                 evaluated = self._status.updates // spec.evaluate.every
                 self._evaluate(cast)
+        self._control(cast.server.stop.remote(NOBODY_WAKES), "the server to stop")
         get(cast.server.close.remote(), _CONTROL_TIMEOUT, "the server to close")
         self._evaluate(cast)
 
@@ -202,10 +218,8 @@ class _Driver:
             for name, reference in waiting.items()
         }
 
-    def _rescue(self, cast: Cast | None) -> None:
+    def _rescue(self, cast: Cast) -> None:
         """Save the rows of a run that broke off, if the server still lives."""
-        if cast is None:
-            return
         try:
             self._status = get(cast.server.status.remote(), 5.0, "the server's status")
             self._sink.add(get(cast.server.drain.remote(), 5.0, "the last rows"))
@@ -213,9 +227,7 @@ class _Driver:
             if not _is_ray_error(error):
                 raise
 
-    def _rescued_spent(self, cast: Cast | None) -> Any:
-        if cast is None:
-            return None
+    def _rescued_spent(self, cast: Cast) -> Any:
         try:
             return get(cast.server.spent.remote(), 5.0, "the privacy account")
         except Exception as error:

@@ -41,7 +41,10 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
         "log_to_driver": verbose,
         "namespace": NAMESPACE,
     }
-    if address is None and (os.environ.get("RAY_ADDRESS") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")):
+    if address is None and os.environ.get("RAY_ADDRESS"):
+        _probe(os.environ["RAY_ADDRESS"])
+        address = "auto"
+    elif address is None and os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"):
         address = "auto"
     if address in (None, "local"):
         options |= {
@@ -76,7 +79,7 @@ def _token_without_a_home() -> None:
 
 def _probe(address: str) -> None:
     """Ray waits minutes for an address that does not answer; ask the port first."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         return
     try:

@@ -8,7 +8,8 @@ RaydpzvError
 └── RunError              the run itself failed                                 exit status 1
     ├── Stalled           a wait passed its time limit: says what was waited for
     ├── Diverged          parameters or losses are no longer finite
-    └── ReplayMismatch    a replayed run does not reproduce what was recorded
+    ├── ReplayMismatch    a replayed run does not reproduce what was recorded
+    └── StoppedEarly      the user stopped before there was anything to keep          exit status 130
 
 A message says in one line what was wanted, what came and what to do.
 """
@@ -53,6 +54,10 @@ class Diverged(RunError):
 
 class ReplayMismatch(RunError):
     """A replay does not reproduce the recorded run."""
+
+
+class StoppedEarly(RunError):
+    """The user stopped before there was anything new to keep; everything is as it was."""
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:

@@ -58,6 +58,8 @@ def run(
     with errors(verbose):
         spec = _load(scenario, set_, seed)
         chosen = _runner(runner)
+        if address and chosen == "local":
+            raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
         folder = out or _default_folder(Path(scenario).stem, spec)
         _watch(
             spec,
@@ -82,7 +84,7 @@ def privacy(
     set_: Set = None,
     seed: Seed = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Training rows D, where the data is not at hand.")
+        int | None, typer.Option(min=1, max=10**12, help="Training rows D, where the data is not at hand.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -97,12 +99,14 @@ def privacy(
         table = [dataclasses.asdict(c) for c in claims(found)] if found else []
         private, why = verdict(found) if found else (False, NO_NOISE)
         facts = dataclasses.asdict(found) if found else {}
+        planned = spec.budget.updates is not None
         if as_json:
+            held = True if private and planned else why if planned else UNPLANNED
             _print_json(
-                {"private": True if private else why, "verdict": why, "epsilon": table, "setting": facts}
+                {"private": held, "verdict": why, "planned": planned, "epsilon": table, "setting": facts}
             )
             return
-        show_privacy(table, why, facts, planned=spec.budget.updates is not None)
+        show_privacy(table, why, facts, planned=planned)
 
 
 @app.command()
@@ -117,7 +121,8 @@ def resume(
     from raydpzv.experiment.replay import resuming
 
     with errors(verbose):
-        experiment, folder = resuming(run)
+        chosen = _runner(runner)
+        experiment, folder, name = resuming(run)
         _watch(
             experiment.spec,
             folder.path,
@@ -125,7 +130,8 @@ def resume(
             lambda progress, stop: scenarios.run_prepared(
                 experiment,
                 folder,
-                runner=_runner(runner),
+                runner=chosen,
+                scenario=name,
                 progress=progress,
                 stop=stop,
                 address=address,
@@ -192,6 +198,9 @@ def list_(
         Console().print(table)
 
 
+UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
+
+
 def main() -> None:
     """Run the command line."""
     app(prog_name="raydpzv")
@@ -246,7 +255,7 @@ def _default_folder(name: str, spec: Spec) -> Path:
 
 
 def _print_json(value: Any) -> None:
-    from raydpzv.experiment.folder import as_json
+    from raydpzv.experiment.environment import as_json
 
     sys.stdout.write(as_json(value))
 

@@ -7,10 +7,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 
-from raydpzv.errors import InputError, RaydpzvError, RunError
+from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
 
 STOPPED = 130
 
@@ -20,14 +21,15 @@ def failures(folder: Path) -> Iterator[None]:
     """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a RunError."""
     try:
         yield
-    except InputError:
+    except (InputError, StoppedEarly):
         raise
     except Exception as error:
-        line, log = f"{type(error).__name__}: {error}", folder / "error.log"
-        if folder.is_dir():
-            log.write_text(traceback.format_exc())
-            line += f" (details in {log})"
-        raise RunError(str(error) if isinstance(error, RaydpzvError) else line) from error
+        if not folder.is_dir():
+            raise
+        log = folder / "error.log"
+        log.write_text(traceback.format_exc())
+        line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
+        raise RunError(f"{line} (details in {log})") from error
 
 
 @contextmanager
@@ -39,10 +41,30 @@ def errors(verbose: bool = False) -> Iterator[None]:
         complain("interrupted")
         raise typer.Exit(STOPPED) from None
     except RaydpzvError as error:
-        if verbose:
-            traceback.print_exc()
-        complain(str(error))
-        raise typer.Exit(2 if isinstance(error, InputError) else 1) from None
+        _finish(error, str(error), _status(error), verbose)
+    except OSError as error:
+        # a path that is too long, a folder that is a file: wrong input that no check foresaw
+        _finish(error, f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 2, verbose)
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        line = (
+            f"internal error, {type(error).__name__}: {error} (--verbose shows where, if the command has it)"
+        )
+        _finish(error, line, 1, verbose)
+
+
+def _status(error: RaydpzvError) -> int:
+    if isinstance(error, StoppedEarly):
+        return STOPPED
+    return 2 if isinstance(error, InputError) else 1
+
+
+def _finish(error: BaseException, line: str, status: int, verbose: bool) -> NoReturn:
+    if verbose:
+        traceback.print_exception(error)
+    complain(line)
+    raise typer.Exit(status) from None
 
 
 def complain(line: str) -> None:

@@ -68,6 +68,11 @@ def _check(name: str, arrays: dict[str, np.ndarray]) -> None:
                 f'array {array} of "{name}" is {arrays[array].dtype} of shape {arrays[array].shape}: save '
                 "one whole number a row, counted from 0"
             )
+        if arrays[array].max() >= len(arrays["y"]):
+            raise DataError(
+                f'array {array} of "{name}" has the label {arrays[array].max()}, more than there are rows: number '
+                "the classes 0, 1, 2, ... without gaps"
+            )
 
 
 def _unit_pixels(x: np.ndarray) -> np.ndarray:

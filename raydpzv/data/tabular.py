@@ -61,7 +61,9 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
     if not file.is_file():
         raise no_file(file)
     try:
-        return read()
+        table = read()
+        table.column_names  # noqa: B018  (decodes the heading, which fails where it is not UTF-8)
+        return table
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(one_line(f'"{file}" cannot be read: {error}: mend or re-export it')) from error
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -18,6 +20,7 @@ from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.guard import PrivacyGuard
 from raydpzv.experiment.recipes import ClientRecipe, Releases, ServerRecipe
 from raydpzv.experiment.spec import Dpzv, Spec
+from raydpzv.experiment.toml import as_toml
 from raydpzv.experiment.values import per_client
 from raydpzv.keys import Key
 from raydpzv.privacy.calibrate import paper_sigma
@@ -51,6 +54,15 @@ class Experiment:
         b = self.spec.budget
         return Budget(b.updates, b.seconds, b.bytes)
 
+    def fingerprint(self) -> dict[str, str]:
+        """Return digests of the resolved scenario and of all data, by which a continuation knows its run."""
+        data = hashlib.sha256()
+        arrays = [array for c in self.clients for array in (c.x_train, c.x_test)]
+        for array in (*arrays, self.server.y_train, self.server.y_test):
+            data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+        scenario = hashlib.sha256(as_toml(self.spec).encode())
+        return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
+
     def skipped_rows(self) -> frozenset[str]:
         """Return the row types this scenario does not keep."""
         return frozenset() if self.spec.record.staleness else frozenset({"staleness"})
@@ -80,6 +92,7 @@ def prepare(spec: Spec) -> Experiment:
     for recipe in clients:
         recipe.check()
     server = ServerRecipe(spec, split.train.y, split.test.y, split.train.classes, sigma)
+    server.check()
     return Experiment(spec, clients, server, parts, setting(spec, rows), timing(spec))
 
 
@@ -171,15 +184,21 @@ def _trace(path: Path, clients: int) -> dict[int, list[float]]:
     try:
         parquet = path.suffix == ".parquet"
         table = pyarrow.parquet.read_table(path) if parquet else pyarrow.csv.read_csv(path)
-        pairs = [
-            (int(c), float(t))
-            for c, t in zip(table.column("client").to_pylist(), table.column("time").to_pylist(), strict=True)
-        ]
-    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        client, times = table.column("client"), table.column("time")
+        if not pa.types.is_integer(client.type):
+            raise ValueError(f"client numbers are whole, these are {client.type}")
+        pairs = list(zip(client.to_pylist(), map(float, times.to_pylist()), strict=True))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{path}: wanted a CSV or Parquet trace with the columns client and time ({reason})"
         ) from None
+    if not pairs:
+        raise DataError(f"{path}: the trace has no rows; give at least one activation")
+    if not all(0 <= time < math.inf for _, time in pairs):
+        raise DataError(
+            f"{path}: the trace has a time that is negative or not finite; times are seconds from 0"
+        )
     if stray := {c for c, _ in pairs} - set(range(clients)):
         raise DataError(f"{path}: the trace names client {min(stray)}; there are clients 0..{clients - 1}")
     epochs: dict[int, list[float]] = {}

@@ -63,6 +63,12 @@ def _budget(spec: Spec) -> Iterator[str]:
         yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
     if budget.epsilon is not None and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
         yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
+    if (
+        budget.epsilon is not None
+        and budget.adversary == "external"
+        and getattr(spec.method, "server", "") != "frozen"
+    ):
+        yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.errors import DataError
+from raydpzv.errors import DataError, StoppedEarly
 from raydpzv.experiment.build import Experiment
+from raydpzv.experiment.environment import environment
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.records.schema import SCHEMAS
@@ -39,6 +41,23 @@ class Run:
         return self.tables[name]
 
 
+@contextmanager
+def opened(
+    out: Path | RunFolder | None, experiment: Experiment, *, scenario: str, runner: str, device: str
+) -> Iterator[RunFolder | None]:
+    """Give the run folder to write to, new or continued, locked while the block runs."""
+    if out is None:
+        yield None
+        return
+    if isinstance(out, RunFolder):
+        folder = out
+    else:
+        facts = environment(runner, device) | {"scenario": scenario} | experiment.fingerprint()
+        folder = RunFolder.create(out, experiment.spec, facts)
+    with folder:
+        yield folder
+
+
 class Sink:
     """Where rows go: the run folder if there is one, else memory."""
 
@@ -62,7 +81,7 @@ class Sink:
     def all(self) -> Rows:
         """Return every row so far."""
         if self.folder:
-            return self.folder.rows()
+            return self.folder.written()
         return {
             name: pa.concat_tables([schema.empty_table(), *(rows[name] for rows in self._kept)])
             for name, schema in SCHEMAS.items()
@@ -79,10 +98,13 @@ class Closing:
     def done(self, models: Mapping[str, np.ndarray], status: Status, spent: Spent | None) -> Run:
         """Close a run that ended by a budget or was stopped by the user."""
         self._sink.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
-        if self._sink.folder:
-            self._sink.folder.write_models(models)
-            self._sink.folder.settle()
-        reason = status.stop_reason or ""
+        folder, reason = self._sink.folder, status.stop_reason or ""
+        if folder:
+            if not folder.settle():
+                raise StoppedEarly(
+                    f"{folder.path}: stopped while the record was being computed again; it is as it was"
+                )
+            folder.write_models(models)
         return self._summary("stopped" if reason == USER else "done", reason, status, spent, models)
 
     def failed(self, error: BaseException, status: Status, spent: Spent | None) -> None:
@@ -90,6 +112,8 @@ class Closing:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._sink.add(_rows(fault=[fault]))
+        if self._sink.folder and not self._sink.folder.settle():
+            return
         interrupted = isinstance(error, KeyboardInterrupt)
         self._summary(
             "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}

@@ -45,9 +45,15 @@ class PrivacyGuard:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
 
 
-def settled(setting: Setting, spent: Spent | None) -> Setting:
-    """Return a finished run's setting: what was planned replaced by what was counted."""
-    if spent is None or spent.releases == 0:
+def settled(setting: Setting, spent: Spent | None, *, planned: bool) -> Setting | None:
+    """Return a finished run's setting: what was planned replaced by what was counted.
+
+    Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
+    does, and None is returned.
+    """
+    if spent is None:
+        return setting if planned else None
+    if spent.releases == 0:
         return setting
     return dataclasses.replace(
         setting,

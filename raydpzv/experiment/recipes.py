@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.errors import SpecError
 from raydpzv.experiment.spec import Dpzv, Frozen, Sgd, Spec
 from raydpzv.keys import Key
 from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
@@ -24,6 +25,8 @@ from raydpzv.models.bottoms import BOTTOMS
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import two_layer
 from raydpzv.privacy.noise import Address, Noise, NoNoise, RecordedNoise, SeededNoise, SystemNoise
+
+_MOST_PARAMETERS = 10**11
 
 Releases = Mapping[Address, float]
 
@@ -40,7 +43,7 @@ class ClientRecipe:
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
         with torch.device("meta"):
-            self._bottom()
+            check_size(self._bottom(), f"the bottom model of client {self.client}")
 
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""
@@ -76,13 +79,16 @@ class ServerRecipe:
     recorded: Releases | None = None
     continues: bool = False
 
+    def check(self) -> None:
+        """Raise SpecError if the head is larger than any machine holds; builds no parameters."""
+        with torch.device("meta"):
+            check_size(self._head(), "the head")
+
     def make(self, device: str = "cpu") -> Server:
         """Build the server's role on a device."""
         spec, key, method = self.spec, Key(self.spec.seed), self.spec.method
         clients, width = spec.split.clients, spec.model.embedding
-        model = FlatModel(
-            lambda: two_layer(clients, width, spec.model.head_hidden, self.classes), key / "server", device
-        )
+        model = FlatModel(self._head, key / "server", device)
         labels = torch.tensor(self.y_train, device=device)
         labels_test = torch.tensor(self.y_test, device=device)
         fixed = method.batches != "poisson"
@@ -127,6 +133,10 @@ class ServerRecipe:
             fixed_batches=fixed,
         )
 
+    def _head(self) -> torch.nn.Module:
+        spec = self.spec
+        return two_layer(spec.split.clients, spec.model.embedding, spec.model.head_hidden, self.classes)
+
     def _noise(self, key: Key) -> Noise:
         fresh: Noise = NoNoise()
         if self.spec.privacy.mode != "none":
@@ -134,6 +144,13 @@ class ServerRecipe:
         if self.recorded is None:
             return fresh
         return RecordedNoise(self.recorded, fresh if self.continues else None)
+
+
+def check_size(module: torch.nn.Module, what: str) -> None:
+    """Refuse a model that no machine will hold."""
+    size = sum(p.numel() for p in module.parameters())
+    if size > _MOST_PARAMETERS:
+        raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
 
 
 def _zeroth_order(method: Dpzv) -> ZerothOrder:

@@ -7,22 +7,21 @@ the releases are on record. Giving recorded releases out again costs no privacy.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from raydpzv.errors import InputError, ReplayMismatch
+from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.build import Experiment, prepare
 from raydpzv.experiment.closing import sha256
-from raydpzv.experiment.folder import NEXT, RunFolder
+from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.run import local_device, one_thread, parameters
 from raydpzv.keys import Key
 from raydpzv.privacy.noise import Address
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.store import Rows, read_all
+from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Delays, Trace
 from raydpzv.sim.desk import Budget, Desk, FreeGuard
 from raydpzv.sim.host import LocalHost
@@ -54,44 +53,73 @@ def replay(path: Path, at: int | None = None) -> Replayed:
     updates = recorded if at is None else at
     if not 0 < updates <= recorded:
         raise InputError(f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}")
-    experiment = prepare(folder.spec()).with_record(_releases(rows), continues=False)
+    rounds = rows["service"].column("round").to_pylist()
+    if sorted(rounds) != list(range(1, recorded + 1)):
+        raise DataError(f"{path}: the record of services has gaps; rows are missing")
+    experiment = prepare(folder.spec())
+    check_same(experiment, folder)
+    experiment = experiment.with_record(_releases(rows), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
     models = _serve_again(experiment, rows, updates, recorder)
     _compare_losses(rows, recorder.drain(), updates)
     return Replayed(models, updates, updates == recorded and _same_models(rows, models))
 
 
-def resuming(path: Path) -> tuple[Experiment, RunFolder]:
-    """Return the experiment that continues a run, and the folder it writes to.
+def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
+    """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
     Everything on record is computed again with the recorded releases, bit for bit (that takes its time), then the
-    run goes on with fresh noise. Raises InputError if the run is complete or ran under the wall clock.
+    run goes on with fresh noise. Raises InputError if the run is complete, ran under the wall clock, is being
+    written by another process, or if its scenario or data are not what they were.
     """
-    folder = RunFolder.open(path)
-    spec = folder.spec()
-    if spec.clock.kind == "wall":
-        raise InputError(
-            f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look at "
-            "this one with: raydpzv replay"
-        )
-    if (path / "summary.json").is_file() and folder.summary()["status"] == "done":
-        raise InputError(
-            f"{path}: this run is complete ({folder.summary()['stopped_by']}); nothing to resume"
-        )
-    releases = _releases(folder.rows())
-    if (path / NEXT).is_dir():
-        releases = releases | _releases(read_all(path, NEXT))
-        _set_aside(path)
-    return prepare(spec).with_record(releases, continues=True), RunFolder(path, NEXT)
+    folder = RunFolder.continued(path)
+    try:
+        spec = folder.spec()
+        if spec.clock.kind == "wall":
+            raise InputError(
+                f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
+                "at this one with: raydpzv replay"
+            )
+        if (path / "summary.json").is_file() and folder.summary().get("status") == "done":
+            raise InputError(
+                f"{path}: this run is complete ({folder.summary()['stopped_by']}); nothing to resume"
+            )
+        experiment = prepare(spec)
+        check_same(experiment, folder)
+        releases = _releases(folder.rows())
+        _check_gaps(releases, path)
+    except BaseException:
+        folder.__exit__()
+        raise
+    return (
+        experiment.with_record(releases, continues=True),
+        folder,
+        str(folder.environment().get("scenario", "")),
+    )
 
 
-def _set_aside(path: Path) -> None:
-    """Keep the releases of an interrupted continuation beside the first record: both were sent."""
-    for part in sorted((path / NEXT / "release").glob("part-*.parquet")):
-        target = path / "rows" / "release"
-        target.mkdir(parents=True, exist_ok=True)
-        part.rename(target / f"part-{len(list(target.glob('part-*.parquet'))):05d}.parquet")
-    shutil.rmtree(path / NEXT)
+def check_same(experiment: Experiment, folder: RunFolder) -> None:
+    """Raise InputError if the scenario or the data are not those with which the run began."""
+    began, now = folder.environment(), experiment.fingerprint()
+    for key, what in (("scenario_sha256", "scenario.toml"), ("data_sha256", "the data")):
+        if began.get(key) != now[key]:
+            raise InputError(
+                f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
+                "new run with --out"
+            )
+
+
+def _check_gaps(releases: Mapping[Address, float], path: Path) -> None:
+    """A release that is missing in the midst of the record would be drawn a second time."""
+    steps: dict[int, set[int]] = {}
+    for client, step, _ in releases:
+        steps.setdefault(client, set()).add(step)
+    for client, found in steps.items():
+        if len(found) != max(found) + 1:
+            missing = min(set(range(max(found) + 1)) - found)
+            raise DataError(
+                f"{path}: the record lacks the release for client {client}, step {missing}: rows are missing"
+            )
 
 
 def _releases(rows: Rows) -> dict[Address, float]:

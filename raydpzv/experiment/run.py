@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from raydpzv.experiment.build import Experiment, prepare
-from raydpzv.experiment.closing import Closing, Run, Sink
+from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.spec import Spec
 from raydpzv.methods.roles import Client, Server
@@ -20,7 +20,7 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.desk import Desk, Status
 from raydpzv.sim.host import LocalHost
-from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.virtual import NOBODY_WAKES, VirtualRun
 from raydpzv.sim.wall import ClientLoop, WallDesk
 
 Progress = Callable[[Status], None]
@@ -55,12 +55,16 @@ def run_prepared(
     stop: threading.Event | None = None,
 ) -> Run:
     """Run an experiment whose data is loaded already; `out` may be the folder of a run that continues."""
-    device = local_device(experiment.spec)
+    device, name = local_device(experiment.spec), scenario or experiment.spec.title
     with one_thread():
-        folder = RunFolder.create(out, experiment.spec, "local", device) if isinstance(out, Path) else out
-        sink = Sink(folder, experiment.spec.record.flush)
-        closing = Closing(experiment, sink, scenario or experiment.spec.title)
-        return _Session(experiment, sink, closing, progress, stop or threading.Event()).run(device)
+        server = experiment.server.make(device)
+        clients = [recipe.make(device) for recipe in experiment.clients]
+        with opened(out, experiment, scenario=name, runner="local", device=device) as folder:
+            sink = Sink(folder, experiment.spec.record.flush)
+            closing = Closing(experiment, sink, name)
+            return _Session(
+                experiment, server, clients, sink, closing, progress, stop or threading.Event()
+            ).run()
 
 
 class _Session:
@@ -69,31 +73,31 @@ class _Session:
     def __init__(
         self,
         experiment: Experiment,
+        server: Server,
+        clients: Sequence[Client],
         sink: Sink,
         closing: Closing,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
         self._experiment, self._sink, self._closing = experiment, sink, closing
+        self._server, self._clients = server, clients
         self._progress, self._stop = progress, stop
         self._recorder = Recorder(experiment.skipped_rows())
-        self._clients: list[Client] = []
+        self._guard = experiment.guard()
+        self._desk = Desk(server, self._guard, self._recorder, experiment.budget())
 
-    def run(self, device: str) -> Run:
+    def run(self) -> Run:
         """Run, and write what there is however the run ends."""
-        experiment = self._experiment
-        guard = experiment.guard()
-        server = experiment.server.make(device)
-        self._clients = [recipe.make(device) for recipe in experiment.clients]
-        self._desk = Desk(server, guard, self._recorder, experiment.budget())
         try:
-            (self._virtual if experiment.spec.clock.kind == "virtual" else self._wall)()
+            (self._virtual if self._experiment.spec.clock.kind == "virtual" else self._wall)()
         except BaseException as error:
             self._sink.add(self._recorder.drain())
-            self._closing.failed(error, self._desk.status(), guard.spent())
+            self._closing.failed(error, self._desk.status(), self._guard.spent())
             raise
         self._sink.add(self._recorder.drain())
-        return self._closing.done(parameters(server, self._clients), self._desk.status(), guard.spent())
+        models = parameters(self._server, self._clients)
+        return self._closing.done(models, self._desk.status(), self._guard.spent())
 
     def _tick(self) -> None:
         self._progress(self._desk.status())
@@ -125,10 +129,32 @@ class _Session:
         wall.evaluate([loop.evaluate() for loop in loops])
         for thread in threads:
             thread.start()
-        evaluated = 0
+        try:
+            self._watch(wall, loops, threads, clock)
+        finally:
+            # whatever ended the watch, no client goes on after it
+            wall.stop("the run broke off")
+            for loop in loops:
+                loop.stop()
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+        wall.close()
+        wall.evaluate([loop.evaluate() for loop in loops])
+        self._tick()
+
+    def _watch(
+        self,
+        wall: WallDesk,
+        loops: Sequence[ClientLoop],
+        threads: Sequence[threading.Thread],
+        clock: WallClock,
+    ) -> None:
+        spec, evaluated = self._experiment.spec, 0
         while any(thread.is_alive() for thread in threads):
             if self._stop.is_set():
-                wall.stop("stopped by the user")
+                wall.stop(USER)
             if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
                 wall.stop(f"the budget of {spec.budget.seconds:g} seconds is spent")
             if wall.status().stop_reason:
@@ -139,11 +165,7 @@ class _Session:
                 wall.evaluate([loop.evaluate() for loop in loops])
             self._tick()
             time.sleep(_LOOK)
-        if failures:
-            raise failures[0]
-        wall.close()
-        wall.evaluate([loop.evaluate() for loop in loops])
-        self._tick()
+        wall.stop(NOBODY_WAKES)
 
 
 def warm_up(experiment: Experiment, device: str) -> None:
@@ -161,7 +183,8 @@ def local_device(spec: Spec) -> str:
     """Return "cuda" if the scenario gives any party a GPU share and there is one, else "cpu"."""
     resources = spec.resources
     shares = (resources.client_gpus, resources.server_gpus)
-    wanted = any(share not in (0.0, 0) for share in shares)
+    each = [s for share in shares for s in (share if isinstance(share, tuple) else (share,))]
+    wanted = any(share == "auto" or float(share) > 0 for share in each)
     return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
 

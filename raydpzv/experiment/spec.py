@@ -11,7 +11,6 @@ from pydantic import Field
 
 from raydpzv.experiment.values import (
     Count,
-    Counts,
     Fraction,
     Momentum,
     NotNegative,
@@ -20,6 +19,8 @@ from raydpzv.experiment.values import (
     PerClientShare,
     Positive,
     Section,
+    Width,
+    Widths,
 )
 
 
@@ -68,11 +69,11 @@ class Model(Section):
 
     bottom: Literal["mlp", "cnn"] = "mlp"
     """Bottom model."""
-    hidden: Counts = (32,)
+    hidden: Widths = (32,)
     """Hidden widths of the mlp, or channels of the cnn's convolutions."""
-    embedding: Count = 2
+    embedding: Width = 2
     """Width E of a client's embedding."""
-    head_hidden: Count = 32
+    head_hidden: Width = 32
     """Hidden width of the head's two linear layers."""
 
 

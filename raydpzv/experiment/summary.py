@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from raydpzv.experiment.build import Experiment
-from raydpzv.experiment.folder import versions
+from raydpzv.experiment.environment import versions
 from raydpzv.experiment.guard import settled
 from raydpzv.privacy.adversaries import claims, verdict
 from raydpzv.records import folds
@@ -16,6 +16,10 @@ from raydpzv.records.store import Rows, digest
 from raydpzv.sim.desk import Spent
 
 NO_NOISE = "NOT PRIVATE: no noise is added to what the server sends."
+
+NO_ACCOUNT = (
+    "NOT PRIVATE: the account of the releases was lost with the server, and no number of updates was planned."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +38,9 @@ def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending)
     spec, setting = experiment.spec, experiment.setting
     last = rows["evaluation"].slice(max(0, rows["evaluation"].num_rows - 1)).to_pylist()
     message, service = rows["message"], rows["service"]
-    final = settled(setting, ending.spent) if setting else None
-    private, why = verdict(final) if final else (False, NO_NOISE)
+    planned = spec.budget.updates is not None
+    final = settled(setting, ending.spent, planned=planned) if setting else None
+    private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     return {
         "scenario": scenario,
         "title": spec.title,

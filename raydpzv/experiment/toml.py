@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,7 +95,7 @@ def _literal(text: str) -> Any:
     """Read a TOML value; anything that is none is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text.strip()
 
 
@@ -113,7 +114,7 @@ def _one_line(error: ValidationError, where: str) -> str:
         return f"method.name: wanted one of {', '.join(METHODS)}, got {given!r} in {where}. {hint}".rstrip()
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
-    return f"{name}: {wanted}, got {first['input']!r} in {where}"
+    return f"{name}: {wanted}, got {textwrap.shorten(repr(first['input']), 80)} in {where}"
 
 
 def _settings_at(path: Sequence[int | str]) -> list[str]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+LEAST, MOST = 1e-9, 1e12
+"""Bounds of every positive number: wide enough for any use, narrow enough that squares neither vanish nor overflow."""
+Positive = Annotated[float, Field(gt=0, ge=LEAST, le=MOST, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=10**15)]
+Width = Annotated[int, Field(ge=1, le=10**6)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
-Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+Widths = Annotated[tuple[Width, ...], Field(strict=False)]
 
 
 class Section(BaseModel):
@@ -22,19 +24,19 @@ class Section(BaseModel):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def _positive(value: Any) -> Any:
-    return _checked(value, "above 0", lambda v: v > 0)
+    return _checked(value, f"above 0 ({LEAST:g} to {MOST:g})", lambda v: LEAST <= v <= MOST)
 
 
 def _not_negative(value: Any) -> Any:
-    return _checked(value, "0 or above", lambda v: v >= 0)
+    return _checked(value, f"0 or above (up to {MOST:g})", lambda v: 0 <= v <= MOST)
 
 
 def _share(value: Any) -> Any:
-    return value if value == "auto" else _checked(value, '0 or above, or "auto"', lambda v: v >= 0)
+    return value if value == "auto" else _checked(value, '0 or above, or "auto"', lambda v: 0 <= v <= MOST)
 
 
 def _checked(value: Any, wanted: str, holds: Any) -> Any:

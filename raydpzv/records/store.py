@@ -19,8 +19,12 @@ Rows = dict[str, pa.Table]
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees either the old content or the new, never a part of it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_bytes(data)
-    os.replace(scratch, path)
+    try:
+        scratch.write_bytes(data)
+        os.replace(scratch, path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:
@@ -31,7 +35,7 @@ def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") ->
             continue
         folder = run / where / name
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"part-{len(list(folder.glob('part-*.parquet'))):05d}.parquet"
+        path = folder / f"part-{_next_number(folder):05d}.parquet"
         scratch = path.with_name(f".{path.name}")
         pq.write_table(table, scratch)
         os.replace(scratch, path)
@@ -42,9 +46,30 @@ def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
     parts = sorted((run / where / name).glob("part-*.parquet"))
-    if not parts:
-        return SCHEMAS[name].empty_table()
-    return pa.concat_tables([pq.read_table(p, schema=SCHEMAS[name]) for p in parts]).combine_chunks()
+    if [_number(part) for part in parts] != list(range(len(parts))):
+        raise DataError(
+            f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
+        )
+    return pa.concat_tables([SCHEMAS[name].empty_table(), *(_read(p, name) for p in parts)]).combine_chunks()
+
+
+def _number(part: Path) -> int:
+    return int(part.stem.removeprefix("part-"))
+
+
+def _next_number(folder: Path) -> int:
+    return max((_number(part) for part in folder.glob("part-*.parquet")), default=-1) + 1
+
+
+def _read(part: Path, name: str) -> pa.Table:
+    try:
+        table = pq.read_table(part)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:150]
+        raise DataError(f"{part}: cannot be read ({reason}); the run's record is damaged") from None
+    if table.schema != SCHEMAS[name]:
+        raise DataError(f"{part}: is not a part of {name} rows (other columns); the run's record is damaged")
+    return table
 
 
 def read_all(run: Path, where: str = "rows") -> Rows:

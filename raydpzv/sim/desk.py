@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -130,16 +130,25 @@ class Desk:
             self._count(bytes_down=order.body.wire_bytes)
         return orders
 
-    def serve(self, upload: Upload, how: Activation, arrived: float, delay: float = 0.0) -> Sequence[Order]:
+    def stop_at_time(self) -> None:
+        """End the run because its time is over."""
+        limit = self.budget.seconds
+        if limit is not None and self.stop_reason is None:
+            self._status["time"] = limit
+            self.stop(f"the budget of {limit:g} seconds is spent")
+
+    def serve(
+        self, upload: Upload, how: Activation, arrived: float, now: Callable[[], float]
+    ) -> Sequence[Order]:
         """Serve one upload and return the orders it leads to; () also when the privacy budget refuses it.
 
-        arrived: when it reached the server; delay: simulated service time in seconds, after which it is served.
+        arrived: when it reached the server; now: asked for the time when the service is done.
         """
         if refusal := self.guard.refuses(upload):
             self.stop(refusal)
             return ()
         orders = self.server.receive(upload)
-        served = arrived + delay
+        served = now()
         self._count(updates=1, bytes_up=upload.body.wire_bytes, late=int(how.late))
         self._status["time"] = served
         round = self.updates
@@ -147,7 +156,7 @@ class Desk:
         for order in orders:
             self._count(bytes_down=order.body.wire_bytes)
             self._record_order(upload, order, round)
-        self._check_budget(served)
+        self._check_budget()
         return orders
 
     def sent(self, order: Order, at: float, arrives: float) -> None:
@@ -190,14 +199,12 @@ class Desk:
         for name, amount in amounts.items():
             self._status[name] = self._status.get(name, 0) + amount
 
-    def _check_budget(self, now: float) -> None:
+    def _check_budget(self) -> None:
         limit, used = self.budget, self._status
         if limit.updates is not None and used["updates"] >= limit.updates:
             self.stop(f"{limit.updates} updates done")
         elif limit.bytes is not None and used["bytes_up"] + used["bytes_down"] >= limit.bytes:
             self.stop(f"the budget of {limit.bytes} bytes is spent")
-        elif limit.seconds is not None and now >= limit.seconds:
-            self.stop(f"the budget of {limit.seconds:g} seconds is spent")
 
     def _record_service(
         self, upload: Upload, how: Activation, arrived: float, served: float, orders: Sequence[Order]

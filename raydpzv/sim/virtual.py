@@ -22,6 +22,8 @@ from raydpzv.sim.host import Host
 from raydpzv.wire.messages import Evaluate, TestEmbeddings
 from raydpzv.wire.network import Network
 
+NOBODY_WAKES = "no client wakes any more: the arrivals have ended"
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -92,8 +94,14 @@ class VirtualRun:
         if self._stop.is_set():
             self._desk.stop("stopped by the user")
         if not self._agenda:
-            self._desk.stop("no client wakes any more: the arrivals have ended")
+            self._desk.stop(NOBODY_WAKES)
+        elif self._past_the_budget(self._agenda.next_time()):
+            self._desk.stop_at_time()
         return self._desk.stop_reason is None
+
+    def _past_the_budget(self, time: float) -> bool:
+        limit = self._desk.budget.seconds
+        return limit is not None and time > limit
 
     def _send(self, order: Order, at: float) -> None:
         arrives = at + self._timing.network.downlink(order.client, order.body.wire_bytes)
@@ -127,8 +135,11 @@ class VirtualRun:
             )
         begins = max(now, self._busy_until)
         delay = self._timing.service.of(0, self._desk.updates)
+        if self._past_the_budget(begins + delay):
+            self._desk.stop_at_time()
+            return
         self._busy_until = begins + delay
-        orders = self._desk.serve(upload, event.how, now, self._busy_until - now)
+        orders = self._desk.serve(upload, event.how, now, lambda: self._busy_until)
         for order in orders:
             self._send(order, self._busy_until)
         if self._desk.stop_reason is None and self._desk.updates % self._every == 0:

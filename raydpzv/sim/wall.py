@@ -53,6 +53,7 @@ class WallDesk:
     def __init__(self, desk: Desk, clock: Clock, service: Callable[[int], float], clients: int) -> None:
         self._desk, self._clock, self._service = desk, clock, service
         self._changed = threading.Condition()
+        self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
         self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
         self._stopping = threading.Event()
         for order in desk.open(clock.now()):
@@ -65,17 +66,18 @@ class WallDesk:
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         """Serve one upload."""
-        with self._changed:
-            arrived = self._clock.now()
-            self._desk.applied(upload.client, applied)
-            if self._over():
-                return Answer(None, True)
-            self._stopping.wait(self._service(self._desk.updates))
-            orders = self._desk.serve(upload, how, arrived)
-            for order in orders:
-                self._put(order)
-            self._changed.notify_all()
-            return self._answer(upload.client)
+        arrived = self._clock.now()
+        with self._serving:
+            pause(self._stopping, self._service(self._desk.updates))
+            with self._changed:
+                self._desk.applied(upload.client, applied)
+                if self._over():
+                    return Answer(None, True)
+                orders = self._desk.serve(upload, how, arrived, self._clock.now)
+                for order in orders:
+                    self._put(order)
+                self._changed.notify_all()
+                return self._answer(upload.client)
 
     def wait(self, client: int, seconds: float) -> Answer:
         """Wait for an order for this client, or for the run's end."""
@@ -130,15 +132,23 @@ class ClientLoop:
 
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
     round trip is served at its end and counted as late. Simulated compute and network delays are real sleeps here.
-    patience: seconds to wait for an order before the run counts as stalled.
+    patience: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
+    whoever else uses the role.
     """
 
     def __init__(
-        self, client: int, role: Client, port: Port, timing: Timing, clock: Clock, patience: float = 300.0
+        self,
+        client: int,
+        role: Client,
+        port: Port,
+        timing: Timing,
+        clock: Clock,
+        patience: float = 300.0,
+        lock: threading.Lock | None = None,
     ) -> None:
         self._client, self._role, self._port = client, role, port
         self._timing, self._clock, self._patience = timing, clock, patience
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -146,7 +156,8 @@ class ClientLoop:
         epochs = self._timing.arrivals.epochs(self._client)
         answer, works, applied = self._port.first(self._client), 0, 0.0
         self._pause(-self._clock.now())
-        while not self._stopping.is_set():
+        while True:
+            # an answer is applied even when the run is stopping: its release is on record
             answer = answer if answer.order or answer.over else self._await_order()
             if answer.order is None:
                 break
@@ -154,7 +165,7 @@ class ClientLoop:
             with self._lock:
                 self._role.apply(answer.order)
             applied = self._clock.now()
-            if answer.over:
+            if answer.over or self._stopping.is_set():
                 break
             due = applied if answer.order.at_once else next(epochs, None)
             if due is None:
@@ -183,8 +194,7 @@ class ClientLoop:
             return self._role.evaluate()
 
     def _pause(self, seconds: float) -> None:
-        if seconds > 0:
-            self._stopping.wait(seconds)
+        pause(self._stopping, seconds)
 
     def _await_order(self) -> Answer:
         waited = 0.0
@@ -199,3 +209,9 @@ class ClientLoop:
             f"client {self._client} got no order within {self._patience:g} s of its upload: another client stopped "
             "or is slower than that; raise resources.timeout"
         )
+
+
+def pause(stopping: threading.Event, seconds: float) -> None:
+    """Wait until the time is over or `stopping` is set; any length (one wait takes at most threading.TIMEOUT_MAX)."""
+    while seconds > 0 and not stopping.wait(min(seconds, 1e6)):
+        seconds -= 1e6

@@ -177,7 +177,7 @@ def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_
     )
     assert first.summary["status"] == "stopped"
     assert 20 < first.summary["updates"] < 1500
-    experiment, folder = resuming(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
     second = scenarios.run_prepared(experiment, folder, runner="ray")
     assert second.summary["digest"] == whole["digest"]
 

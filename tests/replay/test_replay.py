@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import scenarios
-from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.folder import NEXT, OLD, RunFolder
 from raydpzv.experiment.replay import replay, resuming
 from raydpzv.records.store import digest, read_rows
@@ -113,10 +114,10 @@ def test_a_stopped_run_continues_to_the_bits_of_an_uninterrupted_one(small, tmp_
     first = scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop).summary
     assert (first["status"], first["updates"]) == ("stopped", 35)
     stop, progress = stop_after(70)
-    experiment, folder = resuming(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
     second = scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop).summary
     assert second["updates"] == 70
-    experiment, folder = resuming(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
     third = scenarios.run_prepared(experiment, folder, runner="local").summary
     assert third["status"] == "done"
     assert third["digest"] == whole["digest"]
@@ -131,7 +132,7 @@ def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
     stop, progress = stop_after(40)
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
     before = read_rows(tmp_path / "run", "release").column("value").to_pylist()
-    experiment, folder = resuming(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
     scenarios.run_prepared(experiment, folder, runner="local")
     after = read_rows(tmp_path / "run", "release")
     assert after.column("value").to_pylist()[:40] == before
@@ -162,18 +163,161 @@ def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     process.wait(30)
     assert 0 < read_rows(folder, "release").num_rows < 1500
     assert not (folder / "summary.json").exists()
-    experiment, resumed = resuming(folder)
+    experiment, resumed, _ = resuming(folder)
     end = scenarios.run_prepared(experiment, resumed, runner="local").summary
     assert end["digest"] == whole["digest"]
     assert json.loads((folder / "summary.json").read_text())["digest"] == whole["digest"]
 
 
 def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_path):
-    run = scenarios.run(small(), tmp_path / "run").summary
+    stop, progress = stop_after(60)
+    run = scenarios.run(small(), tmp_path / "run", stop=stop, progress=progress).summary
     os.rename(tmp_path / "run" / "rows", tmp_path / "run" / NEXT)
     (tmp_path / "run" / OLD / "release").mkdir(parents=True)
-    assert digest(RunFolder.open(tmp_path / "run").rows()) == run["digest"]
+    with RunFolder.continued(tmp_path / "run") as folder:
+        assert digest(folder.rows()) == run["digest"]
     assert not (tmp_path / "run" / OLD).exists()
+
+
+def releases(folder):
+    rows = read_rows(folder, "release").to_pylist()
+    return {(r["client"], r["step"], r["perturbation"]): r["value"] for r in rows}
+
+
+def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
+    """System noise: a release that is lost would be drawn a second time, with another value."""
+    spec = small("privacy.noise=system")
+    stop, progress = stop_after(80)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    before = releases(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
+    stop, progress = stop_after(30)
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop)
+    assert releases(tmp_path / "run") == before
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 80
+    experiment, folder, _ = resuming(tmp_path / "run")
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = releases(tmp_path / "run")
+    assert len(after) == 120
+    assert {address: after[address] for address in before} == before
+
+
+def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
+    spec = small("privacy.noise=system", "record.flush=0.001")
+    stop, progress = stop_after(50)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    first = releases(tmp_path / "run")
+
+    class Killed(BaseException):
+        pass
+
+    def die(status):
+        if status.updates == 90:
+            raise Killed
+
+    experiment, folder, _ = resuming(tmp_path / "run")
+    with pytest.raises(Killed), unclosed():
+        scenarios.run_prepared(experiment, folder, runner="local", progress=die)
+    assert (tmp_path / "run" / NEXT).exists()
+    experiment, folder, _ = resuming(tmp_path / "run")
+    longer = releases(tmp_path / "run")
+    assert len(longer) >= 89
+    assert {address: longer[address] for address in first} == first
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = releases(tmp_path / "run")
+    assert {address: after[address] for address in longer} == longer
+
+
+@contextmanager
+def unclosed():
+    """A process that is killed settles nothing and writes no summary."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("raydpzv.experiment.closing.Closing.failed", lambda *_: None)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("updates = 120", "updates = 20000"), "scenario.toml changed"),
+        (("lr = 0.003", "lr = 0.004"), "scenario.toml changed"),
+        (("test_fraction = 0.2", "test_fraction = 0.3"), "scenario.toml changed"),
+    ],
+)
+def test_a_changed_scenario_is_neither_continued_nor_replayed(small, tmp_path, edit, said):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    path = tmp_path / "run" / "scenario.toml"
+    changed = path.read_text().replace(*edit)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    for again in (resuming, replay):
+        with pytest.raises(InputError, match=said):
+            again(tmp_path / "run")
+
+
+def test_changed_data_are_found_out(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(80)))
+    overrides = ["data.source=csv", f"data.file={table}", "data.target=label", "split.how=columns"]
+    spec = scenarios.load("frozen", [*overrides, "split.clients=2", "method.batch=8", "budget.updates=20"])
+    scenarios.run(spec, tmp_path / "run")
+    table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
+    with pytest.raises(InputError, match="the data changed"):
+        replay(tmp_path / "run")
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(small, tmp_path):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    _, folder, _ = resuming(tmp_path / "run")
+    with folder, pytest.raises(InputError, match="another process is writing this run"):
+        resuming(tmp_path / "run")
+    resuming(tmp_path / "run")[1].__exit__()
+
+
+def test_missing_and_damaged_parts_are_named(small, tmp_path):
+    spec = small("record.flush=0.001")
+    stop, progress = stop_after(40)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    folder = tmp_path / "run" / "rows" / "release"
+    parts = sorted(folder.glob("part-*.parquet"))
+    assert len(parts) > 3
+    content = parts[1].read_bytes()
+    parts[1].write_bytes(content[: len(content) // 2])
+    for again in (resuming, replay):
+        with pytest.raises(DataError, match=r"part-00001\.parquet: cannot be read"):
+            again(tmp_path / "run")
+    pq.write_table(read_rows(tmp_path / "run", "evaluation"), parts[1])
+    with pytest.raises(DataError, match="is not a part of release rows"):
+        replay(tmp_path / "run")
+    parts[1].unlink()
+    for again in (resuming, replay):
+        with pytest.raises(DataError, match="a part is missing"):
+            again(tmp_path / "run")
+
+
+def test_a_gap_in_the_record_is_not_drawn_again(small, tmp_path):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(5), path)
+    with pytest.raises(DataError, match="the record lacks the release"):
+        resuming(tmp_path / "run")
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_damaged_summary_is_named(small, tmp_path, content):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    (tmp_path / "run" / "summary.json").write_text(content)
+    with pytest.raises(DataError, match=r"summary.json: is damaged"):
+        resuming(tmp_path / "run")
 
 
 def test_a_wall_run_cannot_be_resumed(small, tmp_path):

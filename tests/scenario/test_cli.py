@@ -70,7 +70,7 @@ def test_a_scenario_can_be_a_file(tmp_path):
         (["method.clipp=1"], "method.clipp: unknown setting"),
         (["method.lr=fast"], "method.lr: wanted a valid number, got 'fast'"),
         (["arrivals.rate=-1"], "arrivals.rate: wanted one number above 0"),
-        (["privacy.clip=0"], "privacy.clip: wanted greater than 0, got 0"),
+        (["privacy.clip=0"], "privacy.clip: wanted greater than or equal to 0.000000001, got 0"),
         (["split.clients=9"], "9 clients"),
         (["data.source=mnist", "data.folder=nowhere"], "train-images"),
         (['privacy={mode="paper", epsilon=1.0, clip=1.0}'], "privacy.delta: wanted with ε"),
@@ -245,3 +245,51 @@ def test_the_ray_runner_works_from_the_command_line_and_stops_cleanly(tmp_path):
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130, errors
     assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "{run}", "--out", "/dev/null"),
+        ("run", "frozen", "--out", "{tmp}/" + "y" * 300),
+        ("run", "frozen", "--address", "auto"),
+        ("run", "frozen", "--set", "seed=" + "[" * 5000),
+        ("run", "digits_dpzv", "--set", "model.embedding=10000000000000"),
+        ("privacy", "digits_dpzv", "--set", "privacy.clip=1e200"),
+        (
+            "run",
+            "digits_dpzv",
+            "--set",
+            "data.source=csv",
+            "--set",
+            "data.target=y",
+            "--set",
+            "data.file=" + "x" * 5000,
+        ),
+        ("replay", "{run}", "--out", "/dev/null"),
+    ],
+)
+def test_odd_input_ends_with_one_line_and_status_2(tmp_path, arguments):
+    call("run", "frozen", *QUICK, "--out", tmp_path / "run")
+    complaint(call(*(a.format(run=tmp_path / "run", tmp=tmp_path) for a in arguments)))
+    assert not os.path.isfile("/dev/null")
+
+
+def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("raydpzv.experiment.build.prepare", lambda spec: 1 // 0)
+    result = call("privacy", "digits_dpzv")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("raydpzv: internal error, ZeroDivisionError")
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_planned_updates_nothing_is_called_private():
+    overrides = [
+        "method.server=frozen",
+        "budget={seconds=60}",
+        'privacy={mode="paper", sigma=1.0, delta=1e-5, clip=1.0}',
+    ]
+    settings = [part for item in overrides for part in ("--set", item)]
+    found = json.loads(call("privacy", "digits_dpzv", *settings, "--json").stdout)
+    assert found["planned"] is False
+    assert "ONE update" in found["private"]

@@ -12,6 +12,7 @@ from raydpzv.experiment.toml import as_toml, load, override, parse
 from scenarios.find import names
 
 GOOD = {"budget": {"updates": 10}}
+EXTERNAL = {"epsilon": 1.0, "adversary": "external"}
 PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 
 
@@ -28,9 +29,9 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' in x.toml"),
         ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
         ({"method": {"momentum": 1.0}}, r"method.momentum: wanted less than 1, got 1.0"),
-        ({"arrivals": {"rate": -1}}, r"arrivals.rate: wanted one number above 0, or a list.*got -1"),
+        ({"arrivals": {"rate": -1}}, r"arrivals.rate: wanted one number above 0 .*, or a list.*got -1"),
         ({"arrivals": {"rate": [1, float("inf")]}}, r"arrivals.rate: wanted one number above 0"),
-        ({"privacy": {"clip": 0}}, r"privacy.clip: wanted greater than 0, got 0"),
+        ({"privacy": {"clip": 0}}, r"privacy.clip: wanted greater than or equal to 0.000000001, got 0"),
         (
             {"resources": {"server_gpus": -1}},
             r"resources.server_gpus: wanted greater than or equal to 0, got -1",
@@ -58,9 +59,16 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         ({"budget": {"epsilon": 1.0}}, r"budget.epsilon: has no meaning with privacy.mode"),
         (
-            {"privacy": PAPER, "budget": {"updates": 9, "epsilon": 1.0, "adversary": "external"}},
+            {"privacy": PAPER, "method": {"server": "frozen"}, "budget": {**GOOD["budget"], **EXTERNAL}},
             r'budget.adversary: "external" needs method.batches = "poisson"',
         ),
+        (
+            {"privacy": PAPER, "method": {"batches": "poisson"}, "budget": {**GOOD["budget"], **EXTERNAL}},
+            r'"external" sees the final head; only method.server = "frozen"',
+        ),
+        ({"method": {"lr": 1e-300}}, r"method.lr: wanted greater than or equal to 0.000000001, got 1e-300"),
+        ({"clock": {"service": 1e308}}, r"clock.service: wanted less than or equal to"),
+        ({"model": {"hidden": [10**12]}}, r"model.hidden.0: wanted less than or equal to 1000000"),
         ({"arrivals": {"kind": "trace"}, **GOOD}, r"arrivals.file: goes with"),
     ],
 )

@@ -1,0 +1,56 @@
+"""What a result depends on besides the scenario, and JSON as it is written here."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from raydpzv import __version__
+
+LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
+
+
+def environment(runner: str, device: str) -> dict[str, Any]:
+    """Return what a result depends on besides the scenario."""
+    return {
+        "raydpzv": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "runner": runner,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that are installed."""
+    found = {"raydpzv": __version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def as_json(value: Any) -> str:
+    """Return indented JSON. NaN becomes null and infinity the word, since JSON has neither."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if math.isnan(value) else value if math.isfinite(value) else "infinity"
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
