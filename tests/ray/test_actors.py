@@ -50,15 +50,9 @@ class Delayed:
 
 
 @dataclasses.dataclass(frozen=True)
-class DelayedRecipe:
-    recipe: ClientRecipe
-
-    @property
-    def client(self):
-        return self.recipe.client
-
+class DelayedRecipe(ClientRecipe):
     def make(self, device="cpu"):
-        return Delayed(self.recipe.make(device), self.client)
+        return Delayed(ClientRecipe.make(self, device), self.client)
 
 
 class Dying:
@@ -81,12 +75,9 @@ class Dying:
 
 
 @dataclasses.dataclass(frozen=True)
-class DyingRecipe:
-    recipe: ClientRecipe
-    client: int = 2
-
+class DyingRecipe(ClientRecipe):
     def make(self, device="cpu"):
-        return Dying(self.recipe.make(device))
+        return Dying(ClientRecipe.make(self, device))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,7 +96,7 @@ def test_the_digest_is_the_same_on_any_number_of_actors_with_delays_in_them(smal
         experiment = prepare(small(*MESSY, f"resources.client_actors={value}"))
         if delayed:
             experiment = dataclasses.replace(
-                experiment, clients=tuple(DelayedRecipe(r) for r in experiment.clients)
+                experiment, clients=tuple(DelayedRecipe(**vars(r)) for r in experiment.clients)
             )
         found = run_prepared(experiment).summary
         assert found["digest"] == local["digest"], client_actors
@@ -184,7 +175,7 @@ def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_
 
 def test_a_lost_actor_ends_the_run_with_one_line_and_a_readable_folder(small, tmp_path):
     experiment = prepare(small())
-    clients = tuple(DyingRecipe(r) if r.client == 2 else r for r in experiment.clients)
+    clients = tuple(DyingRecipe(**vars(r)) if r.client == 2 else r for r in experiment.clients)
     with pytest.raises(RunError, match="an actor was lost") as caught:
         run_prepared(dataclasses.replace(experiment, clients=clients), tmp_path / "run")
     assert "\n" not in str(caught.value)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import scenarios
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.build import prepare
 from raydpzv.experiment.page import settings_page
+from raydpzv.experiment.summary import NO_ACCOUNT, Ending, summarise
 from raydpzv.privacy.adversaries import claims
 from raydpzv.records import folds
 from raydpzv.records.schema import SCHEMAS
@@ -191,3 +193,56 @@ def test_a_failure_leaves_a_readable_folder(small, tmp_path, monkeypatch):
 
 def test_the_settings_page_is_up_to_date():
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page() + "\n"
+
+
+def test_without_an_account_and_a_plan_nothing_is_claimed(small):
+    """The server was lost: what it released beyond the rows at hand is unknown."""
+    sigma = 'privacy={mode="paper", sigma=1.0, delta=1e-3, clip=2.0}'
+    lost = Ending("failed", "an actor was lost", 1.0, 1.0, None)
+    unplanned = prepare(small("method.server=frozen", sigma, "budget={seconds=10}"))
+    found = summarise("x", unplanned, scenarios.run(small()).tables, lost)
+    assert found["epsilon"] == []
+    assert found["private"] == NO_ACCOUNT
+    planned = prepare(small("method.server=frozen", "privacy.noise=system"))
+    bound = summarise("x", planned, scenarios.run(small()).tables, lost)
+    assert bound["private"] is True
+    assert {c["epsilon"] for c in bound["epsilon"]} == {c.epsilon for c in claims(planned.setting)}
+
+
+def test_a_wall_run_that_breaks_off_leaves_no_client_running(small):
+    spec = small("clock.kind=wall", "arrivals.rate=50", "budget.updates=100000")
+    before = threading.active_count()
+
+    def fail(status):
+        if status.updates > 20:
+            raise ArithmeticError("planted")
+
+    with pytest.raises(ArithmeticError, match="planted"):
+        scenarios.run(spec, progress=fail)
+    assert threading.active_count() == before
+
+
+def test_a_wall_run_whose_trace_ends_says_so(small, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,time\n0,0.05\n1,0.1\n2,0.12\n3,0.13\n")
+    spec = small("clock.kind=wall", "arrivals.kind=trace", f"arrivals.file={trace}")
+    run = scenarios.run(spec)
+    assert run.summary["updates"] == 4
+    assert run.summary["stopped_by"] == "no client wakes any more: the arrivals have ended"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("client,time\n0.7,1\n", "client numbers are whole"),
+        ("client,time\n0,-1\n", "negative or not finite"),
+        ("client,time\n0,inf\n", "negative or not finite"),
+        ("client,time\n", "no rows|whole"),
+        ("client\n0\n", "columns client and time"),
+    ],
+)
+def test_odd_traces_are_refused(small, tmp_path, content, said):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(content)
+    with pytest.raises(DataError, match=said):
+        prepare(small("arrivals.kind=trace", f"arrivals.file={trace}"))

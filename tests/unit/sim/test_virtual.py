@@ -158,3 +158,13 @@ def test_the_delay_of_an_update_counts_the_rounds_between_read_and_apply():
     slow, fast = folds.delays(rows["service"], 2)
     assert slow.tolist() == [4]  # read at 6, applied at 16: the rounds served at 7, 8, 9 and 10
     assert fast.tolist() == [0, 0, 0, 0, 0]
+
+
+def test_nothing_happens_after_the_time_is_over():
+    slow = timing([1e-6], network=Network([0.0], up=[np.inf], down=[np.inf]))
+    rows, desk, *_ = run_toy(slow, Budget(seconds=10.0), clients=1)
+    assert (desk.updates, desk.status().time) == (0, 10.0)
+    assert rows["service"].num_rows == 0
+    late = timing([1.0], arrivals=constant([1.0]), service=3.0)
+    rows, desk, *_ = run_toy(late, Budget(seconds=6.0), clients=1)
+    assert [t["served"] for t in services(rows)] == [4.0]  # the second would have been served at 7
