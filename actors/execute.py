@@ -72,7 +72,7 @@ def run_prepared(
     with connected(address, verbose=verbose):
         import ray
 
-        placed, name = plan(spec, ray.cluster_resources()), scenario or spec.title
+        placed, name = plan(spec, ray.cluster_resources()), scenario or spec.name
         group = reserve(placed.bundles())
         try:
             with (

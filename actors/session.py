@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,8 +58,11 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
         assert address is not None
         _probe(address)
         options |= {"address": address}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # ray's own exits at once; ours stops the run cleanly
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise InputError(
             f"cannot reach Ray at {address or 'local'}: {' '.join(str(error).split())[:300]}"

@@ -32,7 +32,7 @@ RUNNERS: tuple[Runner, ...] = ("local", "ray")
 
 
 def run(
-    spec: Spec,
+    spec: Spec | str,
     out: str | Path | None = None,
     *,
     runner: Runner = "local",
@@ -44,6 +44,7 @@ def run(
 ) -> Run:
     """Run a scenario and return its summary, rows and models.
 
+    spec: a scenario, or the name of one.
     out: a run folder to write, which must not hold a run yet; None writes nothing. runner: "local" (this process)
     or "ray" (server and clients are actors; joins the surrounding cluster or starts a local one). progress is
     called with where the run stands; setting `stop` ends it cleanly. address, verbose: for Ray, see
@@ -55,7 +56,7 @@ def run(
             f'runner "{runner}" is unknown. {suggest(runner, RUNNERS)}Choose {", ".join(RUNNERS)}'
         )
     return run_prepared(
-        prepare(spec),
+        prepare(load(spec) if isinstance(spec, str) else spec),
         folder,
         runner=runner,
         scenario=scenario,

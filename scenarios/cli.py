@@ -157,6 +157,8 @@ def replay(
             write_npz(out, models)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
         print(f"replayed {result.updates} updates; {checked} the recorded bits")
+        if out:
+            print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
         for name, values in models.items():
             print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
 

@@ -127,6 +127,8 @@ def show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         console.print(PrivacyBlock(summary["epsilon"]))
         console.print()
     console.print(verdict_line(summary["privacy_verdict"]))
+    for warning in summary["warnings"]:
+        console.print(Text(f"warning: {warning}", style="yellow"))
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
 
 
@@ -144,3 +146,11 @@ def show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *
         console.print(PrivacyBlock(table))
         console.print()
     console.print(verdict_line(why))
+    if table and facts["delta"] * facts["rows"] > 1:
+        console.print(
+            Text(
+                f"warning: δ={facts['delta']:g} is above 1/D (D·δ = {facts['delta'] * facts['rows']:.3g}): such an ε "
+                "permits revealing whole records",
+                style="yellow",
+            )
+        )

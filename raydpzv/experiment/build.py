@@ -23,6 +23,7 @@ from raydpzv.experiment.spec import Dpzv, Spec
 from raydpzv.experiment.toml import as_toml
 from raydpzv.experiment.values import per_client
 from raydpzv.keys import Key
+from raydpzv.privacy.adversaries import spending
 from raydpzv.privacy.calibrate import paper_sigma
 from raydpzv.privacy.setting import Setting
 from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson, Trace
@@ -93,7 +94,9 @@ def prepare(spec: Spec) -> Experiment:
         recipe.check()
     server = ServerRecipe(spec, split.train.y, split.test.y, split.train.classes, sigma)
     server.check()
-    return Experiment(spec, clients, server, parts, setting(spec, rows), timing(spec))
+    found = setting(spec, rows)
+    _check_first_release(spec, found)
+    return Experiment(spec, clients, server, parts, found, timing(spec))
 
 
 def setting(spec: Spec, rows: int) -> Setting | None:
@@ -117,6 +120,19 @@ def setting(spec: Spec, rows: int) -> Setting | None:
         clients=spec.split.clients,
         perturbations=method.perturbations,
     )
+
+
+def _check_first_release(spec: Spec, found: Setting | None) -> None:
+    """Refuse an ε budget that not even one update fits into."""
+    limit = spec.budget.epsilon
+    if limit is None or found is None:
+        return
+    batch = np.arange(found.batch)
+    if spending(found).would_exceed(batch, limit, spec.budget.adversary, found.perturbations):
+        raise SpecError(
+            f"budget.epsilon: one update alone exceeds ε={limit:g} against {spec.budget.adversary} "
+            f"(δ={found.delta:g}, replace one record); raise it, add noise, or ask: raydpzv privacy"
+        )
 
 
 def timing(spec: Spec) -> Timing:

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ USER = "stopped by the user"
 class Run:
     """A finished run: its summary, its rows as Arrow tables, its final parameters by party, its folder."""
 
-    summary: dict[str, Any]
-    tables: Rows
-    models: Mapping[str, np.ndarray]
+    summary: dict[str, Any] = field(repr=False)
+    tables: Rows = field(repr=False)
+    models: Mapping[str, np.ndarray] = field(repr=False)
     path: Path | None
 
     def rows(self, name: str) -> pa.Table:

@@ -7,7 +7,7 @@ the releases are on record. Giving recorded releases out again costs no privacy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,20 +49,29 @@ def replay(path: Path, at: int | None = None) -> Replayed:
     """
     folder = RunFolder.open(path)
     rows = folder.rows()
-    recorded = rows["service"].num_rows
+    recorded = _unbroken(rows["service"].column("round").to_pylist())
     updates = recorded if at is None else at
     if not 0 < updates <= recorded:
-        raise InputError(f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}")
-    rounds = rows["service"].column("round").to_pylist()
-    if sorted(rounds) != list(range(1, recorded + 1)):
-        raise DataError(f"{path}: the record of services has gaps; rows are missing")
+        raise InputError(
+            f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}"
+            if recorded
+            else f"{path}: no update is on record; there is nothing to replay"
+        )
     experiment = prepare(folder.spec())
     check_same(experiment, folder)
     experiment = experiment.with_record(_releases(rows), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
     models = _serve_again(experiment, rows, updates, recorder)
     _compare_losses(rows, recorder.drain(), updates)
-    return Replayed(models, updates, updates == recorded and _same_models(rows, models))
+    return Replayed(models, updates, _same_models(rows, models, updates))
+
+
+def _unbroken(rounds: Sequence[int]) -> int:
+    """Return up to which round the record is whole: a kill loses the services whose answers were on their way."""
+    known, last = set(rounds), 0
+    while last + 1 in known:
+        last += 1
+    return last
 
 
 def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
@@ -167,8 +176,8 @@ def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
             )
 
 
-def _same_models(rows: Rows, models: Mapping[str, np.ndarray]) -> bool:
-    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist()}
+def _same_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
+    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
     if not recorded:
         return False
     for party, values in models.items():

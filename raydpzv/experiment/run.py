@@ -55,7 +55,7 @@ def run_prepared(
     stop: threading.Event | None = None,
 ) -> Run:
     """Run an experiment whose data is loaded already; `out` may be the folder of a run that continues."""
-    device, name = local_device(experiment.spec), scenario or experiment.spec.title
+    device, name = local_device(experiment.spec), scenario or experiment.spec.name
     with one_thread():
         server = experiment.server.make(device)
         clients = [recipe.make(device) for recipe in experiment.clients]

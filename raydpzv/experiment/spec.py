@@ -51,6 +51,9 @@ class Data(Section):
     """Classes of the synthetic data set."""
 
 
+Columns = Annotated[tuple[int, ...], Field(strict=False)]
+
+
 class Split(Section):
     """Which features each client holds."""
 
@@ -60,7 +63,7 @@ class Split(Section):
     """Number of clients."""
     grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
     """Patches down and across; must multiply to the number of clients."""
-    columns: Annotated[tuple[tuple[int, ...], ...] | None, Field(strict=False)] = None
+    columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
     """Explicit column numbers, one list per client."""
 
 
@@ -83,7 +86,7 @@ class _Batches(Section):
     batches: Literal["shuffle", "uniform", "poisson"] = "shuffle"
     """Permuted epochs, without replacement within a batch, or one coin per row with probability B/D."""
     server_lr: Positive = 0.02
-    """Step size of the head."""
+    """Step size of the head; its own two-point step (server = "zo") wants a tenth of this."""
     server_momentum: Momentum = 0.9
     """Momentum of the head."""
 
@@ -204,7 +207,7 @@ class Budget(Section):
     """What ends the run; whichever comes first."""
 
     updates: Count | None = None
-    """Uploads served; the paper's calibration needs it."""
+    """Uploads served. The paper's calibration divides ε among them: more updates mean more noise in each."""
     seconds: Positive | None = None
     """Seconds of the run's clock."""
     bytes: Count | None = None
@@ -234,6 +237,8 @@ class Record(Section):
 class Spec(Section):
     """A whole scenario."""
 
+    name: str = ""
+    """Name of the scenario; left out: the file's."""
     title: str = ""
     """One line for `raydpzv list`."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

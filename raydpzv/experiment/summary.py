@@ -10,12 +10,13 @@ from typing import Any
 from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.environment import versions
 from raydpzv.experiment.guard import settled
+from raydpzv.experiment.warn import warnings
 from raydpzv.privacy.adversaries import claims, verdict
 from raydpzv.records import folds
 from raydpzv.records.store import Rows, digest
 from raydpzv.sim.desk import Spent
 
-NO_NOISE = "NOT PRIVATE: no noise is added to what the server sends."
+NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 
 NO_ACCOUNT = (
     "NOT PRIVATE: the account of the releases was lost with the server, and no number of updates was planned."
@@ -57,11 +58,12 @@ def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending)
         "bytes_down": folds.bytes_down(message),
         "seconds": ending.seconds,
         "simulated_seconds": ending.simulated_seconds,
-        "throughput": service.num_rows / ending.seconds if ending.seconds else math.nan,
+        "throughput": folds.throughput(service),
         "staleness": folds.staleness_summary(rows["staleness"], service, spec.split.clients),
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
         "private": True if private else why,
         "privacy_verdict": why,
+        "warnings": warnings(experiment, rows, private=private),
         "digest": digest(rows),
         "model_digest": model_digest(rows),
         "versions": versions(),

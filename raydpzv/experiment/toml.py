@@ -28,7 +28,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path.name}: not a TOML file: {error}") from None
-    return parse(_override(tree, overrides), path.name)
+    where = f"{path.name} with --set" if overrides else path.name
+    return parse({"name": path.stem, **_override(tree, overrides)}, where)
 
 
 def override(spec: Spec, overrides: Sequence[str]) -> Spec:
@@ -82,6 +83,8 @@ def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             tree["method"] = _kept_for(text.strip('"'), tree["method"])
         table = tree.setdefault(parts[0], {}) if len(parts) == 2 else table
         table[parts[-1]] = _literal(text)
+        if parts == ["privacy", "mode"] and table["mode"] == "none":
+            tree["privacy"] = {k: v for k, v in table.items() if k not in ("epsilon", "delta", "sigma")}
     return tree
 
 

@@ -142,11 +142,12 @@ def staleness_summary(staleness_table: pa.Table, service: pa.Table, clients: int
     """Return the `staleness` block of summary.json; a number that does not exist is None."""
     ages = staleness(staleness_table, clients)
     lags, late = delays(service, clients), late_share(service, clients)
-    aged = sum(a.rows - a.missing for a in ages)
+    aged, used = sum(a.rows - a.missing for a in ages), sum(a.rows for a in ages)
     total = sum(a.mean * (a.rows - a.missing) for a in ages if a.rows > a.missing)
     return {
         "mean": total / aged if aged else None,
         "max": max((a.max for a in ages), default=0) if aged else None,
+        "missing_share": 1 - aged / used if used else None,
         "clients": [
             {
                 "client": a.client,
@@ -194,7 +195,8 @@ def best_accuracy(evaluation: pa.Table, part: str = "test") -> float:
 
 
 def loss_series(service: pa.Table) -> tuple[IntArray, FloatArray]:
-    """Return (round, training loss) of the uploads whose loss was computed."""
+    """Return (round, training loss) of the uploads whose loss was computed, in the order of rounds."""
+    service = service.sort_by("round")
     loss = _column(service, "loss")
     kept = ~np.isnan(loss)
     return _column(service, "round")[kept], loss[kept]

@@ -101,6 +101,7 @@ def _for_page(folder: RunFolder) -> dict[str, Any]:
     return {
         "label": folder.view.label,
         "verdict": tables.verdict(summary),
+        "warnings": summary.get("warnings", []),
         "summary": tables.summary_rows(summary),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "staleness": tables.staleness_rows(summary),
@@ -150,6 +151,10 @@ def _read(run: Path, name: str) -> str:
     try:
         return (run / name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
+        if (run / "scenario.toml").is_file() and name == "summary.json":
+            raise DataError(
+                f"{run}: this run was killed before it could write its summary; continue it first: raydpzv resume {run}"
+            ) from None
         raise DataError(
             f"{run} is not a run folder: no readable {name}; give a folder that `raydpzv run` wrote"
         ) from None

@@ -320,6 +320,16 @@ def test_a_damaged_summary_is_named(small, tmp_path, content):
         resuming(tmp_path / "run")
 
 
+def test_the_whole_part_of_a_record_with_services_missing_at_its_end_is_replayed(small, tmp_path):
+    """As a killed wall-clock run leaves it: what was served but not yet applied has no row."""
+    spec = small("clock.kind=wall", "arrivals.rate=80")
+    scenarios.run(spec, tmp_path / "run")
+    path = tmp_path / "run" / "rows" / "service" / "part-00000.parquet"
+    table = pq.read_table(path).sort_by("round")
+    pq.write_table(table.take([*range(100), *range(103, 120)]), path)
+    assert replay(tmp_path / "run").updates == 100
+
+
 def test_a_wall_run_cannot_be_resumed(small, tmp_path):
     stop, progress = stop_after(10)
     spec = small("clock.kind=wall", "arrivals.rate=50")

@@ -128,10 +128,19 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget(small, adve
         assert max(run.rows("release").column("epsilon_client").to_pylist()) == pytest.approx(spent[0])
 
 
-def test_a_budget_that_allows_nothing_releases_nothing(small):
-    run = scenarios.run(small("privacy.noise=system", "budget.epsilon=1.0"))
-    assert run.summary["updates"] == 0
-    assert run.rows("release").num_rows == 0
+def test_a_budget_into_which_no_update_fits_is_refused(small):
+    with pytest.raises(SpecError, match="one update alone exceeds ε=1 against client"):
+        prepare(small("privacy.noise=system", "budget.epsilon=1.0"))
+
+
+def test_what_went_wrong_is_said(small):
+    calm = scenarios.run(small("privacy.delta=1e-5", "privacy.noise=seeded")).summary
+    assert calm["warnings"] == []
+    wild = scenarios.run(small("method.server_lr=50.0", "method.lr=50.0")).summary["warnings"]
+    assert any(w.startswith("DIVERGED") for w in wild)
+    assert any("δ=0.001 is above 1/D (D·δ = 1.44)" in w for w in wild)
+    slow = scenarios.run(small("clock.compute=5.0")).summary["warnings"]
+    assert any("epochs fell into running round trips (client 0" in w for w in slow)
 
 
 def test_claims_before_and_after_agree_where_the_plan_was_exact(small):

@@ -98,6 +98,20 @@ def test_overrides_reach_their_setting_and_keep_the_rest():
     assert changed.method == spec.method
 
 
+def test_noise_is_switched_off_and_columns_are_given_by_override():
+    free = scenarios.load("digits_dpzv", ["privacy.mode=none"])
+    assert (free.privacy.mode, free.privacy.epsilon, free.privacy.clip) == ("none", None, 2.0)
+    frozen = scenarios.load("digits_dpzv", ["privacy.mode=none", "method.name=frozen"])
+    assert isinstance(frozen.method, Frozen)
+    chosen = scenarios.load("breast_cancer_dpzv", ["split.columns=[[0, 5], [7, 8, 9], [1]]"])
+    assert chosen.split.columns == ((0, 5), (7, 8, 9), (1,))
+    assert [part.shape for part in prepare(chosen).parts] == [(2,), (3,), (1,)]
+
+
+def test_a_scenario_is_named_after_its_file():
+    assert scenarios.load("stragglers").name == "stragglers"
+
+
 def test_another_method_keeps_what_both_have():
     spec = scenarios.load("digits_dpzv", ["method.name=frozen", 'privacy={mode="none"}'])
     assert isinstance(spec.method, Frozen)

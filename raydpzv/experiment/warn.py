@@ -1,0 +1,55 @@
+"""What a person should know before trusting a run's numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from raydpzv.experiment.build import Experiment
+from raydpzv.records import folds
+from raydpzv.records.store import Rows
+
+LATE = 0.1
+"""Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
+
+
+def warnings(experiment: Experiment, rows: Rows, *, private: bool) -> list[str]:
+    """Return one sentence per finding; an empty list is good news."""
+    found = [*_divergence(rows), *_lateness(experiment, rows)]
+    setting = experiment.setting
+    if setting and setting.delta * setting.rows > 1:
+        found.append(
+            f"δ={setting.delta:g} is above 1/D (D·δ = {setting.delta * setting.rows:.3g}): such an ε permits "
+            "revealing whole records"
+        )
+    return found
+
+
+def _divergence(rows: Rows) -> list[str]:
+    evaluations = rows["evaluation"].to_pylist()
+    if not evaluations or rows["service"].num_rows == 0:
+        return ["no update was made"]
+    found, first, last = [], evaluations[0], evaluations[-1]
+    if not math.isfinite(last["loss"]) or last["loss"] > 3 * max(first["loss"], 1.0):
+        found.append(
+            f"DIVERGED: the test loss went from {first['loss']:.3g} to {last['loss']:.3g}; lower the step sizes"
+        )
+    if last["top_share"] == 1.0:
+        found.append(
+            f"every held-out row is predicted as one class: accuracy {last['accuracy']:.4g} is that class's share"
+        )
+    nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
+    if nonfinite:
+        found.append(f"{nonfinite:,} per-sample slopes were NaN or infinite and counted as 0")
+    return found
+
+
+def _lateness(experiment: Experiment, rows: Rows) -> list[str]:
+    shares = folds.late_share(rows["service"], experiment.spec.split.clients)
+    late = [f"client {m} {share:.0%}" for m, share in enumerate(shares) if share > LATE]
+    if not late:
+        return []
+    return [
+        f"epochs fell into running round trips ({', '.join(late)}): these clients could not keep their rates"
+    ]
