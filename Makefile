@@ -40,6 +40,7 @@ test: check
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/vfl_throughput.py
 
 clean:

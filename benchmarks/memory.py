@@ -40,8 +40,8 @@ from raydpzv.wire.messages import Slopes, Start
 
 TARGET = 1.15
 """DPZV without momentum: peak over parameter bytes."""
-NUMBA_SCRATCH = 2 * 4 * 256 * 4 + 10 * 2 * 8 + 1024 * 8
-"""Bytes that raydpzv.zo.kernel allocates in compiled code: normals and words, key schedule, lanes of the norm."""
+NUMBA_SCRATCH = 2 * 4 * 256 * 4 + 1024 * 8
+"""Bytes that raydpzv.zo.kernel allocates in compiled code: normals and words, lanes of the norm."""
 _STEPS, _TIMEOUT = 3, 600.0
 
 

@@ -104,8 +104,8 @@ class Dpzv(_Batches):
     """Smoothing radius λ of the two-point estimate (f(w+λu) - f(w-λu)) / 2λ."""
     perturbations: Annotated[int, Field(ge=1, le=1024)] = 1
     """Directions per update, P; each is a release of its own."""
-    direction: Literal["sphere", "gaussian"] = "sphere"
-    """Law of the directions."""
+    direction: Literal["sphere", "gaussian", "rademacher"] = "sphere"
+    """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
     server: Literal["sgd", "zo", "frozen"] = "sgd"
     """How the head learns: backpropagation, its own two-point step, or not at all."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
 
 from raydpzv.zo import kernel
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.replay import replay
 
 
 class Descent:
@@ -26,13 +28,18 @@ class Descent:
     def step(self, terms: Sequence[tuple[Direction, float]]) -> None:
         """Apply the (direction, scalar) pairs of one update."""
         if self._velocity is None:
-            for direction, scalar in terms:
-                direction.add_to(self._x, -self._lr * scalar / len(terms))
+            _subtract(self._x, [(u, self._lr * scalar / len(terms)) for u, scalar in terms])
             return
         self._velocity.mul_(self._momentum)
-        for direction, scalar in terms:
-            direction.add_to(self._velocity, scalar / len(terms))
+        _subtract(self._velocity, [(u, -scalar / len(terms)) for u, scalar in terms])
         if self._x.device.type == "cpu":
             kernel.add_scaled(self._x.numpy(), self._velocity.numpy(), np.float32(-self._lr))
         else:
             self._x.add_(self._velocity, alpha=-self._lr)
+
+
+def _subtract(x: torch.Tensor, terms: Sequence[tuple[Direction, float]]) -> None:
+    """x <- x - Σ amount · u, term by term in order; the terms of one generator in one pass over x."""
+    for base, of_one in groupby(terms, key=lambda term: term[0].base):
+        run = list(of_one)
+        replay(x, [u.seed for u, _ in run], [amount * u.norm_factor for u, amount in run], law=base)

@@ -2,6 +2,7 @@
 
 gaussian   N(0, I_d)
 sphere     uniform on the sphere of radius √d, normalised over ALL parameters of the party (DPZV, Section IV-A)
+rademacher independent signs: the least variance of a two-point estimate, and many times faster to make
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from raydpzv.zo import kernel
+from raydpzv.zo import device, kernel
+from raydpzv.zo.replay import Base
 
-Law = Literal["gaussian", "sphere"]
-LAWS: tuple[Law, ...] = ("gaussian", "sphere")
-_COPY = 1 << 22
-"""Elements made at a time on the CPU for parameters that live on another device: 16 MiB."""
+Law = Literal["gaussian", "sphere", "rademacher"]
+LAWS: tuple[Law, ...] = ("gaussian", "sphere", "rademacher")
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,15 @@ class Direction:
     size: int
     law: Law = "gaussian"
 
+    @property
+    def base(self) -> Base:
+        """What the generator makes for this law, before `norm_factor`."""
+        return "rademacher" if self.law == "rademacher" else "gaussian"
+
     @cached_property
     def norm_factor(self) -> float:
-        """What the standard normals are multiplied by: 1, or √d / ‖z‖ on the sphere."""
-        if self.law == "gaussian":
+        """What the generator's elements are multiplied by: 1, or √d / ‖z‖ on the sphere."""
+        if self.law != "sphere":
             return 1.0
         return math.sqrt(self.size / kernel.squared_norm(np.uint64(self.seed), self.size))
 
@@ -48,19 +53,18 @@ class Direction:
         out = x if out is None else out
         coefficient = np.float32(amount * self.norm_factor)
         if x.device.type == "cpu":
-            kernel.add_direction(out.numpy(), x.numpy(), np.uint64(self.seed), coefficient, start)
+            self._add(out.numpy(), x.numpy(), coefficient, start)
             return
-        for first in range(0, x.numel(), _COPY):
-            last = min(first + _COPY, x.numel())
-            z = torch.from_numpy(self._normals(start + first, start + last)).to(x.device)
-            torch.add(x[first:last], z.mul_(float(coefficient)), out=out[first:last])
+        seeds, minus = np.array([self.seed], np.uint64), np.array([-coefficient], np.float32)
+        device.subtract(out, x, seeds, minus, start, self.base)
 
     def values(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return u[start:stop] as float32."""
         stop = self.size if stop is None else stop
-        return self._normals(start, stop) * np.float32(self.norm_factor)
-
-    def _normals(self, start: int, stop: int) -> np.ndarray:
         z = np.zeros(stop - start, np.float32)
-        kernel.add_direction(z, z, np.uint64(self.seed), np.float32(1), start)
-        return z
+        self._add(z, z, np.float32(1), start)
+        return z * np.float32(self.norm_factor)
+
+    def _add(self, out: np.ndarray, x: np.ndarray, coefficient: np.float32, start: int) -> None:
+        add = kernel.add_signs if self.base == "rademacher" else kernel.add_direction
+        add(out, x, np.uint64(self.seed), coefficient, start)

@@ -5,6 +5,10 @@ Box-Muller in float32. A tile is 1024 elements = 256 blocks: element e lies in t
 (e >> 8) & 3 of block tile·256 + (e & 255). So any slice can be generated alone, in any order, on any machine,
 and every word is a unit-stride vector.
 
+Signs (Rademacher directions) take every bit of the same words: a tile is 32768 elements = 256 blocks, element e lies
+in tile t = e >> 15, row k = (e >> 8) & 127, and is -1 where bit k & 31 of word k >> 5 of block t·256 + (e & 255) is
+set, else 1.
+
 The arithmetic is part of the definition: float32, no fused multiply-add, correctly rounded square root, Estrin
 polynomials. |z| <= 6.76. The fast kernel (`raydpzv.zo.kernel`) is tested to give the same bits.
 """
@@ -15,6 +19,7 @@ import numpy as np
 
 TILE = 1024
 BLOCKS = TILE // 4
+SIGN_TILE = 128 * BLOCKS
 MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
@@ -52,6 +57,16 @@ def normals(seed: int, start: int, stop: int) -> np.ndarray:
     pairs = [*_box_muller(words[0], words[1]), *_box_muller(words[2], words[3])]
     tiles = np.stack([z.reshape(-1, BLOCKS) for z in pairs], axis=1).reshape(-1)
     return tiles[start - first * TILE : stop - first * TILE]
+
+
+def signs(seed: int, start: int, stop: int) -> np.ndarray:
+    """Return elements [start, stop) of the Rademacher direction of a 64-bit seed, float32, each 1 or -1."""
+    first, last = start // SIGN_TILE, -(-stop // SIGN_TILE)
+    words = philox(seed, np.arange(first * BLOCKS, last * BLOCKS, dtype=np.uint64))
+    word_t4i = np.stack(words, axis=-1).reshape(-1, BLOCKS, 4).transpose(0, 2, 1)
+    bit_t4ki = word_t4i[:, :, None, :] >> np.arange(32, dtype=np.uint32)[:, None] & np.uint32(1)
+    tiles = _f32(1) - _f32(2) * bit_t4ki.reshape(-1).astype(_f32)
+    return tiles[start - first * SIGN_TILE : stop - first * SIGN_TILE]
 
 
 def philox(seed: int, block: np.ndarray) -> list[np.ndarray]:

@@ -32,6 +32,12 @@ GOLDEN = [
         "0x1.3f5da6beb948ap+13",
     ),
 ]
+# seed, sha256 of the first 100,000 signs (little-endian float32), their sum
+GOLDEN_SIGNS = [
+    (0, "b16b09d58f5a43c8f63924cb558c32f34432e2cc5609d12813aafbaca95a6e97", 594),
+    (0x0123456789ABCDEF, "ebf291071bb9b4392173db9b14ab2d37fe08d719676f1c1c61ae4fd6dbd9c5dc", -184),
+    ((1 << 64) - 1, "0c92fc8e44ce7467718f5277309c7dbae34257a16a85f3dfb35637ff1b54993c", 18),
+]
 
 
 @pytest.mark.parametrize(("seed", "digest", "some", "squares"), GOLDEN)
@@ -41,3 +47,10 @@ def test_ten_thousand_normals_of_a_seed(seed: int, digest: str, some: tuple[str,
         assert [float(v) for v in z[[0, 256, 512, 768, 1024]]] == [float.fromhex(v) for v in some]
         assert hashlib.sha256(z.astype("<f4").tobytes()).hexdigest() == digest
     assert kernel.squared_norm(np.uint64(seed), COUNT) == float.fromhex(squares)
+
+
+@pytest.mark.parametrize(("seed", "digest", "total"), GOLDEN_SIGNS)
+def test_a_hundred_thousand_signs_of_a_seed(seed: int, digest: str, total: int) -> None:
+    for signs in (philox.signs(seed, 0, 100_000), Direction(seed, 100_000, "rademacher").values()):
+        assert signs.sum() == total
+        assert hashlib.sha256(signs.astype("<f4").tobytes()).hexdigest() == digest

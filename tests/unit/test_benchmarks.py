@@ -69,10 +69,39 @@ def test_memory_finishes_and_its_two_opinions_are_the_closed_form(tmp_path):
     assert figures["variants"]["DPZV"]["over_first_order"] < 1
 
 
-def test_memory_needs_neither_pydantic_nor_ray():
-    code = "import sys; sys.modules |= dict.fromkeys(['pydantic', 'ray', 'pyarrow']); import memory"
+@pytest.mark.parametrize("name", ["memory", "replay"])
+def test_a_kernel_benchmark_needs_neither_pydantic_nor_ray(name):
+    code = f"import sys; sys.modules |= dict.fromkeys(['pydantic', 'ray', 'pyarrow']); import {name}"
     path = os.pathsep.join([str(FOLDER), str(ROOT)])
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True)
+
+
+def test_replay_finishes_and_its_figures_hang_together(tmp_path):
+    script("replay.py", "--quick", "--json", str(tmp_path / "r.json"))
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (found["benchmark"], found["size"], found["repeats"]) == ("replay", 1 << 18, 2)
+    assert found["baseline_ns"].keys() == {"cpu", "wall"}
+    cases = {(f["law"], f["seeds"], f["threads"]): f for f in found["figures"]}
+    assert len(cases) == len(found["figures"]) == 2 * 3 * 2
+    for (law, seeds, threads), f in cases.items():
+        assert f["ns"] > 0
+        assert 0.1 < f["ratio"] / (found["baseline_ns"][f["clock"]] / f["ns"]) < 10
+        assert f["of_limit"] == pytest.approx(f["ratio"] / f["limit"])
+        assert f["target"] == ({"gaussian": 3, "rademacher": 25}[law] if seeds > 1 and threads == 1 else None)
+    assert cases["gaussian", 16, 1]["limit"] == pytest.approx(6.72 / 1.07)
+    assert cases["rademacher", 1, 2]["limit"] == pytest.approx(2 * 6.72 / 0.44)
+
+
+def test_replay_times_the_seeds_it_says(monkeypatch):
+    benchmark = module("replay", monkeypatch)
+    calls: list[tuple[int, str, int]] = []
+    monkeypatch.setattr(
+        benchmark, "replay", lambda x, seeds, c, law, threads: calls.append((len(seeds), law, threads))
+    )
+    _, found = benchmark.turn(torch.zeros(8), torch.Generator())
+    assert calls == [(case.seeds, case.law, case.threads) for case in found]
+    ticks = iter([100, 1300])
+    assert benchmark.nanoseconds(lambda: next(ticks), 600, lambda: None) == 2.0
 
 
 @pytest.mark.slow

@@ -159,6 +159,8 @@ def test_rounds_follow_the_equations(
         paper.apply(m)
         assert close(clients[m].parameters(), flat_of(paper.bottoms[m]), 5e-5)
     assert min(paper.clipped.values()) > 0, "the clip must have been seen at work on both sides"
-    assert all(not close(c.parameters(), bottom_model(c.client).flat.numpy(), 1e-2) for c in clients)
+    # far beyond the bounds above (signs have no large elements: they move each parameter by less than normals)
+    moved = 2e-3 if law == "rademacher" else 1e-2
+    assert all(not close(c.parameters(), bottom_model(c.client).flat.numpy(), moved) for c in clients)
     moved = not np.array_equal(server.parameters(), make_head("frozen").model.flat.numpy())
     assert moved == (training != "frozen")

@@ -46,6 +46,26 @@ def test_whoever_applies_the_same_pairs_holds_the_same_bits(momentum: float) -> 
     assert torch.equal(one, two)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_one_pass_over_the_parameters_keeps_the_bits_of_one_term_after_the_other(momentum: float) -> None:
+    """Terms of different laws too, in their order."""
+    x, expected = start(), start()
+    velocity = torch.zeros_like(expected)
+    descent = Descent(x, 0.05, momentum)
+    for step in range(3):
+        pairs = [*terms("sphere", step, 3), *terms("rademacher", step, 6), *terms("gaussian", step, 1)]
+        descent.step(pairs)
+        velocity.mul_(momentum)
+        for direction, scalar in pairs:
+            if momentum:
+                direction.add_to(velocity, scalar / 10)
+            else:
+                direction.add_to(expected, -0.05 * scalar / 10)
+        if momentum:
+            expected = expected + np.float32(-0.05) * velocity
+    assert torch.equal(x, expected)
+
+
 def test_without_momentum_each_term_is_one_product_and_one_sum_in_order() -> None:
     x, expected = start(), start().numpy()
     pairs = terms("gaussian", 2, 3)

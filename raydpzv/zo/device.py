@@ -1,0 +1,50 @@
+"""Directions for tensors that live on an accelerator: made there by Triton if it is installed, else sent there."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+
+import numpy as np
+import torch
+
+from raydpzv.zo import kernel
+
+_COPY = 1 << 22
+"""Elements made at a time on the CPU for parameters that live on another device: 16 MiB."""
+
+
+def subtract(
+    out: torch.Tensor, x: torch.Tensor, seeds: np.ndarray, coefficients: np.ndarray, start: int, law: str
+) -> None:
+    """Write x - Σ_j coefficients[j] · z_j[start : start + n] to `out` (may be x), with the bits of the CPU.
+
+    out, x: contiguous float32 [n]; seeds: uint64 [k]; coefficients: float32 [k]; law: "gaussian" or "rademacher".
+    """
+    if x.is_cuda and has_triton():
+        from raydpzv.zo import triton_kernel
+
+        triton_kernel.subtract(out, x, seeds, coefficients, start, law)
+        return
+    made_on_cpu(out, x, seeds, coefficients, start, law)
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether Triton can be imported (it comes with torch's CUDA wheels)."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def made_on_cpu(
+    out: torch.Tensor, x: torch.Tensor, seeds: np.ndarray, coefficients: np.ndarray, start: int, law: str
+) -> None:
+    """`subtract` with elements made on the CPU and sent piece by piece to where x lives."""
+    add = kernel.add_direction if law == "gaussian" else kernel.add_signs
+    if out is not x:
+        out.copy_(x)
+    for first in range(0, x.numel(), _COPY):
+        piece = out[first : first + _COPY]
+        for seed, coefficient in zip(seeds, coefficients, strict=True):
+            z = np.zeros(piece.numel(), np.float32)
+            add(z, z, seed, np.float32(1), start + first)
+            piece.sub_(torch.from_numpy(z).to(x.device).mul_(float(coefficient)))
