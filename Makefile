@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	$(BIN)/raydpzv run digits_dpzv --runner ray --out $(DEMO) \
-		--set clock.kind=wall --set arrivals.rate=20 --set evaluate.every=200
+		--set clock.kind=wall --set arrivals.rate=10 --set evaluate.every=200
 	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
 	@printf "page:    "; $(BIN)/raydpzv report $(DEMO)
 
