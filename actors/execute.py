@@ -15,10 +15,9 @@ from actors.host import get
 from actors.placement import Plan, plan, reserve
 from actors.session import connected
 from raydpzv.errors import RaydpzvError, RunError, SpecError, Stalled
-from raydpzv.experiment.build import Experiment, prepare
+from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.spec import Spec
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.desk import Status
 from raydpzv.sim.virtual import NOBODY_WAKES
@@ -31,28 +30,6 @@ _CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 
 
-def run(
-    spec: Spec,
-    out: Path | None = None,
-    *,
-    scenario: str = "",
-    progress: Callable[[Status], None] = lambda status: None,
-    stop: threading.Event | None = None,
-    address: str | None = None,
-    verbose: bool = False,
-) -> Run:
-    """Run a scenario on Ray; as `raydpzv.experiment.run.run`, and `address`, `verbose` as in `connected`."""
-    return run_prepared(
-        prepare(spec),
-        out,
-        scenario=scenario,
-        progress=progress,
-        stop=stop,
-        address=address,
-        verbose=verbose,
-    )
-
-
 def run_prepared(
     experiment: Experiment,
     out: Path | RunFolder | None = None,
@@ -63,7 +40,10 @@ def run_prepared(
     address: str | None = None,
     verbose: bool = False,
 ) -> Run:
-    """Run an experiment whose data is loaded already; `out` may be the folder of a run that continues."""
+    """Run an experiment on Ray; as `raydpzv.experiment.run.run_prepared`, and `address`, `verbose` as in `connected`.
+
+    out may be the folder of a run that continues.
+    """
     spec = experiment.spec
     if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
         raise SpecError(

@@ -21,14 +21,6 @@ os.environ.pop("RAY_ADDRESS", None)
 torch.set_num_threads(1)
 
 SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
-UNEVEN = (
-    "clock.compute=0.2",
-    "clock.compute_law=exponential",
-    "clock.service=0.02",
-    "network.latency=0.05",
-    "network.up=50000",
-    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
-)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from raydpzv.experiment.build import Experiment, prepare
+from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.spec import Spec
@@ -30,22 +30,6 @@ _HEAD_START = 0.1
 """Seconds until a wall clock strikes 0, so that every thread is ready by then."""
 
 
-def run(
-    spec: Spec,
-    out: Path | None = None,
-    *,
-    scenario: str = "",
-    progress: Progress = lambda status: None,
-    stop: threading.Event | None = None,
-) -> Run:
-    """Run a scenario in this process.
-
-    out: the run folder to write (None: nothing is written); progress: called often with where the run stands;
-    stop: set it to end the run early, cleanly. Raises InputError before anything is written, RunError after.
-    """
-    return run_prepared(prepare(spec), out, scenario=scenario, progress=progress, stop=stop)
-
-
 def run_prepared(
     experiment: Experiment,
     out: Path | RunFolder | None = None,
@@ -54,7 +38,11 @@ def run_prepared(
     progress: Progress = lambda status: None,
     stop: threading.Event | None = None,
 ) -> Run:
-    """Run an experiment whose data is loaded already; `out` may be the folder of a run that continues."""
+    """Run an experiment in this process.
+
+    out: the run folder to write (None: nothing is written), or the folder of a run that continues; progress: called
+    often with where the run stands; stop: set it to end the run early, cleanly. Raises RunError if the run fails.
+    """
     device, name = local_device(experiment.spec), scenario or experiment.spec.name
     with one_thread():
         server = experiment.server.make(device)

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pyarrow.parquet as pq
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, InputError, StoppedEarly
+from raydpzv.experiment.folder import NEXT, OLD, RunFolder
+from raydpzv.experiment.replay import replay, resuming
+from raydpzv.records.store import digest, read_rows
+
+MESSY = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
+)
+
+
+def stop_after(updates):
+    stop = threading.Event()
+    return stop, lambda status: stop.set() if status.updates >= updates else None
+
+
+@pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=2",), ("privacy.mode=none",)])
+def test_a_stopped_run_continues_to_the_bits_of_an_uninterrupted_one(small, tmp_path, overrides):
+    if overrides == ("privacy.mode=none",):
+        spec = scenarios.load("frozen", ["budget.updates=120", "evaluate.every=40"])
+    else:
+        spec = small(*overrides)
+    whole = scenarios.run(spec).summary
+    stop, progress = stop_after(35)
+    first = scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop).summary
+    assert (first["status"], first["updates"]) == ("stopped", 35)
+    stop, progress = stop_after(70)
+    experiment, folder, _ = resuming(tmp_path / "run")
+    second = scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop).summary
+    assert second["updates"] == 70
+    experiment, folder, _ = resuming(tmp_path / "run")
+    third = scenarios.run_prepared(experiment, folder, runner="local").summary
+    assert third["status"] == "done"
+    assert third["digest"] == whole["digest"]
+    assert third["model_digest"] == whole["model_digest"]
+    assert digest(RunFolder.open(tmp_path / "run").rows()) == whole["digest"]
+    with pytest.raises(InputError, match="complete"):
+        resuming(tmp_path / "run")
+
+
+def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
+    spec = small("privacy.noise=system")
+    stop, progress = stop_after(40)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    before = read_rows(tmp_path / "run", "release").column("value").to_pylist()
+    experiment, folder, _ = resuming(tmp_path / "run")
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = read_rows(tmp_path / "run", "release")
+    assert after.column("value").to_pylist()[:40] == before
+    assert after.num_rows == 120
+    assert set(after.column("source").to_pylist()) == {"system"}
+
+
+def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
+    """kill -9 at some moment; nothing but what was flushed survives."""
+    spec = small("budget.updates=1500", "record.flush=0.05", "privacy.noise=seeded")
+    whole = scenarios.run(spec).summary
+    folder = tmp_path / "run"
+    overrides = [
+        "--set",
+        "budget.updates=1500",
+        "--set",
+        "record.flush=0.05",
+        "--set",
+        "privacy.noise=seeded",
+    ]
+    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", "--out", str(folder), *overrides]
+    command += ["--set", "evaluate.every=40"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while len(list(folder.glob("rows/release/part-*.parquet"))) < 4 and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    assert 0 < read_rows(folder, "release").num_rows < 1500
+    assert not (folder / "summary.json").exists()
+    experiment, resumed, _ = resuming(folder)
+    end = scenarios.run_prepared(experiment, resumed, runner="local").summary
+    assert end["digest"] == whole["digest"]
+    assert json.loads((folder / "summary.json").read_text())["digest"] == whole["digest"]
+
+
+def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_path):
+    stop, progress = stop_after(60)
+    run = scenarios.run(small(), tmp_path / "run", stop=stop, progress=progress).summary
+    os.rename(tmp_path / "run" / "rows", tmp_path / "run" / NEXT)
+    (tmp_path / "run" / OLD / "release").mkdir(parents=True)
+    with RunFolder.continued(tmp_path / "run") as folder:
+        assert digest(folder.rows()) == run["digest"]
+    assert not (tmp_path / "run" / OLD).exists()
+
+
+def releases(folder):
+    rows = read_rows(folder, "release").to_pylist()
+    return {(r["client"], r["step"], r["perturbation"]): r["value"] for r in rows}
+
+
+def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
+    """System noise: a release that is lost would be drawn a second time, with another value."""
+    spec = small("privacy.noise=system")
+    stop, progress = stop_after(80)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    before = releases(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
+    stop, progress = stop_after(30)
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop)
+    assert releases(tmp_path / "run") == before
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 80
+    experiment, folder, _ = resuming(tmp_path / "run")
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = releases(tmp_path / "run")
+    assert len(after) == 120
+    assert {address: after[address] for address in before} == before
+
+
+def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
+    spec = small("privacy.noise=system", "record.flush=0.001")
+    stop, progress = stop_after(50)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    first = releases(tmp_path / "run")
+
+    class Killed(BaseException):
+        pass
+
+    def die(status):
+        if status.updates == 90:
+            raise Killed
+
+    experiment, folder, _ = resuming(tmp_path / "run")
+    with pytest.raises(Killed), unclosed():
+        scenarios.run_prepared(experiment, folder, runner="local", progress=die)
+    assert (tmp_path / "run" / NEXT).exists()
+    experiment, folder, _ = resuming(tmp_path / "run")
+    longer = releases(tmp_path / "run")
+    assert len(longer) >= 89
+    assert {address: longer[address] for address in first} == first
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = releases(tmp_path / "run")
+    assert {address: after[address] for address in longer} == longer
+
+
+@contextmanager
+def unclosed():
+    """A process that is killed settles nothing and writes no summary."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("raydpzv.experiment.closing.Closing.failed", lambda *_: None)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("updates = 120", "updates = 20000"), "scenario.toml changed"),
+        (("lr = 0.003", "lr = 0.004"), "scenario.toml changed"),
+        (("test_fraction = 0.2", "test_fraction = 0.3"), "scenario.toml changed"),
+    ],
+)
+def test_a_changed_scenario_is_neither_continued_nor_replayed(small, tmp_path, edit, said):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    path = tmp_path / "run" / "scenario.toml"
+    changed = path.read_text().replace(*edit)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    for again in (resuming, replay):
+        with pytest.raises(InputError, match=said):
+            again(tmp_path / "run")
+
+
+def test_changed_data_are_found_out(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(80)))
+    overrides = ["data.source=csv", f"data.file={table}", "data.target=label", "split.how=columns"]
+    spec = scenarios.load("frozen", [*overrides, "split.clients=2", "method.batch=8", "budget.updates=20"])
+    scenarios.run(spec, tmp_path / "run")
+    table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
+    with pytest.raises(InputError, match="the data changed"):
+        replay(tmp_path / "run")
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(small, tmp_path):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    _, folder, _ = resuming(tmp_path / "run")
+    with folder, pytest.raises(InputError, match="another process is writing this run"):
+        resuming(tmp_path / "run")
+    resuming(tmp_path / "run")[1].__exit__()
+
+
+def test_missing_and_damaged_parts_are_named(small, tmp_path):
+    spec = small("record.flush=0.001")
+    stop, progress = stop_after(40)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    folder = tmp_path / "run" / "rows" / "release"
+    parts = sorted(folder.glob("part-*.parquet"))
+    assert len(parts) > 3
+    content = parts[1].read_bytes()
+    parts[1].write_bytes(content[: len(content) // 2])
+    for again in (resuming, replay):
+        with pytest.raises(DataError, match=r"part-00001\.parquet: cannot be read"):
+            again(tmp_path / "run")
+    pq.write_table(read_rows(tmp_path / "run", "evaluation"), parts[1])
+    with pytest.raises(DataError, match="is not a part of release rows"):
+        replay(tmp_path / "run")
+    parts[1].unlink()
+    for again in (resuming, replay):
+        with pytest.raises(DataError, match="a part is missing"):
+            again(tmp_path / "run")
+
+
+def test_a_gap_in_the_record_is_not_drawn_again(small, tmp_path):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(5), path)
+    with pytest.raises(DataError, match="the record lacks the release"):
+        resuming(tmp_path / "run")
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_damaged_summary_is_named(small, tmp_path, content):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    (tmp_path / "run" / "summary.json").write_text(content)
+    with pytest.raises(DataError, match=r"summary.json: is damaged"):
+        resuming(tmp_path / "run")
+
+
+def test_a_wall_run_cannot_be_resumed(small, tmp_path):
+    stop, progress = stop_after(10)
+    spec = small("clock.kind=wall", "arrivals.rate=50")
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
+        resuming(tmp_path / "run")
