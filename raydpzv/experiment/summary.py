@@ -63,7 +63,7 @@ def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending)
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
         "private": True if private else why,
         "privacy_verdict": why,
-        "warnings": warnings(experiment, rows, private=private),
+        "warnings": warnings(experiment, rows),
         "digest": digest(rows),
         "model_digest": model_digest(rows),
         "versions": versions(),

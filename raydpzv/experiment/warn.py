@@ -14,7 +14,7 @@ LATE = 0.1
 """Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
 
 
-def warnings(experiment: Experiment, rows: Rows, *, private: bool) -> list[str]:
+def warnings(experiment: Experiment, rows: Rows) -> list[str]:
     """Return one sentence per finding; an empty list is good news."""
     found = [*_divergence(rows), *_lateness(experiment, rows)]
     setting = experiment.setting
