@@ -19,7 +19,7 @@ from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Status
+from raydpzv.sim.terms import Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 _LOOK = 0.2

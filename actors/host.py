@@ -8,7 +8,7 @@ from typing import Any
 from actors.transport import pack_order, pack_upload, unpack_order, unpack_upload
 from raydpzv.errors import Stalled
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.sim.desk import Activation
+from raydpzv.sim.terms import Activation
 from raydpzv.sim.wall import Answer
 
 

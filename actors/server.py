@@ -15,8 +15,9 @@ from raydpzv.experiment.build import Experiment
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Activation, Desk, Spent, Status
-from raydpzv.sim.host import LocalHost
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.host import Host, LocalHost, split_score
+from raydpzv.sim.terms import Activation, Spent, Status
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import Answer, WallDesk
 
@@ -49,12 +50,12 @@ class ServerActor:
     def run_virtual(self, actors: Mapping[int, Any]) -> None:
         """Run the whole virtual-time loop; clients without an actor live here."""
         spec = self._experiment.spec
-        host = RayHost(actors, spec.resources.timeout) if actors else LocalHost(self._local)
+        host: Host = RayHost(actors, spec.resources.timeout) if actors else LocalHost(self._local)
         VirtualRun(
             self._desk,
             host,
             self._experiment.timing,
-            clients=spec.split.clients,
+            score=split_score(self._role, host, spec.split.clients),
             evaluate_every=spec.evaluate.every,
             stop=self._stopping,
         ).run()

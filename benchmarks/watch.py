@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from processes import Census
 
 from raydpzv.errors import RunError
-from raydpzv.sim.desk import Status
+from raydpzv.sim.terms import Status
 
 _BETWEEN = 0.05
 """Seconds between looks, at least: a look reads one file per process."""

@@ -72,6 +72,16 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
     return _splitmix(packed ^ before) ^ after
 
 
+def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
+    """Return the seeds moved by a bijection that only holders of the secret know, uint64 of the same shape.
+
+    DeComFL A.3 (private seed shift). Different seeds stay different.
+    """
+    before, after = (int.from_bytes(secret.digest(16)[i : i + 8], "little") for i in (0, 8))
+    moved = [_splitmix(int(seed) ^ before) ^ after for seed in np.ravel(seeds)]
+    return np.array(moved, np.uint64).reshape(np.shape(seeds))
+
+
 def _splitmix(x: int) -> int:
     """Splitmix64's finaliser: a bijection on 64-bit words."""
     x = (x + 0x9E3779B97F4A7C15) & _MASK

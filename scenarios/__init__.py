@@ -17,22 +17,25 @@ from typing import Literal
 
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment import run as _local
-from raydpzv.experiment.build import Experiment, prepare
 from raydpzv.experiment.closing import Run
+from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.prepared import Prepared, prepared
+from raydpzv.experiment.run_federation import run_federation
 from raydpzv.experiment.spec import Spec
-from raydpzv.experiment.toml import override
-from raydpzv.sim.desk import Status
+from raydpzv.experiment.spec_horizontal import HorizontalSpec
+from raydpzv.experiment.toml import AnySpec, override
+from raydpzv.sim.terms import Status
 from scenarios.find import load
 
-__all__ = ["RUNNERS", "Run", "Runner", "Spec", "load", "override", "run", "run_prepared"]
+__all__ = ["RUNNERS", "HorizontalSpec", "Run", "Runner", "Spec", "load", "override", "run", "run_prepared"]
 
 Runner = Literal["local", "ray"]
 RUNNERS: tuple[Runner, ...] = ("local", "ray")
 
 
 def run(
-    spec: Spec | str,
+    spec: AnySpec | str,
     out: str | Path | None = None,
     *,
     runner: Runner = "local",
@@ -56,7 +59,7 @@ def run(
             f'runner "{runner}" is unknown. {suggest(runner, RUNNERS)}Choose {", ".join(RUNNERS)}'
         )
     return run_prepared(
-        prepare(load(spec) if isinstance(spec, str) else spec),
+        prepared(load(spec) if isinstance(spec, str) else spec),
         folder,
         runner=runner,
         scenario=scenario,
@@ -68,7 +71,7 @@ def run(
 
 
 def run_prepared(
-    experiment: Experiment,
+    experiment: Prepared,
     out: Path | RunFolder | None,
     *,
     runner: Runner,
@@ -80,6 +83,8 @@ def run_prepared(
 ) -> Run:
     """Run an experiment whose data is loaded already; as `run`."""
     if runner == "local":
+        if isinstance(experiment, Federation):
+            return run_federation(experiment, out, scenario=scenario, progress=progress, stop=stop)
         return _local.run_prepared(experiment, out, scenario=scenario, progress=progress, stop=stop)
     from actors import execute
 

@@ -18,9 +18,11 @@ from rich.table import Table
 import scenarios
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.closing import sha256
-from raydpzv.experiment.folder import write_npz
-from raydpzv.experiment.spec import Spec
-from raydpzv.sim.desk import Status
+from raydpzv.experiment.folder import RunFolder, write_npz
+from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.spec_horizontal import HorizontalSpec
+from raydpzv.experiment.toml import AnySpec
+from raydpzv.sim.terms import Status
 from scenarios.endings import STOPPED, errors, failures
 from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
 
@@ -95,7 +97,10 @@ def privacy(
 
     with errors():
         spec = _load(scenario, set_, seed)
-        found = setting(spec, rows) if rows else prepare(spec).setting
+        if isinstance(spec, HorizontalSpec):
+            found = None
+        else:
+            found = setting(spec, rows) if rows else prepare(spec).setting
         table = [dataclasses.asdict(c) for c in claims(found)] if found else []
         private, why = verdict(found) if found else (False, NO_NOISE)
         facts = dataclasses.asdict(found) if found else {}
@@ -117,12 +122,10 @@ def resume(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Continue a virtual-clock run: what is on record is computed again, then it goes on."""
-    from raydpzv.experiment.replay import resuming
-
+    """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not."""
     with errors(verbose):
         chosen = _runner(runner)
-        experiment, folder, name = resuming(run)
+        experiment, folder, name = _resuming(run)
         _watch(
             experiment.spec,
             folder.path,
@@ -147,20 +150,18 @@ def replay(
     client: Annotated[int | None, typer.Option(help="Only this client's model.")] = None,
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:
-    """Run the recorded order again, check every bit, and write the models it leads to."""
+    """Rebuild models of a run, of now or back in time, from its ledger or its recorded order; check every bit."""
     from raydpzv.experiment.replay import replay as replay_run
 
     with errors():
+        if _is_horizontal(run):
+            _rebuild(run, at, client, out)
+            return
         result = replay_run(run, at)
         models = result.models if client is None else _one_model(result.models, client)
-        if out:
-            write_npz(out, models)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
         print(f"replayed {result.updates} updates; {checked} the recorded bits")
-        if out:
-            print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
-        for name, values in models.items():
-            print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
+        _print_models(models, out)
 
 
 @app.command()
@@ -182,13 +183,13 @@ def list_(
     """List scenarios, methods and data sets."""
     from raydpzv.data.sources import SOURCES
     from raydpzv.experiment.page import settings_page
-    from raydpzv.experiment.spec import METHODS
+    from raydpzv.experiment.toml import ALL_METHODS
     from scenarios.find import titles
 
     if settings:
         print(settings_page())
         return
-    methods = {name: _first_line(section) for name, section in METHODS.items()}
+    methods = {name: _first_line(section) for name, section in ALL_METHODS.items()}
     sources = {
         name: f"{source.about} (needs {', '.join(source.needs) if source.needs else 'nothing'}; from {source.home})"
         for name, source in SOURCES.items()
@@ -200,6 +201,35 @@ def list_(
         Console().print(table)
 
 
+def _resuming(run: Path) -> tuple[Prepared, RunFolder, str]:
+    from raydpzv.experiment.rebuild import resuming_federation
+    from raydpzv.experiment.replay import resuming
+
+    return resuming_federation(run) if _is_horizontal(run) else resuming(run)
+
+
+def _is_horizontal(run: Path) -> bool:
+    return isinstance(RunFolder.open(run).spec(), HorizontalSpec)
+
+
+def _rebuild(run: Path, at: int | None, client: int | None, out: Path | None) -> None:
+    from raydpzv.experiment.rebuild import rebuild
+
+    result = rebuild(run, at, client)
+    print(f"ledger intact, digest {result.digest}")
+    checked = "; the final model has the recorded bits" if result.verified else ""
+    print(f"replayed {result.updates} updates{checked}")
+    _print_models(result.models, out)
+
+
+def _print_models(models: Mapping[str, np.ndarray], out: Path | None) -> None:
+    if out:
+        write_npz(out, models)
+        print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
+    for name, values in models.items():
+        print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
+
+
 UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
 
 
@@ -208,7 +238,7 @@ def main() -> None:
     app(prog_name="raydpzv")
 
 
-def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> Spec:
+def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnySpec:
     items = list(overrides or []) + ([f"seed={seed}"] if seed is not None else [])
     return scenarios.load(scenario, items)
 
@@ -221,7 +251,7 @@ def _runner(name: str) -> scenarios.Runner:
 
 
 def _watch(
-    spec: Spec,
+    spec: AnySpec,
     folder: Path,
     as_json: bool,
     start: Callable[[Callable[[Status], None], threading.Event], scenarios.Run],
@@ -246,7 +276,7 @@ def _one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.nd
     return {name: models[name]}
 
 
-def _default_folder(name: str, spec: Spec) -> Path:
+def _default_folder(name: str, spec: AnySpec) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = Path("runs") / f"{name}-seed{spec.seed}-{stamp}"
     count = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment import toml
-from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.toml import AnySpec
 
 FOLDER = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def titles() -> dict[str, str]:
     return {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()).get("title", "") for name in names()}
 
 
-def load(scenario: str, overrides: Sequence[str] = ()) -> Spec:
+def load(scenario: str, overrides: Sequence[str] = ()) -> AnySpec:
     """Load a scenario by name or path, with `key=value` overrides. Raises SpecError."""
     path = Path(scenario)
     if path.suffix != ".toml" and not path.exists():

@@ -18,15 +18,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.toml import AnySpec
 from raydpzv.report.text import size
-from raydpzv.sim.desk import Status
+from raydpzv.sim.terms import Status
 
 _REDRAW = 0.1
 """Seconds between redraws; between them a call costs next to nothing."""
 
 
 @contextmanager
-def live_progress(spec: Spec, console: Console) -> Iterator[Callable[[Status], None]]:
+def live_progress(spec: AnySpec, console: Console) -> Iterator[Callable[[Status], None]]:
     """Show progress while the block runs; yields the function to call with where the run stands."""
     if not console.is_terminal:
         yield lambda status: None
@@ -39,7 +40,8 @@ def live_progress(spec: Spec, console: Console) -> Iterator[Callable[[Status], N
         console=console,
     )
     task = bar.add_task(unit, total=limit)
-    delta, last, latest = spec.privacy.delta or math.nan, 0.0, Status()
+    last, latest = 0.0, Status()
+    delta = (spec.privacy.delta if isinstance(spec, Spec) else None) or math.nan
 
     with Live(Group(bar, Text("starting")), console=console, refresh_per_second=4) as live:
 
@@ -61,10 +63,10 @@ def live_progress(spec: Spec, console: Console) -> Iterator[Callable[[Status], N
 
 def _facts(status: Status, delta: float) -> list[Text]:
     """Accuracy, bytes and staleness; then ε with all its terms, if there is one."""
-    late = status.late / status.updates if status.updates else 0.0
+    late = status.late / status.uploads if status.uploads else 0.0
     lines = [
         f"accuracy {_number(status.accuracy, '.3f')}  up {size(status.bytes_up)}  down {size(status.bytes_down)}  "
-        f"staleness {_number(status.staleness, '.1f')} rounds  late {late:.0%}"
+        f"staleness {_number(status.staleness, '.1f')} updates  late {late:.0%}"
     ]
     if not math.isnan(status.epsilon_paper):
         lines += [
@@ -95,7 +97,7 @@ def stop_on_signal(console: Console) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _limit(spec: Spec) -> tuple[float, str]:
+def _limit(spec: AnySpec) -> tuple[float, str]:
     budget = spec.budget
     if budget.updates is not None:
         return budget.updates, "updates"

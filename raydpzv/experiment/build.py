@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from raydpzv.data.vertical import Part, partition
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.guard import PrivacyGuard
 from raydpzv.experiment.recipes import ClientRecipe, Releases, ServerRecipe
-from raydpzv.experiment.spec import Dpzv, Spec
+from raydpzv.experiment.spec import Dpzv, Scenario, Spec
 from raydpzv.experiment.toml import as_toml
 from raydpzv.experiment.values import per_client
 from raydpzv.keys import Key
@@ -27,7 +28,7 @@ from raydpzv.privacy.adversaries import spending
 from raydpzv.privacy.calibrate import paper_sigma
 from raydpzv.privacy.setting import Setting
 from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson, Trace
-from raydpzv.sim.desk import Budget, FreeGuard, Guard
+from raydpzv.sim.terms import Budget, FreeGuard, Guard
 from raydpzv.sim.virtual import Timing
 from raydpzv.wire.network import Network
 
@@ -57,12 +58,8 @@ class Experiment:
 
     def fingerprint(self) -> dict[str, str]:
         """Return digests of the resolved scenario and of all data, by which a continuation knows its run."""
-        data = hashlib.sha256()
         arrays = [array for c in self.clients for array in (c.x_train, c.x_test)]
-        for array in (*arrays, self.server.y_train, self.server.y_test):
-            data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
-        scenario = hashlib.sha256(as_toml(self.spec).encode())
-        return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
+        return fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_test])
 
     def skipped_rows(self) -> frozenset[str]:
         """Return the row types this scenario does not keep."""
@@ -75,7 +72,7 @@ class Experiment:
 
 def prepare(spec: Spec) -> Experiment:
     """Load the data, share it out and build recipes. Raises SpecError and DataError."""
-    split = _data(spec)
+    split = load_data(spec)
     rows = split.train.rows
     columns = [list(c) for c in spec.split.columns] if spec.split.columns is not None else None
     parts = partition(
@@ -96,7 +93,16 @@ def prepare(spec: Spec) -> Experiment:
     server.check()
     found = setting(spec, rows)
     _check_first_release(spec, found)
-    return Experiment(spec, clients, server, parts, found, timing(spec))
+    return Experiment(spec, clients, server, parts, found, timing(spec, spec.split.clients))
+
+
+def fingerprint(spec: Scenario, arrays: Sequence[np.ndarray]) -> dict[str, str]:
+    """Return digests of a resolved scenario and of its data."""
+    data = hashlib.sha256()
+    for array in arrays:
+        data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+    scenario = hashlib.sha256(as_toml(spec).encode())
+    return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
 
 
 def setting(spec: Spec, rows: int) -> Setting | None:
@@ -135,12 +141,12 @@ def _check_first_release(spec: Spec, found: Setting | None) -> None:
         )
 
 
-def timing(spec: Spec) -> Timing:
+def timing(spec: Scenario, clients: int) -> Timing:
     """Return arrivals, delays and network of a scenario."""
-    clients, key = spec.split.clients, Key(spec.seed)
+    key = Key(spec.seed)
     network, clock = spec.network, spec.clock
     return Timing(
-        _arrivals(spec, key),
+        _arrivals(spec, clients, key),
         Delays(per_client(clock.compute, clients), clock.compute_law, key / "compute"),
         Delays([clock.service], clock.service_law, key / "service"),
         Network(
@@ -151,7 +157,8 @@ def timing(spec: Spec) -> Timing:
     )
 
 
-def _data(spec: Spec) -> Split:
+def load_data(spec: Scenario) -> Split:
+    """Load a scenario's data, cut to size and scaled."""
     data, key = spec.data, Key(spec.seed) / "data"
     split = load(
         data.source,
@@ -186,8 +193,8 @@ def _sigma(spec: Spec, rows: int) -> float:
     )
 
 
-def _arrivals(spec: Spec, key: Key) -> Arrivals:
-    arrivals, clients = spec.arrivals, spec.split.clients
+def _arrivals(spec: Scenario, clients: int, key: Key) -> Arrivals:
+    arrivals = spec.arrivals
     if arrivals.kind == "trace":
         assert arrivals.file is not None
         return Trace(_trace(Path(arrivals.file), clients))

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from raydpzv.data.sources import SOURCES
 from raydpzv.errors import SpecError, suggest
-from raydpzv.experiment.spec import Dpzv, Spec
+from raydpzv.experiment.spec import Dpzv, Scenario, Spec
 
 
 def check(spec: Spec, where: str) -> None:
     """Raise SpecError for the first contradiction."""
-    for complaint in (*_data(spec), *_lengths(spec), *_privacy(spec), *_budget(spec), *_arrivals(spec)):
+    limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
+    shares = {
+        "clock.compute": spec.clock.compute,
+        "arrivals.rate": spec.arrivals.rate,
+        "network.latency": spec.network.latency,
+        "network.up": spec.network.up,
+        "network.down": spec.network.down,
+        "resources.client_cpus": spec.resources.client_cpus,
+        "resources.client_gpus": spec.resources.client_gpus,
+    }
+    for complaint in (
+        *data(spec),
+        *lengths(shares, spec.split.clients),
+        *_privacy(spec),
+        *budget(limits),
+        *_epsilon_budget(spec),
+        *arrivals(spec),
+    ):
         raise SpecError(f"{complaint} in {where}")
 
 
-def _data(spec: Spec) -> Iterator[str]:
+def data(spec: Scenario) -> Iterator[str]:
+    """Complain of an unknown data set."""
     name = spec.data.source
     if name not in SOURCES:
         yield f'data.source: unknown data set "{name}". {suggest(name, SOURCES)}Known: {", ".join(SOURCES)};'
 
 
-def _lengths(spec: Spec) -> Iterator[str]:
-    clients = spec.split.clients
-    for name, value in (
-        ("clock.compute", spec.clock.compute),
-        ("arrivals.rate", spec.arrivals.rate),
-        ("network.latency", spec.network.latency),
-        ("network.up", spec.network.up),
-        ("network.down", spec.network.down),
-        ("resources.client_cpus", spec.resources.client_cpus),
-        ("resources.client_gpus", spec.resources.client_gpus),
-    ):
+def lengths(values: Mapping[str, Any], clients: int) -> Iterator[str]:
+    """Complain of lists that do not have one number per client."""
+    for name, value in values.items():
         if isinstance(value, tuple) and len(value) != clients:
             yield f"{name}: wanted one number or {clients} (split.clients), got a list of {len(value)}"
 
@@ -55,10 +66,14 @@ def _privacy(spec: Spec) -> Iterator[str]:
         yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
 
 
-def _budget(spec: Spec) -> Iterator[str]:
+def budget(limits: Sequence[float | None]) -> Iterator[str]:
+    """Complain of a run that never ends."""
+    if all(limit is None for limit in limits):
+        yield "budget: wanted at least one limit (updates, seconds, bytes, ...); without one the run never ends"
+
+
+def _epsilon_budget(spec: Spec) -> Iterator[str]:
     budget = spec.budget
-    if all(v is None for v in (budget.updates, budget.seconds, budget.bytes, budget.epsilon)):
-        yield "budget: wanted at least one of updates, seconds, bytes, epsilon; without one the run never ends"
     if budget.epsilon is not None and spec.privacy.mode == "none":
         yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
     if budget.epsilon is not None and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
@@ -73,6 +88,7 @@ def _budget(spec: Spec) -> Iterator[str]:
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
 
 
-def _arrivals(spec: Spec) -> Iterator[str]:
+def arrivals(spec: Scenario) -> Iterator[str]:
+    """Complain of a trace without a file, or a file without a trace."""
     if (spec.arrivals.kind == "trace") != (spec.arrivals.file is not None):
         yield 'arrivals.file: goes with arrivals.kind = "trace", and a trace needs it'

@@ -8,19 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raydpzv.errors import DataError, StoppedEarly
-from raydpzv.experiment.build import Experiment
+from raydpzv.experiment.checkpoint import Checkpoint
 from raydpzv.experiment.environment import environment
 from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
-from raydpzv.sim.desk import Spent, Status
+from raydpzv.sim.terms import Spent, Status
 
 USER = "stopped by the user"
 
@@ -43,7 +45,7 @@ class Run:
 
 @contextmanager
 def opened(
-    out: Path | RunFolder | None, experiment: Experiment, *, scenario: str, runner: str, device: str
+    out: Path | RunFolder | None, experiment: Prepared, *, scenario: str, runner: str, device: str
 ) -> Iterator[RunFolder | None]:
     """Give the run folder to write to, new or continued, locked while the block runs."""
     if out is None:
@@ -78,6 +80,12 @@ class Sink:
         else:
             self._kept.append(rows)
 
+    def settle(self, rows: Rows, checkpoint: Checkpoint) -> None:
+        """Take in rows and, if there is a folder, the place from which the run can go on after them."""
+        self.add(rows)
+        if self.folder:
+            self.folder.write_checkpoint(checkpoint)
+
     def all(self) -> Rows:
         """Return every row so far."""
         if self.folder:
@@ -91,12 +99,18 @@ class Sink:
 class Closing:
     """Writes a run's end, whatever it is."""
 
-    def __init__(self, experiment: Experiment, sink: Sink, scenario: str) -> None:
+    def __init__(self, experiment: Prepared, sink: Sink, scenario: str) -> None:
         self._experiment, self._sink, self._scenario = experiment, sink, scenario
         self._started = time.monotonic()
 
-    def done(self, models: Mapping[str, np.ndarray], status: Status, spent: Spent | None) -> Run:
-        """Close a run that ended by a budget or was stopped by the user."""
+    def done(
+        self,
+        models: Mapping[str, np.ndarray],
+        status: Status,
+        spent: Spent | None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Run:
+        """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
         self._sink.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
         folder, reason = self._sink.folder, status.stop_reason or ""
         if folder:
@@ -105,7 +119,7 @@ class Closing:
                     f"{folder.path}: stopped while the record was being computed again; it is as it was"
                 )
             folder.write_models(models)
-        return self._summary("stopped" if reason == USER else "done", reason, status, spent, models)
+        return self._summary("stopped" if reason == USER else "done", reason, status, spent, models, facts)
 
     def failed(self, error: BaseException, status: Status, spent: Spent | None) -> None:
         """Close a run that broke off; its folder stays readable."""
@@ -116,7 +130,7 @@ class Closing:
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         self._summary(
-            "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}
+            "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}, {}
         )
 
     def _summary(
@@ -126,9 +140,10 @@ class Closing:
         status: Status,
         spent: Spent | None,
         models: Mapping[str, np.ndarray],
+        facts: Mapping[str, Any],
     ) -> Run:
         rows = self._sink.all()
-        ending = Ending(kind, reason, time.monotonic() - self._started, status.time, spent)
+        ending = Ending(kind, reason, time.monotonic() - self._started, status.time, spent, facts)
         summary = summarise(self._scenario, self._experiment, rows, ending)
         folder = self._sink.folder
         if folder:

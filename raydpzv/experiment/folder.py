@@ -14,14 +14,15 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from raydpzv.errors import DataError, InputError
+from raydpzv.experiment.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.experiment.environment import as_json
-from raydpzv.experiment.spec import Spec
-from raydpzv.experiment.toml import as_toml, load
-from raydpzv.records.store import Rows, append_rows, read_all, write_atomically
+from raydpzv.experiment.toml import AnySpec, as_toml, load
+from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all, write_atomically
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
-_CONTENTS = ("scenario.toml", "rows", NEXT, OLD, "models.npz", "summary.json")
+_CHECKPOINT = "checkpoint.npz"
+_CONTENTS = ("scenario.toml", "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", "summary.json")
 
 
 class RunFolder:
@@ -42,7 +43,7 @@ class RunFolder:
         self._lock.release(force=True)
 
     @classmethod
-    def create(cls, path: Path, spec: Spec, environment: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: Path, spec: AnySpec, environment: Mapping[str, Any]) -> RunFolder:
         """Make the folder (it must not hold a run yet) and write what is known before the start."""
         try:
             if held := [name for name in _CONTENTS if (path / name).exists()]:
@@ -82,7 +83,31 @@ class RunFolder:
             folder._where = NEXT
         return folder
 
-    def spec(self) -> Spec:
+    @classmethod
+    def reopened(cls, path: Path) -> RunFolder:
+        """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped."""
+        cls.open(path)
+        folder = cls(path)
+        folder._take()
+        found = read_checkpoint(path / _CHECKPOINT)
+        cut_parts(path, found[1] if found else {})
+        return folder
+
+    @property
+    def ledger(self) -> Path:
+        """Where the run's ledger is."""
+        return self.path / "ledger"
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the place from which a run of rounds can go on, if one was written."""
+        found = read_checkpoint(self.path / _CHECKPOINT)
+        return found[0] if found else None
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write the place from which the run can go on, which stands for all rows written so far."""
+        write_checkpoint(self.path / _CHECKPOINT, checkpoint, count_parts(self.path))
+
+    def spec(self) -> AnySpec:
         """Return the resolved scenario."""
         return load(self.path / "scenario.toml")
 

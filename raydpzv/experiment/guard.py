@@ -10,7 +10,7 @@ from raydpzv.experiment.spec import Budget
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.privacy.adversaries import spending
 from raydpzv.privacy.setting import Setting
-from raydpzv.sim.desk import Spent
+from raydpzv.sim.terms import Spent
 
 
 class PrivacyGuard:

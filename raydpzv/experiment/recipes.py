@@ -18,7 +18,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
 from raydpzv.methods.frozen import FrozenClient, FrozenServer
 from raydpzv.methods.head import Head
-from raydpzv.methods.roles import Client, Server
+from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.methods.sgd import SgdClient, SgdServer
 from raydpzv.methods.table import EmbeddingTable
 from raydpzv.models.bottoms import BOTTOMS
@@ -84,7 +84,7 @@ class ServerRecipe:
         with torch.device("meta"):
             check_size(self._head(), "the head")
 
-    def make(self, device: str = "cpu") -> Server:
+    def make(self, device: str = "cpu") -> VerticalServer:
         """Build the server's role on a device."""
         spec, key, method = self.spec, Key(self.spec.seed), self.spec.method
         clients, width = spec.split.clients, spec.model.embedding

@@ -17,14 +17,17 @@ from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.build import Experiment, prepare
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.run import local_device, one_thread, parameters
+from raydpzv.experiment.spec import Spec
 from raydpzv.keys import Key
 from raydpzv.privacy.noise import Address
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Delays, Trace
-from raydpzv.sim.desk import Budget, Desk, FreeGuard
-from raydpzv.sim.host import LocalHost
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.host import LocalHost, split_score
+from raydpzv.sim.terms import Budget, FreeGuard
 from raydpzv.sim.virtual import Timing, VirtualRun
 from raydpzv.wire.network import instant
 
@@ -57,7 +60,7 @@ def replay(path: Path, at: int | None = None) -> Replayed:
             if recorded
             else f"{path}: no update is on record; there is nothing to replay"
         )
-    experiment = prepare(folder.spec())
+    experiment = prepare(_vertical(folder))
     check_same(experiment, folder)
     experiment = experiment.with_record(_releases(rows), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
@@ -83,7 +86,7 @@ def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
     """
     folder = RunFolder.continued(path)
     try:
-        spec = folder.spec()
+        spec = _vertical(folder)
         if spec.clock.kind == "wall":
             raise InputError(
                 f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
@@ -107,7 +110,14 @@ def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
     )
 
 
-def check_same(experiment: Experiment, folder: RunFolder) -> None:
+def _vertical(folder: RunFolder) -> Spec:
+    spec = folder.spec()
+    if not isinstance(spec, Spec):
+        raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
+    return spec
+
+
+def check_same(experiment: Prepared, folder: RunFolder) -> None:
     """Raise InputError if the scenario or the data are not those with which the run began."""
     began, now = folder.environment(), experiment.fingerprint()
     for key, what in (("scenario_sha256", "scenario.toml"), ("data_sha256", "the data")):
@@ -155,7 +165,9 @@ def _serve_again(
         server = experiment.server.make(device)
         roles = [recipe.make(device) for recipe in experiment.clients]
         desk = Desk(server, FreeGuard(), recorder, Budget(updates=updates))
-        VirtualRun(desk, LocalHost(roles), timing, clients=clients, evaluate_every=updates).run()
+        host = LocalHost(roles)
+        score = split_score(server, host, clients)
+        VirtualRun(desk, host, timing, score=score, evaluate_every=updates).run()
     return parameters(server, roles)
 
 

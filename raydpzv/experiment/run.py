@@ -15,11 +15,12 @@ from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.spec import Spec
-from raydpzv.methods.roles import Client, Server
+from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Desk, Status
-from raydpzv.sim.host import LocalHost
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.host import LocalHost, split_score
+from raydpzv.sim.terms import Status
 from raydpzv.sim.virtual import NOBODY_WAKES, VirtualRun
 from raydpzv.sim.wall import ClientLoop, WallDesk
 
@@ -61,7 +62,7 @@ class _Session:
     def __init__(
         self,
         experiment: Experiment,
-        server: Server,
+        server: VerticalServer,
         clients: Sequence[Client],
         sink: Sink,
         closing: Closing,
@@ -93,11 +94,12 @@ class _Session:
             self._sink.add(self._recorder.drain())
 
     def _virtual(self) -> None:
+        host = LocalHost(self._clients)
         VirtualRun(
             self._desk,
-            LocalHost(self._clients),
+            host,
             self._experiment.timing,
-            clients=len(self._clients),
+            score=split_score(self._server, host, len(self._clients)),
             evaluate_every=self._experiment.spec.evaluate.every,
             stop=self._stop,
             tick=self._tick,
@@ -113,7 +115,9 @@ class _Session:
             for m, role in enumerate(self._clients)
         ]
         failures: list[BaseException] = []
-        threads = [threading.Thread(target=_kept(loop.run, failures, wall), daemon=True) for loop in loops]
+        threads = [
+            threading.Thread(target=kept(loop.run, failures, wall.stop), daemon=True) for loop in loops
+        ]
         wall.evaluate([loop.evaluate() for loop in loops])
         for thread in threads:
             thread.start()
@@ -162,7 +166,7 @@ def warm_up(experiment: Experiment, device: str) -> None:
     server.receive(client.perform(server.open()[0]))
 
 
-def parameters(server: Server, clients: Sequence[Client]) -> dict[str, np.ndarray]:
+def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:
     """Return every party's parameters by its name."""
     return {"server": server.parameters()} | {f"client {m}": c.parameters() for m, c in enumerate(clients)}
 
@@ -187,14 +191,16 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _kept(work: Callable[[], None], failures: list[BaseException], wall: WallDesk) -> Callable[[], None]:
-    """A thread's failure ends the run and is raised by the thread that started it."""
+def kept(
+    work: Callable[[], None], failures: list[BaseException], stop: Callable[[str], None]
+) -> Callable[[], None]:
+    """Return a thread's work whose failure ends the run and is left for the thread that started it to raise."""
 
     def body() -> None:
         try:
             work()
         except BaseException as error:
             failures.append(error)
-            wall.stop("a client failed")
+            stop("a client failed")
 
     return body

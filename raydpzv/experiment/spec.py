@@ -234,8 +234,8 @@ class Record(Section):
     """Seconds between writes of the rows to the run folder."""
 
 
-class Spec(Section):
-    """A whole scenario."""
+class Scenario(Section):
+    """What every scenario has, vertical or horizontal."""
 
     name: str = ""
     """Name of the scenario; left out: the file's."""
@@ -244,14 +244,19 @@ class Spec(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything but the noise."""
     data: Data = Data()
+    clock: Clock = Clock()
+    arrivals: Arrivals = Arrivals()
+    network: Network = Network()
+    evaluate: Evaluate = Evaluate()
+
+
+class Spec(Scenario):
+    """A whole scenario of vertical learning: features are shared out among the clients, the server has the labels."""
+
     split: Split = Split()
     model: Model = Model()
     method: Method = Dpzv()
     privacy: Privacy = Privacy()
-    clock: Clock = Clock()
-    arrivals: Arrivals = Arrivals()
-    network: Network = Network()
     resources: Resources = Resources()
     budget: Budget = Budget()
-    evaluate: Evaluate = Evaluate()
     record: Record = Record()

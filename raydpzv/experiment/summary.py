@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.environment import versions
+from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.guard import settled
+from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.warn import warnings
 from raydpzv.privacy.adversaries import claims, verdict
 from raydpzv.records import folds
+from raydpzv.records.lags import lag_summary
 from raydpzv.records.store import Rows, digest
-from raydpzv.sim.desk import Spent
+from raydpzv.sim.terms import Spent
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 
@@ -32,9 +35,10 @@ class Ending:
     seconds: float
     simulated_seconds: float
     spent: Spent | None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending) -> dict[str, Any]:
+def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -> dict[str, Any]:
     """Return the summary of a run."""
     spec, setting = experiment.spec, experiment.setting
     last = rows["evaluation"].slice(max(0, rows["evaluation"].num_rows - 1)).to_pylist()
@@ -53,13 +57,14 @@ def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending)
         "best_accuracy": folds.best_accuracy(rows["evaluation"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
-        "updates": service.num_rows,
+        "updates": folds.updates(service),
+        "uploads": service.num_rows,
         "bytes_up": folds.bytes_up(message),
         "bytes_down": folds.bytes_down(message),
         "seconds": ending.seconds,
         "simulated_seconds": ending.simulated_seconds,
         "throughput": folds.throughput(service),
-        "staleness": folds.staleness_summary(rows["staleness"], service, spec.split.clients),
+        "staleness": _staleness(experiment, rows),
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
         "private": True if private else why,
         "privacy_verdict": why,
@@ -67,7 +72,14 @@ def summarise(scenario: str, experiment: Experiment, rows: Rows, ending: Ending)
         "digest": digest(rows),
         "model_digest": model_digest(rows),
         "versions": versions(),
+        **ending.facts,
     }
+
+
+def _staleness(experiment: Prepared, rows: Rows) -> dict[str, Any]:
+    if isinstance(experiment, Federation):
+        return lag_summary(rows["sync"], rows["service"])
+    return folds.staleness_summary(rows["staleness"], rows["service"], experiment.spec.split.clients)
 
 
 def model_digest(rows: Rows) -> str:

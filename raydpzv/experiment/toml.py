@@ -12,11 +12,16 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from raydpzv.errors import SpecError, suggest
-from raydpzv.experiment.check import check
-from raydpzv.experiment.spec import METHODS, Spec
+from raydpzv.experiment import check, check_horizontal
+from raydpzv.experiment.spec import METHODS, Scenario, Spec
+from raydpzv.experiment.spec_horizontal import HORIZONTAL_METHODS, HorizontalSpec
+
+ALL_METHODS = METHODS | HORIZONTAL_METHODS
+AnySpec = Spec | HorizontalSpec
+"""A scenario of either kind; `method.name` says which."""
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
+def load(path: Path, overrides: Sequence[str] = ()) -> AnySpec:
     """Read a scenario file and apply `key=value` overrides (dotted keys). Raises SpecError."""
     try:
         text = path.read_text()
@@ -32,31 +37,36 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     return parse({"name": path.stem, **_override(tree, overrides)}, where)
 
 
-def override(spec: Spec, overrides: Sequence[str]) -> Spec:
+def override(spec: AnySpec, overrides: Sequence[str]) -> AnySpec:
     """Return a spec with `key=value` overrides applied."""
     return parse(_override(as_tree(spec), overrides), spec.title or "the scenario")
 
 
-def parse(tree: Mapping[str, Any], where: str) -> Spec:
+def parse(tree: Mapping[str, Any], where: str) -> AnySpec:
     """Validate a scenario; SpecError names the first wrong setting, what was wanted and what came."""
     tree = dict(tree)
     method = tree.get("method")
     if isinstance(method, dict) and "name" not in method:
         tree["method"] = {"name": "dpzv", **method}
+    horizontal = isinstance(tree.get("method"), dict) and tree["method"]["name"] in HORIZONTAL_METHODS
+    kind = HorizontalSpec if horizontal else Spec
     try:
-        spec = Spec.model_validate(tree)
+        spec = kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(_one_line(error, where)) from None
-    check(spec, where)
+        raise SpecError(_one_line(error, where, kind)) from None
+    if isinstance(spec, HorizontalSpec):
+        check_horizontal.check(spec, where)
+        return spec
+    check.check(spec, where)
     return spec
 
 
-def as_tree(spec: Spec) -> dict[str, Any]:
+def as_tree(spec: Scenario) -> dict[str, Any]:
     """Return every setting with its value, defaults included, as plain data that TOML can hold."""
     return _plain(spec.model_dump(mode="json", exclude_none=True))
 
 
-def as_toml(spec: Spec) -> str:
+def as_toml(spec: Scenario) -> str:
     """Return the resolved scenario as TOML text."""
     return tomli_w.dumps(as_tree(spec))
 
@@ -90,7 +100,7 @@ def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of one method that another has too: what `--set method.name=...` keeps."""
-    known = METHODS[name].model_fields if name in METHODS else method
+    known = ALL_METHODS[name].model_fields if name in ALL_METHODS else method
     return {k: v for k, v in method.items() if k in known}
 
 
@@ -102,29 +112,31 @@ def _literal(text: str) -> Any:
         return text.strip()
 
 
-def _one_line(error: ValidationError, where: str) -> str:
+def _one_line(error: ValidationError, where: str, kind: type[Scenario]) -> str:
     first = error.errors()[0]
     path = [
-        str(p) for p in first["loc"] if (p not in METHODS and str(p).isidentifier()) or isinstance(p, int)
+        str(p) for p in first["loc"] if (p not in ALL_METHODS and str(p).isidentifier()) or isinstance(p, int)
     ]
-    name, kind = ".".join(path), first["type"]
-    settings = _settings_at(first["loc"][:-1])
-    if kind == "extra_forbidden":
+    name, fault = ".".join(path), first["type"]
+    settings = _settings_at(kind, first["loc"][:-1])
+    if fault == "extra_forbidden":
         return f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
-    if kind.startswith("union_tag"):
+    if fault.startswith("union_tag"):
         given = first.get("ctx", {}).get("tag", first["input"])
-        hint = suggest(str(given), METHODS)
-        return f"method.name: wanted one of {', '.join(METHODS)}, got {given!r} in {where}. {hint}".rstrip()
+        hint = suggest(str(given), ALL_METHODS)
+        return (
+            f"method.name: wanted one of {', '.join(ALL_METHODS)}, got {given!r} in {where}. {hint}".rstrip()
+        )
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
     return f"{name}: {wanted}, got {textwrap.shorten(repr(first['input']), 80)} in {where}"
 
 
-def _settings_at(path: Sequence[int | str]) -> list[str]:
-    model: type[BaseModel] = Spec
+def _settings_at(kind: type[Scenario], path: Sequence[int | str]) -> list[str]:
+    model: type[BaseModel] = kind
     for part in path:
-        if part in METHODS:
-            model = METHODS[str(part)]
+        if part in ALL_METHODS:
+            model = ALL_METHODS[str(part)]
         elif part in model.model_fields and isinstance(
             annotation := model.model_fields[str(part)].annotation, type
         ):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from raydpzv.experiment.build import Experiment
+from raydpzv.experiment.prepared import Prepared
 from raydpzv.records import folds
 from raydpzv.records.store import Rows
 
@@ -14,8 +15,10 @@ LATE = 0.1
 """Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
 
 
-def warnings(experiment: Experiment, rows: Rows) -> list[str]:
+def warnings(experiment: Prepared, rows: Rows) -> list[str]:
     """Return one sentence per finding; an empty list is good news."""
+    if not isinstance(experiment, Experiment):
+        return [*_divergence(rows), *_overall_lateness(rows)]
     found = [*_divergence(rows), *_lateness(experiment, rows)]
     setting = experiment.setting
     if setting and setting.delta * setting.rows > 1:
@@ -52,4 +55,15 @@ def _lateness(experiment: Experiment, rows: Rows) -> list[str]:
         return []
     return [
         f"epochs fell into running round trips ({', '.join(late)}): these clients could not keep their rates"
+    ]
+
+
+def _overall_lateness(rows: Rows) -> list[str]:
+    service = rows["service"]
+    share = float(np.mean(service.column("late").to_numpy())) if service.num_rows else 0.0
+    if share <= LATE:
+        return []
+    return [
+        f"{share:.0%} of the activations began late (their epochs fell into running work): the machine or the delays, "
+        "not the scenario's rates, set the pace"
     ]

@@ -26,7 +26,7 @@ from raydpzv.methods.table import EmbeddingTable
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.noise import Noise, release_mean
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes, Start
-from raydpzv.zo.descent import Descent
+from raydpzv.zo.descent import Descent, Rule, Step
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.estimate import slope
 from raydpzv.zo.perturb import LayerwisePerturbation
@@ -59,14 +59,14 @@ class DpzvClient(SplitClient):
         super().__init__(client, model, x_train, x_test)
         self._batches, self._settings, self._key = batches, settings, key
         self._perturb = LayerwisePerturbation(model.module, model.offsets)
-        self._descent = Descent(model.flat, settings.lr, settings.momentum)
+        self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η_m Δ u (journal Eq. (9)), u made again from its seed."""
         if not isinstance(order.body, Slopes):
             return
-        scalars = order.body.values.tolist()
-        self._descent.step(list(zip(self._directions(self._step - 1), scalars, strict=True)))
+        seeds = [u.seed for u in self._directions(self._step - 1)]
+        self._descent.take([Step(seeds, order.body.values, self._settings.lr)])
 
     def work(self) -> Upload:
         """Return the batch's embeddings at w + λu and w - λu (journal Eq. (6)) for every direction."""

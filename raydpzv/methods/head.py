@@ -16,7 +16,7 @@ from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.roles import Metrics
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
-from raydpzv.zo.descent import Descent
+from raydpzv.zo.descent import Descent, Rule, Step
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.estimate import slope
 from raydpzv.zo.perturb import LayerwisePerturbation
@@ -47,7 +47,7 @@ class Head:
             self._gradient_descent = MomentumDescent(model.flat, lr, momentum)
         if training == "zo":
             self._perturb = LayerwisePerturbation(model.module, model.offsets)
-            self._descent = Descent(model.flat, lr, momentum)
+            self._descent, self._lr = Descent(model.flat, Rule(law, momentum)), lr
 
     def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of every row, [B], without a gradient."""
@@ -102,4 +102,5 @@ class Head:
             plus_B = self.losses(embeddings_BME, labels_B)
         with self._perturb.at(direction, -self._smoothing):
             minus_B = self.losses(embeddings_BME, labels_B)
-        self._descent.step([(direction, float(slope(plus_B, minus_B, self._smoothing).mean()))])
+        scalar = float(slope(plus_B, minus_B, self._smoothing).mean())
+        self._descent.take([Step([seed], [scalar], self._lr)])

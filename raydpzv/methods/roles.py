@@ -35,6 +35,20 @@ class CacheUse:
 
 
 @dataclass(frozen=True)
+class Sync:
+    """How a client that keeps no model of its own for long came to the model it works at.
+
+    read: updates in that model; missed: those it had to replay first; pairs: (seed, scalar) pairs it got for that;
+    pulled: it took the whole model instead.
+    """
+
+    read: int
+    missed: int
+    pairs: int
+    pulled: bool = False
+
+
+@dataclass(frozen=True)
 class Order:
     """A message from the server to one client, and what the server knows about the service that made it."""
 
@@ -46,15 +60,20 @@ class Order:
     releases: tuple[Release, ...] = ()
     cache: tuple[CacheUse, ...] = ()
     loss: float = math.nan  # training loss on the batch served
+    sync: Sync | None = None
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A message from one client to the server; `step` counts the client's uploads from 0."""
+    """A message from one client to the server; `step` counts the client's uploads from 0.
+
+    loss: the client's training loss, if it is the client who computes it: a fact for the record, not on the wire.
+    """
 
     client: int
     step: int
     body: Body
+    loss: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -95,15 +114,36 @@ class Client(Protocol):
 
 
 class Server(Protocol):
-    """The party with labels."""
+    """The party that serves uploads."""
+
+    answers: (
+        bool  # every upload gets an answer of its own (vertical), or a round's uploads get none (horizontal)
+    )
+
+    @property
+    def updates(self) -> int:
+        """Updates made so far: what `budget.updates` and `evaluate.every` count."""
+        ...
 
     def open(self) -> Sequence[Order]:
-        """Return the first order of every client."""
+        """Return the first orders."""
         ...
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Serve one upload: () while a barrier fills, one order if asynchronous."""
         ...
+
+
+class PullServer(Server, Protocol):
+    """A server whose clients ask for the newest state when they wake."""
+
+    def wake(self, client: int) -> Order:
+        """Return what the client is to work at, as things are now."""
+        ...
+
+
+class VerticalServer(Server, Protocol):
+    """The party with labels."""
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score the composed model on the held-out rows; embeddings [N, E] in client order."""
@@ -115,4 +155,12 @@ class Server(Protocol):
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters, float32 [d_0]."""
+        ...
+
+
+class Crew(Protocol):
+    """Many horizontal clients in one process: none of them is an object, they share what they can."""
+
+    def perform(self, orders: Sequence[Order]) -> list[Upload]:
+        """Do the work of several clients and return their uploads in the order of the orders."""
         ...

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from raydpzv.methods.head import Head
-from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.models.flat import FlatModel
 from raydpzv.wire.messages import Evaluate, TestEmbeddings
 
@@ -60,8 +60,15 @@ class SplitClient:
         return self._x_train[torch.from_numpy(ids).long()]
 
 
+def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
+    """Score the composed model on the held-out rows; `uploads` hold every client's embeddings, in client order."""
+    return server.evaluate([u.body.values for u in uploads if isinstance(u.body, TestEmbeddings)])
+
+
 class SplitServer:
     """The party with labels and a head; `round` counts the uploads it has served."""
+
+    answers = True
 
     def __init__(
         self, head: Head, labels_train: torch.Tensor, labels_test: torch.Tensor, *, clients: int
@@ -69,6 +76,11 @@ class SplitServer:
         self._head = head
         self._labels_train, self._labels_test = labels_train, labels_test
         self._clients, self._round = clients, 0
+
+    @property
+    def updates(self) -> int:
+        """Uploads served so far."""
+        return self._round
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score the composed model on the held-out rows."""

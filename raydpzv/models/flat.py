@@ -48,6 +48,12 @@ class FlatModel:
         """Number of parameters."""
         return self.flat.numel()
 
+    @property
+    def layout(self) -> str:
+        """Return the digest of the parameters' names and shapes in order: what a flat vector has to fit."""
+        shapes = [(name, tuple(p.shape)) for name, p in self.module.named_parameters()]
+        return hashlib.sha256(repr(shapes).encode()).hexdigest()
+
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()

@@ -162,6 +162,11 @@ def staleness_summary(staleness_table: pa.Table, service: pa.Table, clients: int
     }
 
 
+def updates(service: pa.Table) -> int:
+    """Return how many updates the served uploads led to; rounds are counted from 1."""
+    return int(_column(service, "round").max(initial=0))
+
+
 def throughput(service: pa.Table) -> float:
     """Return served uploads per second of the run's clock; NaN if nothing was served or no time passed."""
     served = _column(service, "served")

@@ -3,7 +3,8 @@
 Times are seconds of the run's own clock (virtual or wall) since its start. Under the wall clock they vary from
 run to run; under the virtual clock every column is reproducible bit for bit, and the digest covers them all.
 
-M clients; `round` counts the uploads the server has served, from 1; `client` counts from 0.
+M clients, counted from 0; `round` counts the updates from 1: in vertical methods every upload served is one, in
+horizontal methods the uploads of a cohort are one together (or each is, if asynchronous).
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ STALENESS = pa.schema(
         ("age_sum", pa.int64()),  # server rounds since each used row was refreshed, summed
         ("age_max", pa.int64()),
         ("age_bins", pa.list_(pa.int32(), AGE_BINS)),
+    ]
+)
+
+SYNC = pa.schema(
+    [
+        ("round", pa.int64()),  # the update that the client's upload became part of
+        ("client", pa.int32()),
+        ("read", pa.int64()),  # updates in the model it worked at
+        ("lag", pa.int64()),  # updates made between its reading and its update; 0 in synchronous rounds
+        ("missed", pa.int64()),  # updates it replayed first
+        ("pairs", pa.int64()),  # (seed, scalar) pairs it got for that
+        ("pulled", pa.bool_()),  # it took the whole model instead
     ]
 )
 
@@ -102,6 +115,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "message": MESSAGE,
     "service": SERVICE,
     "staleness": STALENESS,
+    "sync": SYNC,
     "release": RELEASE,
     "evaluation": EVALUATION,
     "fault": FAULT,

@@ -53,6 +53,19 @@ def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
     return pa.concat_tables([SCHEMAS[name].empty_table(), *(_read(p, name) for p in parts)]).combine_chunks()
 
 
+def count_parts(run: Path, where: str = "rows") -> dict[str, int]:
+    """Return how many parts each row type has."""
+    return {name: len(list((run / where / name).glob("part-*.parquet"))) for name in SCHEMAS}
+
+
+def cut_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> None:
+    """Delete the parts of each row type beyond its count."""
+    for name in SCHEMAS:
+        for part in (run / where / name).glob("part-*.parquet"):
+            if _number(part) >= counts.get(name, 0):
+                part.unlink()
+
+
 def _number(part: Path) -> int:
     return int(part.stem.removeprefix("part-"))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Literal, Protocol
+
+import numpy as np
 
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -18,6 +21,10 @@ class Arrivals(Protocol):
 
     def epochs(self, client: int) -> Iterator[float]:
         """Yield the client's epochs in seconds since the run began, ascending, from the first."""
+        ...
+
+    def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
+        """Yield (epoch, client) of every client m with m mod `parts` = `part`, ascending in time."""
         ...
 
 
@@ -34,6 +41,21 @@ class Poisson:
             time += generator.exponential(1 / self._rates[client])
             yield time
 
+    def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
+        """Yield (epoch, client), drawn as one process: gaps of the summed rate, clients in proportion to theirs.
+
+        The same law as merging `epochs`, but other numbers, and nothing is kept per client but its rate.
+        """
+        clients = np.arange(part, len(self._rates), parts)
+        if not len(clients):
+            return
+        reached = np.cumsum(np.asarray(self._rates, np.float64)[clients])
+        generator, time = (self._key / "merged" / part / parts).generator(), 0.0
+        while True:
+            time += generator.exponential(1 / reached[-1])
+            place = np.searchsorted(reached, generator.random() * reached[-1], side="right")
+            yield time, int(clients[min(place, len(clients) - 1)])
+
 
 class Constant:
     """Regular activations, 1/rate apart."""
@@ -47,6 +69,10 @@ class Constant:
         while True:
             count += 1
             yield count / self._rates[client]
+
+    def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
+        """Yield (epoch, client), clients with equal epochs in their order."""
+        return _merge(self, range(part, len(self._rates), parts))
 
 
 class Trace:
@@ -64,6 +90,14 @@ class Trace:
     def epochs(self, client: int) -> Iterator[float]:
         """Yield the recorded times."""
         return iter(self._epochs.get(client, ()))
+
+    def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
+        """Yield (epoch, client), clients with equal epochs in their order."""
+        return _merge(self, [client for client in sorted(self._epochs) if client % parts == part])
+
+
+def _merge(arrivals: Arrivals, clients: Sequence[int]) -> Iterator[tuple[float, int]]:
+    return heapq.merge(*(zip(arrivals.epochs(client), repeat(client)) for client in clients))
 
 
 class Delays:

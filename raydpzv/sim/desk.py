@@ -3,95 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, cast
 
-from raydpzv.methods.roles import Metrics, Order, Server, Upload
-
-
-class Observer(Protocol):
-    """Takes down what happens; `records.Recorder` makes rows of it."""
-
-    def emit(self, row_type: str, **values: Any) -> None:
-        """Take down one fact."""
-        ...
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What was released: scalars, the most of them that one record took part in, the largest batch."""
-
-    releases: int
-    counted: int
-    largest_batch: int
-
-
-class Guard(Protocol):
-    """Keeps account of privacy."""
-
-    def refuses(self, upload: Upload) -> str | None:
-        """Return why serving this upload would exceed the privacy budget, or None."""
-        ...
-
-    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
-        """Account the releases of one service; return ε so far (claimed by the paper, proved for clients)."""
-        ...
-
-    def spent(self) -> Spent | None:
-        """Return what was released, or None if this run accounts for nothing."""
-        ...
-
-
-class FreeGuard:
-    """For methods without releases: refuses nothing, claims nothing."""
-
-    def refuses(self, upload: Upload) -> str | None:
-        """Never refuse."""
-        return None
-
-    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
-        """Nothing is noised, nothing is claimed."""
-        return math.nan, math.nan
-
-    def spent(self) -> Spent | None:
-        """Account for nothing."""
-        return None
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What ends a run; whichever comes first. None: no limit of that kind."""
-
-    updates: int | None = None
-    seconds: float | None = None
-    bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Activation:
-    """A client's account of how an upload came about, in seconds of the run's clock."""
-
-    due: float
-    woke: float
-    late: bool
-    sent: float
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where a run stands."""
-
-    updates: int = 0
-    time: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    late: int = 0
-    accuracy: float = math.nan
-    epsilon_paper: float = math.nan
-    epsilon_client: float = math.nan
-    staleness: float = math.nan  # mean age of the cached rows used by the last service, in server rounds
-    stop_reason: str | None = None
+from raydpzv.methods.roles import Metrics, Order, PullServer, Server, Sync, Upload
+from raydpzv.sim.terms import Activation, Budget, Guard, Observer, Status
 
 
 @dataclass
@@ -104,6 +21,7 @@ class Desk:
     budget: Budget
     _status: dict[str, Any] = field(default_factory=dict)
     _open_services: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _syncs: dict[int, Sync] = field(default_factory=dict)
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -111,8 +29,13 @@ class Desk:
 
     @property
     def updates(self) -> int:
-        """Uploads served so far."""
+        """Updates made so far."""
         return int(self._status.get("updates", 0))
+
+    @property
+    def uploads(self) -> int:
+        """Uploads served so far."""
+        return int(self._status.get("uploads", 0))
 
     @property
     def stop_reason(self) -> str | None:
@@ -129,6 +52,21 @@ class Desk:
         for order in orders:
             self._count(bytes_down=order.body.wire_bytes)
         return orders
+
+    def account(self) -> dict[str, Any]:
+        """Return the run's counts so far, for `reopen`."""
+        return {name: value for name, value in self._status.items() if name != "stop_reason"}
+
+    def reopen(self, account: Mapping[str, Any]) -> Sequence[Order]:
+        """Go on with the counts of a run that was interrupted; return the orders that they count as sent."""
+        self._status = dict(account)
+        return self.server.open()
+
+    def wake(self, client: int) -> Order:
+        """Return what a client that has just woken is to work at; the server is a `PullServer`."""
+        order: Order = cast(PullServer, self.server).wake(client)
+        self._count(bytes_down=order.body.wire_bytes)
+        return order
 
     def stop_at_time(self) -> None:
         """End the run because its time is over."""
@@ -147,20 +85,27 @@ class Desk:
         if refusal := self.guard.refuses(upload):
             self.stop(refusal)
             return ()
+        round = self.server.updates + 1
         orders = self.server.receive(upload)
         served = now()
-        self._count(updates=1, bytes_up=upload.body.wire_bytes, late=int(how.late))
-        self._status["time"] = served
-        round = self.updates
-        self._record_service(upload, how, arrived, served, orders)
+        self._count(uploads=1, bytes_up=upload.body.wire_bytes, late=int(how.late))
+        self._status |= {"time": served, "updates": self.server.updates}
+        self._record_service(upload, how, arrived, served, orders, round)
+        if not self.server.answers:
+            self._check_budget()
+            if self.stop_reason:
+                return ()
         for order in orders:
             self._count(bytes_down=order.body.wire_bytes)
             self._record_order(upload, order, round)
-        self._check_budget()
+        if self.server.answers:
+            self._check_budget()
         return orders
 
     def sent(self, order: Order, at: float, arrives: float) -> None:
         """Take down an order on its way to a client."""
+        if order.sync:
+            self._syncs[order.client] = order.sync
         self.observer.emit(
             "message",
             round=order.round,
@@ -177,12 +122,12 @@ class Desk:
         if row := self._open_services.pop(client, None):
             self.observer.emit("service", **{**row, "applied": at})
 
-    def evaluated(self, metrics: Metrics, at: float) -> None:
-        """Take down an evaluation of the current model."""
+    def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
+        """Take down an evaluation of the model after `version` updates (None: the current one)."""
         self._status["accuracy"] = metrics.accuracy
         self.observer.emit(
             "evaluation",
-            round=self.updates,
+            round=self.updates if version is None else version,
             time=at,
             part="test",
             accuracy=metrics.accuracy,
@@ -207,11 +152,17 @@ class Desk:
             self.stop(f"the budget of {limit.bytes} bytes is spent")
 
     def _record_service(
-        self, upload: Upload, how: Activation, arrived: float, served: float, orders: Sequence[Order]
+        self,
+        upload: Upload,
+        how: Activation,
+        arrived: float,
+        served: float,
+        orders: Sequence[Order],
+        round: int,
     ) -> None:
         self.observer.emit(
             "message",
-            round=self.updates,
+            round=round,
             client=upload.client,
             direction="up",
             kind=type(upload.body).__name__,
@@ -219,17 +170,37 @@ class Desk:
             arrived=arrived,
             bytes=upload.body.wire_bytes,
         )
+        self._record_sync(upload.client, round)
         self.applied(upload.client, math.nan)
-        self._open_services[upload.client] = {
-            "round": self.updates,
+        service = {
+            "round": round,
             "client": upload.client,
             "step": upload.step,
             "due": how.due,
             "woke": how.woke,
             "late": how.late,
             "served": served,
-            "loss": orders[0].loss if orders else math.nan,
+            "loss": orders[0].loss if self.server.answers and orders else upload.loss,
         }
+        if self.server.answers:
+            self._open_services[upload.client] = service
+        else:
+            self.observer.emit("service", **service, applied=math.nan)
+
+    def _record_sync(self, client: int, round: int) -> None:
+        if sync := self._syncs.pop(client, None):
+            lag = round - 1 - sync.read
+            self._status["staleness"] = float(lag)
+            self.observer.emit(
+                "sync",
+                round=round,
+                client=client,
+                read=sync.read,
+                lag=lag,
+                missed=sync.missed,
+                pairs=sync.pairs,
+                pulled=sync.pulled,
+            )
 
     def _record_order(self, upload: Upload, order: Order, round: int) -> None:
         if order.cache:

@@ -8,18 +8,19 @@ a parallel host the clients compute side by side while the server serves strictl
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raydpzv.errors import RunError
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.sim.agenda import Agenda
 from raydpzv.sim.arrivals import Arrivals, Delays
 from raydpzv.sim.clock import VirtualClock
-from raydpzv.sim.desk import Activation, Desk
+from raydpzv.sim.desk import Desk
 from raydpzv.sim.host import Host
-from raydpzv.wire.messages import Evaluate, TestEmbeddings
+from raydpzv.sim.terms import Activation
 from raydpzv.wire.network import Network
 
 NOBODY_WAKES = "no client wakes any more: the arrivals have ended"
@@ -38,6 +39,7 @@ class Timing:
 @dataclass(frozen=True)
 class _Delivery:
     order: Order
+    handle: Any  # of the work, if it began when the order was sent
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ class _Arrival:
 class VirtualRun:
     """One run under the virtual clock.
 
-    evaluate_every: server rounds between evaluations (also before the first and after the last); stop: set it
-    from outside to end the run after the event in progress; tick: called after every service.
+    score: scores the newest model on the held-out rows; evaluate_every: updates between evaluations (also before the
+    first and after the last); stop: set it from outside to end the run after the event in progress; tick: called
+    after every service; updated: called after every update of the model, before new orders are sent; state: go on
+    from there (see `state`).
     """
 
     def __init__(
@@ -62,33 +66,63 @@ class VirtualRun:
         host: Host,
         timing: Timing,
         *,
-        clients: int,
+        score: Callable[[], Metrics],
         evaluate_every: int,
         stop: threading.Event | None = None,
         tick: Callable[[], None] = lambda: None,
+        updated: Callable[[], None] = lambda: None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self._desk, self._host, self._timing = desk, host, timing
-        self._clients, self._every = clients, evaluate_every
-        self._stop, self._tick = stop or threading.Event(), tick
+        self._score, self._every = score, evaluate_every
+        self._stop, self._tick, self._updated = stop or threading.Event(), tick, updated
+        self._resumed = state
         self._clock = VirtualClock()
-        self._agenda: Agenda[_Delivery | _Arrival] = Agenda()
-        self._epochs: list[Iterator[float]] = [timing.arrivals.epochs(m) for m in range(clients)]
+        self._agenda: Agenda[Any] = Agenda()
+        self._epochs: dict[int, Iterator[float]] = {}
         self._busy_until = 0.0
-        self._works = [0] * clients
+        self._works: Counter[int] = Counter()
 
     def run(self) -> None:
         """Run until a budget ends it, `stop` is set, or nothing is left to happen."""
-        for order in self._desk.open(0.0):
-            self._send(order, 0.0)
-        self._evaluate()
+        if self._resumed is None:
+            self._begin()
+            self._evaluate()
+        else:
+            self._go_on_from(self._resumed)
         while self._goes_on():
             time, event = self._agenda.pop()
             self._clock.advance(time)
-            if isinstance(event, _Delivery):
-                self._deliver(event.order, time)
-            else:
-                self._serve(event, time)
+            self._happen(event, time)
         self._finish()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a run of rounds needs to go on, beside its server's state: asked for in `updated`."""
+        return {
+            "time": self._clock.now(),
+            "busy_until": self._busy_until,
+            "works": sorted(self._works.items()),
+            "status": self._desk.account(),
+        }
+
+    def _go_on_from(self, state: Mapping[str, Any]) -> None:
+        """Send the orders of the next round, which the state counts as sent, and go on."""
+        self._clock.advance(state["time"])
+        self._busy_until = state["busy_until"]
+        self._works = Counter(dict(state["works"]))
+        for order in self._desk.reopen(state["status"]):
+            self._send(order, self._busy_until)
+        self._evaluate_if_due()
+
+    def _begin(self) -> None:
+        for order in self._desk.open(0.0):
+            self._send(order, 0.0)
+
+    def _happen(self, event: Any, time: float) -> None:
+        if isinstance(event, _Delivery):
+            self._deliver(event, time)
+        else:
+            self._serve(event, time)
 
     def _goes_on(self) -> bool:
         if self._stop.is_set():
@@ -104,28 +138,38 @@ class VirtualRun:
         return limit is not None and time > limit
 
     def _send(self, order: Order, at: float) -> None:
+        """Send an order; work that need not wait for the client's next epoch begins at once, beside others'."""
         arrives = at + self._timing.network.downlink(order.client, order.body.wire_bytes)
         self._desk.sent(order, at, arrives)
-        self._agenda.add(arrives, _Delivery(order))
+        self._agenda.add(arrives, _Delivery(order, self._host.perform(order) if order.at_once else None))
 
-    def _deliver(self, order: Order, now: float) -> None:
+    def _deliver(self, event: _Delivery, now: float) -> None:
         """The client applies the order and starts its next work; the upload's arrival is known already."""
-        client = order.client
+        order, client = event.order, event.order.client
         self._desk.applied(client, now)
-        handle = self._host.perform(order)
-        due = now if order.at_once else next(self._epochs[client], None)
+        handle = event.handle if order.at_once else self._host.perform(order)
+        due = now if order.at_once else self._next_epoch(client)
         if due is None:
             return
         woke = max(due, now)
-        sent = woke + self._timing.compute.of(client, self._works[client])
+        self._work(order, handle, woke, Activation(due, woke, due < now, woke))
+
+    def _next_epoch(self, client: int) -> float | None:
+        if client not in self._epochs:
+            self._epochs[client] = self._timing.arrivals.epochs(client)
+        return next(self._epochs[client], None)
+
+    def _work(self, order: Order, handle: Any, begins: float, how: Activation) -> None:
+        """Plan the arrival of the upload that comes of an order whose work begins then."""
+        client = order.client
+        sent = begins + self._timing.compute.of(client, self._works[client])
         self._works[client] += 1
         size, upload = order.reply_bytes, None
         if size is None and self._timing.network.needs_size(client):
             upload = self._host.take(handle)
             size = upload.body.wire_bytes
         arrives = sent + self._timing.network.uplink(client, size or 0)
-        how = Activation(due, woke, due < now, sent)
-        self._agenda.add(arrives, _Arrival(client, handle, upload, how, size))
+        self._agenda.add(arrives, _Arrival(client, handle, upload, replace(how, sent=sent), size))
 
     def _serve(self, event: _Arrival, now: float) -> None:
         upload = event.upload or self._host.take(event.handle)
@@ -134,23 +178,26 @@ class VirtualRun:
                 f"client {event.client} sent {upload.body.wire_bytes} bytes where its order promised {event.promised}"
             )
         begins = max(now, self._busy_until)
-        delay = self._timing.service.of(0, self._desk.updates)
+        delay = self._timing.service.of(0, self._desk.uploads)
         if self._past_the_budget(begins + delay):
             self._desk.stop_at_time()
             return
-        self._busy_until = begins + delay
+        self._busy_until, before = begins + delay, self._desk.updates
         orders = self._desk.serve(upload, event.how, now, lambda: self._busy_until)
+        if self._desk.updates > before:
+            self._updated()
         for order in orders:
             self._send(order, self._busy_until)
-        if self._desk.stop_reason is None and self._desk.updates % self._every == 0:
-            self._evaluate()
+        if self._desk.updates > before and self._desk.stop_reason is None:
+            self._evaluate_if_due()
         self._tick()
 
+    def _evaluate_if_due(self) -> None:
+        if self._desk.updates % self._every == 0:
+            self._evaluate()
+
     def _evaluate(self) -> None:
-        handles = [self._host.perform(Order(m, Evaluate())) for m in range(self._clients)]
-        bodies = [self._host.take(h).body for h in handles]
-        embeddings = [b.values for b in bodies if isinstance(b, TestEmbeddings)]
-        self._desk.evaluated(self._desk.server.evaluate(embeddings), self._clock.now())
+        self._desk.evaluated(self._score(), self._clock.now())
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
@@ -159,7 +206,8 @@ class VirtualRun:
             if isinstance(event, _Delivery):
                 self._clock.advance(time)
                 self._desk.applied(event.order.client, time)
-                self._host.perform(event.order)
+                if not event.order.at_once:
+                    self._host.perform(event.order)
         self._desk.close()
         self._evaluate()
         self._tick()

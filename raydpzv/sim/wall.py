@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from raydpzv.errors import Stalled
-from raydpzv.methods.roles import Client, Order, Upload
+from raydpzv.methods.roles import Client, Order, Upload, VerticalServer
+from raydpzv.methods.split import composed
 from raydpzv.sim.clock import Clock
-from raydpzv.sim.desk import Activation, Desk, Status
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.terms import Activation, Status
 from raydpzv.sim.virtual import Timing
-from raydpzv.wire.messages import TestEmbeddings
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class WallDesk:
         """Serve one upload."""
         arrived = self._clock.now()
         with self._serving:
-            pause(self._stopping, self._service(self._desk.updates))
+            pause(self._stopping, self._service(self._desk.uploads))
             with self._changed:
                 self._desk.applied(upload.client, applied)
                 if self._over():
@@ -103,9 +104,10 @@ class WallDesk:
 
     def evaluate(self, uploads: list[Upload]) -> None:
         """Score the clients' held-out embeddings (client order) with the head as it is now."""
-        embeddings = [u.body.values for u in uploads if isinstance(u.body, TestEmbeddings)]
         with self._changed:
-            self._desk.evaluated(self._desk.server.evaluate(embeddings), self._clock.now())
+            self._desk.evaluated(
+                composed(cast(VerticalServer, self._desk.server), uploads), self._clock.now()
+            )
 
     def close(self) -> None:
         """Take down what was left open."""

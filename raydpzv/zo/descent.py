@@ -2,44 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from raydpzv.zo import kernel
-from raydpzv.zo.directions import Direction
-from raydpzv.zo.replay import replay
+from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.replay import Base, in_pieces
+from raydpzv.zo.replay import replay as subtract
+
+_PIECE = 1 << 16
+"""Elements whose parameters and velocity (512 KiB) stay in the second cache while many steps are replayed."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How (seed, scalar) pairs move a model: the law of the directions, the momentum β, and its form.
+
+    v <- βv + g, or, damped, v <- βv + (1-β)g (DeComFL Eq. (8)); w <- w - ηv.
+    """
+
+    law: Law = "gaussian"
+    momentum: float = 0.0
+    damped: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One descent step: g = mean_p Δ_p u_p with seeds uint64 [P] and scalars [P], and its step size η."""
+
+    seeds: Sequence[int] | np.ndarray
+    scalars: Sequence[float] | np.ndarray
+    lr: float
 
 
 class Descent:
     """w <- w - η v with v <- βv + mean_p Δ_p u_p (momentum β; without momentum, w <- w - (η/P) Σ_p Δ_p u_p).
 
-    DPZV (journal) Eq. (9). Each term is applied in order, one product and one sum per element, so that whoever
-    applies the same (seed, scalar) pairs holds the same bits.
+    DPZV (journal) Eq. (9), DeComFL Eq. (7) to (9). Each term is applied in order, one product and one sum per
+    element, so that whoever applies the same pairs holds the same bits, however many steps are taken in one call.
+    x: contiguous float32 [d], changed in place; velocity likewise (None without momentum).
     """
 
-    def __init__(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> None:
-        self._x = x
-        self._lr, self._momentum = lr, momentum
-        self._velocity = torch.zeros_like(x) if momentum else None
+    def __init__(self, x: torch.Tensor, rule: Rule, *, threads: int = 1) -> None:
+        self.x, self.rule = x, rule
+        self.velocity = torch.zeros_like(x) if rule.momentum else None
+        self._threads = threads
 
-    def step(self, terms: Sequence[tuple[Direction, float]]) -> None:
-        """Apply the (direction, scalar) pairs of one update."""
-        if self._velocity is None:
-            _subtract(self._x, [(u, self._lr * scalar / len(terms)) for u, scalar in terms])
+    def copy(self) -> Descent:
+        """Return a descent that goes on from here on its own."""
+        twin = Descent(self.x.clone(), self.rule, threads=self._threads)
+        twin.velocity = None if self.velocity is None else self.velocity.clone()
+        return twin
+
+    def take(self, steps: Iterable[Step]) -> None:
+        """Apply steps in order."""
+        found = [_Terms.of(step, self.rule, self.x.numel()) for step in steps]
+        if not found:
             return
-        self._velocity.mul_(self._momentum)
-        _subtract(self._velocity, [(u, -scalar / len(terms)) for u, scalar in terms])
-        if self._x.device.type == "cpu":
-            kernel.add_scaled(self._x.numpy(), self._velocity.numpy(), np.float32(-self._lr))
+        base: Base = "rademacher" if self.rule.law == "rademacher" else "gaussian"
+        if self.velocity is None:
+            seeds = np.concatenate([terms.seeds for terms in found])
+            amounts = np.concatenate([terms.amounts for terms in found])
+            subtract(self.x, seeds, amounts, law=base, threads=self._threads)
+        elif self.x.device.type == "cpu":
+            work = partial(_with_momentum, self.x, self.velocity, found, np.float32(self.rule.momentum), base)
+            in_pieces(self.x.numel(), 0, _PIECE, self._threads, _cut_small(work))
         else:
-            self._x.add_(self._velocity, alpha=-self._lr)
+            for terms in found:
+                self.velocity.mul_(self.rule.momentum)
+                subtract(self.velocity, terms.seeds, terms.amounts, law=base)
+                self.x.add_(self.velocity, alpha=-terms.lr)
 
 
-def _subtract(x: torch.Tensor, terms: Sequence[tuple[Direction, float]]) -> None:
-    """x <- x - Σ amount · u, term by term in order; the terms of one generator in one pass over x."""
-    for base, of_one in groupby(terms, key=lambda term: term[0].base):
-        run = list(of_one)
-        replay(x, [u.seed for u, _ in run], [amount * u.norm_factor for u, amount in run], law=base)
+@dataclass(frozen=True)
+class _Terms:
+    """What one step takes from each element: amount_p · z_p from x, or without a step size from the velocity."""
+
+    seeds: np.ndarray
+    amounts: np.ndarray
+    lr: float
+
+    @classmethod
+    def of(cls, step: Step, rule: Rule, size: int) -> _Terms:
+        scalars = np.asarray(step.scalars, np.float64)
+        seeds = np.asarray(step.seeds, np.uint64)
+        count = len(scalars)
+        amounts = step.lr * scalars / count if not rule.momentum else -scalars / count
+        if rule.momentum and rule.damped:
+            amounts = amounts * (1 - rule.momentum)
+        if rule.law == "sphere":
+            factors = [Direction(int(seed), size, "sphere").norm_factor for seed in seeds]
+            amounts = amounts * np.array(factors)
+        return cls(seeds, amounts, step.lr)
+
+
+def _with_momentum(
+    x: torch.Tensor,
+    velocity: torch.Tensor,
+    steps: Sequence[_Terms],
+    momentum: np.float32,
+    base: Base,
+    first: int,
+    last: int,
+) -> None:
+    """Take all steps on one piece of the parameters."""
+    x_piece, v_piece = x.numpy()[first:last], velocity.numpy()[first:last]
+    for terms in steps:
+        v_piece *= momentum
+        subtract(v_piece, terms.seeds, terms.amounts, start=first, law=base)
+        kernel.add_scaled(x_piece, v_piece, np.float32(-terms.lr))
+
+
+def _cut_small(work: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    def body(first: int, last: int) -> None:
+        for start in range(first, last, _PIECE):
+            work(start, min(start + _PIECE, last))
+
+    return body

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Literal, get_args
@@ -61,23 +61,32 @@ def _on_cpu(
     x: np.ndarray, seeds: np.ndarray, scales: np.ndarray, start: int, law: Base, threads: int
 ) -> None:
     subtract = kernel.subtract_directions if law == "gaussian" else kernel.subtract_signs
-    if threads == 1:
-        subtract(x, seeds, scales, start)
-        return
-    pieces = deque(pairwise(_cuts(x.size, start, _UNIT[law], _PIECES * threads)))
 
-    def work() -> None:
+    def work(first: int, last: int) -> None:
+        subtract(x[first:last], seeds, scales, start + first)
+
+    in_pieces(x.size, start, _UNIT[law], threads, work)
+
+
+def in_pieces(size: int, start: int, unit: int, threads: int, work: Callable[[int, int], None]) -> None:
+    """Call work(first, last) for pieces of [0, size), cut at whole units of the direction, on several threads."""
+    if threads == 1:
+        work(0, size)
+        return
+    pieces = deque(pairwise(_cuts(size, start, unit, _PIECES * threads)))
+
+    def several() -> None:
         while pieces:
             try:
                 first, last = pieces.popleft()
             except IndexError:  # another thread took the last one
                 return
-            subtract(x[first:last], seeds, scales, start + first)
+            work(first, last)
 
     # a pool of its own for each call, as a kept one would not survive a fork; the caller works too
     with ThreadPoolExecutor(threads - 1) as pool:
-        helpers = [pool.submit(work) for _ in range(threads - 1)]
-        work()
+        helpers = [pool.submit(several) for _ in range(threads - 1)]
+        several()
         for helper in helpers:
             helper.result()
 

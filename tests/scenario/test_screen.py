@@ -6,7 +6,7 @@ import math
 from rich.console import Console
 
 import scenarios
-from raydpzv.sim.desk import Status
+from raydpzv.sim.terms import Status
 from scenarios.screen import live_progress
 
 

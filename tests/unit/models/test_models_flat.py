@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -99,6 +100,24 @@ def test_the_digest_follows_every_bit() -> None:
     before = model.sha256()
     model.flat[5] = model.flat[5].nextafter(torch.tensor(9.0))
     assert model.sha256() != before
+
+
+def test_the_layout_follows_names_and_shapes_in_order_and_nothing_else() -> None:
+    def layout(*layers: tuple[str, nn.Module], seed: int = 0) -> str:
+        return FlatModel(lambda: nn.Sequential(OrderedDict(layers)), Key(seed)).layout
+
+    one = layout(("a", nn.Linear(3, 2)), ("b", nn.Linear(2, 3)))
+    assert one == layout(("a", nn.Linear(3, 2)), ("b", nn.Linear(2, 3)), seed=1)
+    assert one == layout(("a", nn.Linear(3, 2)), ("r", nn.ReLU()), ("b", nn.Linear(2, 3)))
+    others = [
+        layout(("a", nn.Linear(3, 2)), ("c", nn.Linear(2, 3))),
+        layout(("b", nn.Linear(3, 2)), ("a", nn.Linear(2, 3))),
+        layout(("a", nn.Linear(2, 3)), ("b", nn.Linear(3, 2))),
+        layout(("a", nn.Linear(3, 2)), ("b", nn.Linear(2, 3, bias=False))),
+    ]
+    assert len({one, *others}) == 5
+    wide, tall = (nn.Linear(*sides, bias=False) for sides in ((3, 2), (2, 3)))
+    assert layout(("a", wide)) != layout(("a", tall)), "as many elements in another shape"
 
 
 @pytest.mark.parametrize("norm", [lambda: nn.GroupNorm(2, 4), lambda: nn.LayerNorm(4)])

@@ -11,7 +11,7 @@ from raydpzv.errors import RunError
 from raydpzv.records import folds
 from raydpzv.records.store import digest
 from raydpzv.sim.arrivals import Trace
-from raydpzv.sim.desk import Budget
+from raydpzv.sim.terms import Budget
 from raydpzv.wire.network import Network
 
 

@@ -13,7 +13,8 @@ from raydpzv.records import folds
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Budget, Desk, FreeGuard
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.terms import Budget, FreeGuard
 from raydpzv.sim.wall import ClientLoop, WallDesk
 from raydpzv.wire.network import Network
 

@@ -11,8 +11,9 @@ from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson
-from raydpzv.sim.desk import Budget, Desk, FreeGuard, Guard
-from raydpzv.sim.host import LocalHost
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.host import LocalHost, split_score
+from raydpzv.sim.terms import Budget, FreeGuard, Guard
 from raydpzv.sim.virtual import Timing, VirtualRun
 from raydpzv.wire.messages import Embeddings, Evaluate, Start, TestEmbeddings
 from raydpzv.wire.messages import Rows as RowIds
@@ -49,6 +50,12 @@ class ToyClient:
 
 class ToyServer:
     """Answers every upload with 4 bytes, at once or when `barrier` uploads have come."""
+
+    answers = True
+
+    @property
+    def updates(self) -> int:
+        return self.round
 
     def __init__(self, clients: int, barrier: int = 1, at_once: bool = False, fixed: bool = True) -> None:
         self.clients, self.barrier, self.at_once, self.round = clients, barrier, at_once, 0
@@ -112,5 +119,7 @@ def run_toy(
     roles = [ToyClient(m) for m in range(clients)]
     recorder = Recorder()
     desk = Desk(server, guard or FreeGuard(), recorder, budget)
-    VirtualRun(desk, LocalHost(roles), when, clients=clients, evaluate_every=every, **options).run()
+    host = LocalHost(roles)
+    score = split_score(server, host, clients)
+    VirtualRun(desk, host, when, score=score, evaluate_every=every, **options).run()
     return recorder.drain(), desk, roles, server

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.wire import messages
+from raydpzv.wire import messages, seeds, weights
 from raydpzv.wire.messages import Body, pack, unpack
 
-P, B, E, N = 3, 5, 4, 7
+P, B, E, N, K = 3, 5, 4, 7, 2
 
 
 def floats(*shape: int) -> np.ndarray:
     return Key(0).generator().standard_normal(shape).astype(np.float32)
 
 
+SEEDS = np.arange(K * P, dtype=np.uint64).reshape(K, P) + np.uint64(2**63)
 IDS = np.arange(B, dtype=np.int32)[::-1].copy()
 # an example of every body, and its bytes on the wire by hand
 BODIES: list[tuple[Body, int]] = [
@@ -28,6 +29,17 @@ BODIES: list[tuple[Body, int]] = [
     (messages.Slopes(floats(P)), 4 * P),
     (messages.Rows(IDS), 4 * B),
     (messages.GradientAndRows(floats(B, E), IDS), 4 * B * E + 4 * B),
+    (seeds.CatchUp(SEEDS.ravel(), floats(K * P), SEEDS), (8 + 4) * K * P + 8 * K * P),
+    (seeds.PulledModel(floats(2, N), SEEDS), 4 * 2 * N + 8 * K * P),
+    (seeds.Scalars(floats(K, P)), 4 * K * P),
+    (seeds.AgentSeeds(SEEDS.ravel(), floats(K * P), SEEDS), 0),
+    (seeds.AgentScalars(floats(K, P)), 0),
+    (seeds.Tail(SEEDS.ravel(), floats(K * P)), (8 + 4) * K * P),
+    (seeds.SeededScalars(SEEDS[0], floats(P)), (8 + 4) * P),
+    (weights.Weights(floats(N)), 4 * N),
+    (weights.Update(floats(N)), 4 * N),
+    (weights.QuantisedUpdate(np.zeros(N, np.int8), floats(1)), N + 4),
+    (weights.SparseUpdate(np.arange(E, dtype=np.int32), floats(E)), 8 * E),
 ]
 SIZED = pytest.mark.parametrize(("body", "size"), BODIES, ids=lambda v: type(v).__name__)
 
@@ -42,9 +54,9 @@ def test_a_body_is_exactly_as_long_as_promised(body: Body, size: int) -> None:
     assert len(body.encode()) == size or not body.metered
 
 
-def test_only_evaluation_is_free_of_charge() -> None:
+def test_only_evaluation_and_what_an_agent_tells_itself_are_free_of_charge() -> None:
     unmetered = {type(body) for body, _ in BODIES if not body.metered}
-    assert unmetered == {messages.Evaluate, messages.TestEmbeddings}
+    assert unmetered == {messages.Evaluate, messages.TestEmbeddings, seeds.AgentSeeds, seeds.AgentScalars}
 
 
 def assert_same(a: Body, b: Body) -> None:

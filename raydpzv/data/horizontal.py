@@ -1,0 +1,209 @@
+"""How rows are shared out among clients (horizontal federation).
+
+iid                  at random, the same number of rows for every client
+dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p are the
+                     class shares of the data: Hsu, Qi, Brown, "Measuring the effects of non-identical data
+                     distribution for federated visual classification" (2019), Section 3
+dirichlet, "drawn"   the rows of every class shared out by Dir(α 1_M), so that sizes differ too: Li, Diao, Chen,
+                     He, "Federated learning on non-IID data silos" (ICDE 2022), Section IV
+
+Small α: clients that see few classes; large α: clients alike. Every row has exactly one owner.
+"""
+
+# N rows, M clients, C classes that occur
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from raydpzv.errors import InputError, SpecError, suggest
+from raydpzv.keys import Key
+
+How = Literal["iid", "dirichlet"]
+Sizes = Literal["equal", "drawn"]
+ALPHAS = (1e-6, 1e6)
+"""The least and the greatest concentration: one class a client, and clients that are alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Which rows belong to which client: 4 bytes a row (8 beyond 2^31 rows) and 8 bytes a client.
+
+    ids      row numbers [N], int32 or int64: client 0's ascending, then client 1's, ...
+    offsets  int64 [M + 1]: client i has ids[offsets[i] : offsets[i + 1]]
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def clients(self) -> int:
+        """M."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of every client, int64 [M]."""
+        return np.diff(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.ids.nbytes + self.offsets.nbytes
+
+    def rows(self, client: int) -> np.ndarray:
+        """Return the client's row numbers, ascending: a read-only view."""
+        if not 0 <= client < self.clients:
+            raise InputError(f"there is no client {client}: choose one of 0..{self.clients - 1}")
+        return self.ids[self.offsets[client] : self.offsets[client + 1]]
+
+
+def split_rows(
+    labels: np.ndarray,
+    clients: int,
+    how: str,
+    *,
+    alpha: float = 1.0,
+    sizes: str = "equal",
+    least: int = 1,
+    key: Key,
+) -> Parts:
+    """Share the rows with these `labels` (whole numbers [N]) out among `clients`.
+
+    alpha, sizes: for "dirichlet" alone; sizes is "equal" (they differ by at most 1) or "drawn". A client that
+    draws fewer than `least` rows gets more from the largest. Depends on labels, settings and key alone. Needs
+    16 bytes a client and class in passing. Raises SpecError for an unknown word, an alpha out of range and
+    fewer rows than clients · least.
+    """
+    rows = len(labels)
+    _known("how", how, get_args(How))
+    _known("sizes", sizes, get_args(Sizes))
+    if clients < 1 or least < 1:
+        raise SpecError(f"clients is {clients} and least is {least}: both have to be 1 or more")
+    if rows < clients * least:
+        raise SpecError(
+            f"{rows} rows cannot give {clients} clients {least} each: use at most {rows // least} clients"
+        )
+    if not ALPHAS[0] <= alpha <= ALPHAS[1]:
+        raise SpecError(
+            f"alpha is {alpha}: choose a number from {ALPHAS[0]:g} (one class a client) to {ALPHAS[1]:g} (alike)"
+        )
+    generator = (key / "rows of clients").generator()
+    if how == "iid":
+        return _parts(generator.permutation(_owners(_even(rows, clients))), clients)
+    classes, supply = np.unique(labels, return_inverse=True, return_counts=True)[1:]
+    if sizes == "equal":
+        counts_MC = _equal_counts(_even(rows, clients), supply, alpha, generator)
+        return _parts(_assign(classes, counts_MC, generator), clients)
+    owner = _assign(classes, _drawn_counts(clients, supply, alpha, generator), generator)
+    return _parts(_top_up(owner, clients, least, generator), clients)
+
+
+def _known(setting: str, word: str, words: Sequence[str]) -> None:
+    if word not in words:
+        raise SpecError(f'{setting} "{word}" is unknown. {suggest(word, words)}Choose {" or ".join(words)}')
+
+
+def _equal_counts(
+    sizes: np.ndarray, supply: np.ndarray, alpha: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Draw every client's rows of every class, int64 [M, C], with the sums `sizes` [M] and `supply` [C].
+
+    Each client asks for a multinomial draw from its own class shares. Where a class is asked for more often
+    than it has rows, chance decides which of the wishes come true; what is still needed is asked for again
+    among the classes that are left. Every turn satisfies everyone or uses up a class.
+    """
+    shares_MC = generator.dirichlet(alpha * supply / supply.sum(), len(sizes))
+    counts_MC = np.zeros(shares_MC.shape, np.int64)
+    need, left = sizes.copy(), supply.copy()
+    while need.any():
+        short = np.flatnonzero(need)
+        wishes = generator.multinomial(need[short], _among(shares_MC[short], left))
+        for j in np.flatnonzero(wishes.sum(0) > left):
+            wishes[:, j] = generator.multivariate_hypergeometric(wishes[:, j], left[j], method="marginals")
+        counts_MC[short] += wishes
+        need[short] -= wishes.sum(1)
+        left -= wishes.sum(0)
+    return counts_MC
+
+
+def _among(shares_mC: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Shares of the classes that have rows left; who wants none of those takes them as they come."""
+    open_mC = np.where(left > 0, shares_mC, 0.0)
+    total = open_mC.sum(1, keepdims=True)
+    wanting = total > 1e-300  # below, a quotient loses its digits or overflows
+    return np.where(wanting, open_mC / np.where(wanting, total, 1.0), left / left.sum())
+
+
+def _drawn_counts(
+    clients: int, supply: np.ndarray, alpha: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Cut the rows of every class at the cumulative sums of Dir(α 1_M): int64 [M, C]."""
+    counts_MC = np.empty((clients, len(supply)), np.int64)
+    for j, rows in enumerate(supply):
+        cuts = np.cumsum(generator.dirichlet(np.full(clients, alpha)))[:-1] * rows
+        counts_MC[:, j] = np.diff(np.minimum(cuts.astype(np.int64), rows), prepend=0, append=rows)
+    return counts_MC
+
+
+def _assign(classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return every row's owner, int32 [N]: which rows of its class a client gets is chance."""
+    owner = np.empty(len(classes), np.int32)
+    by_class = np.argsort(classes, kind="stable")
+    start = 0
+    for counts_M in counts_MC.T:
+        rows = by_class[start : start + counts_M.sum()]
+        owner[rows] = generator.permutation(_owners(counts_M))
+        start += len(rows)
+    return owner
+
+
+def _top_up(owner: np.ndarray, clients: int, least: int, generator: np.random.Generator) -> np.ndarray:
+    """Bring every client to `least` rows with random rows of the largest, cut down to one level."""
+    sizes = np.bincount(owner, minlength=clients)
+    lack = np.maximum(least - sizes, 0)
+    if not lack.any():
+        return owner
+    keep = _cut(sizes, int(lack.sum()))
+    shuffled = generator.permutation(len(owner))
+    grouped = shuffled[np.argsort(owner[shuffled], kind="stable")]
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    given = grouped[place >= np.repeat(keep, sizes)]
+    topped = owner.copy()
+    topped[generator.permutation(given)] = _owners(lack)
+    return topped
+
+
+def _cut(sizes: np.ndarray, wanted: int) -> np.ndarray:
+    """Return the sizes after taking `wanted` rows one by one, each from the client that then has most."""
+    above = bisect_left(
+        range(int(sizes.max()) + 1), -wanted + 1, key=lambda level: -int(np.maximum(sizes - level, 0).sum())
+    )
+    level = above - 1  # the greatest level with at least `wanted` rows above it
+    keep = np.minimum(sizes, level)
+    spared = int((sizes - keep).sum()) - wanted
+    keep[np.flatnonzero(sizes > level)[:spared]] += 1
+    return keep
+
+
+def _even(rows: int, clients: int) -> np.ndarray:
+    """Sizes that differ by at most 1, the larger ones first: int64 [M]."""
+    return rows // clients + (np.arange(clients) < rows % clients)
+
+
+def _owners(counts_M: np.ndarray) -> np.ndarray:
+    """Each client's number as often as it has rows, int32."""
+    return np.repeat(np.arange(len(counts_M), dtype=np.int32), counts_M)
+
+
+def _parts(owner: np.ndarray, clients: int) -> Parts:
+    ids = np.argsort(owner, kind="stable").astype(np.int32 if len(owner) < 2**31 else np.int64)
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=clients))))
+    for array in (ids, offsets):
+        array.flags.writeable = False
+    return Parts(ids, offsets)

@@ -1,0 +1,118 @@
+"""Rebuild a horizontal run's model from its ledger, and continue such a run.
+
+A rebuild needs the initial key, the ledger and nothing else: no data, no client. With a snapshot on the way it begins
+there, and has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from raydpzv.errors import InputError, ReplayMismatch
+from raydpzv.experiment.closing import sha256
+from raydpzv.experiment.federation import Federation, prepare_federation
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.plan import MODEL, ModelPlan
+from raydpzv.experiment.replay import check_same
+from raydpzv.experiment.run import one_thread
+from raydpzv.experiment.spec_horizontal import HorizontalSpec
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.store import Rows
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Parameters by name after `updates` updates; the ledger's digest; whether the final model's record agrees.
+
+    verified: None if the record says nothing about this update.
+    """
+
+    models: Mapping[str, np.ndarray]
+    updates: int
+    digest: str
+    verified: bool | None
+
+
+def rebuild(path: Path, at: int | None = None, client: int | None = None) -> Rebuilt:
+    """Rebuild the model after `at` updates (default: all), or the one that a client held then.
+
+    Opening the ledger checks every byte of it. Raises DataError if it is damaged or belongs to another model,
+    InputError for what is not on record, ReplayMismatch if the result is not the model that the run ended with.
+    """
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    assert isinstance(spec, HorizontalSpec)
+    if not folder.ledger.exists():
+        raise InputError(
+            f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
+        )
+    plan = ModelPlan.of(spec, folder.environment())
+    with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        updates = ledger.version if at is None else at
+        if not 0 <= updates <= ledger.version:
+            raise InputError(
+                f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
+            )
+        held = updates if client is None else _held_by(folder.rows(), spec, client, updates)
+        x = _replayed(plan, ledger, held)
+    if client is not None:
+        return Rebuilt({f"client {client}": x}, held, ledger.digest, None)
+    return Rebuilt({MODEL: x}, held, ledger.digest, _agrees(folder.rows(), held, x))
+
+
+def _replayed(plan: ModelPlan, ledger: Ledger, version: int) -> np.ndarray:
+    replica = plan.replica()
+    if kept := ledger.kept(MODEL, version):
+        replica.adopt(kept[1]["state"], kept[0])
+    replica.go_to(version, ledger)
+    return replica.state()[0]
+
+
+def _held_by(rows: Rows, spec: HorizontalSpec, client: int, updates: int) -> int:
+    """Return at which version a client's model was after so many updates: where it last read."""
+    if not 0 <= client < spec.split.clients:
+        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
+    sync = rows["sync"]
+    mine = sync.filter(pc.and_(pc.equal(sync["client"], client), pc.less_equal(sync["round"], updates)))
+    return max(mine["read"].to_pylist(), default=0)
+
+
+def _agrees(rows: Rows, updates: int, x: np.ndarray) -> bool | None:
+    recorded = [
+        r["sha256"] for r in rows["model"].to_pylist() if r["party"] == MODEL and r["round"] == updates
+    ]
+    if not recorded:
+        return None
+    if recorded[-1] != sha256(x):
+        raise ReplayMismatch(
+            f"the model rebuilt from the ledger after update {updates} is not the one on record; another machine or "
+            "other library versions (compare environment.json)"
+        )
+    return True
+
+
+def resuming_federation(path: Path) -> tuple[Federation, RunFolder, str]:
+    """Return the federation that goes on, the folder it writes to (locked), and the scenario's name.
+
+    Rounds go on after the last checkpoint. Clients that wake by themselves begin again, to the same bits. Raises
+    InputError as `raydpzv.experiment.replay.resuming` does.
+    """
+    began = RunFolder.open(path)
+    spec = began.spec()
+    assert isinstance(spec, HorizontalSpec)
+    if spec.clock.kind == "wall":
+        raise InputError(
+            f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or rebuild "
+            "its models with: raydpzv replay"
+        )
+    if (path / "summary.json").is_file() and began.summary().get("status") == "done":
+        raise InputError(f"{path}: this run is complete ({began.summary()['stopped_by']}); nothing to resume")
+    federation = prepare_federation(spec)
+    check_same(federation, began)
+    folder = RunFolder.reopened(path)
+    return federation, folder, str(folder.environment().get("scenario", ""))

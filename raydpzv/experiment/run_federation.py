@@ -1,0 +1,262 @@
+"""Run a horizontal scenario in this process: rounds and pulling clients in virtual time, or hosts as threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raydpzv.experiment.checkpoint import Checkpoint, Cut
+from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
+from raydpzv.experiment.federation import Federation
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.plan import MODEL
+from raydpzv.experiment.run import kept, one_thread
+from raydpzv.experiment.view import CrewView, ServerView, Snapshots, View
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.decomfl_clients import SeparateClients
+from raydpzv.methods.fedavg import FedAvgServer
+from raydpzv.methods.roles import Crew, Metrics, Order
+from raydpzv.records.recorder import Recorder
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.host import CrewHost
+from raydpzv.sim.pull import PullDesk, PullLoop, PullRun
+from raydpzv.sim.terms import Status
+from raydpzv.sim.virtual import NOBODY_WAKES, VirtualRun
+from raydpzv.wire.seeds import Tail
+
+Progress = Callable[[Status], None]
+_LOOK = 0.02
+"""Seconds between looks at a wall-clock run."""
+_HEAD_START = 0.1
+"""Seconds until a wall clock strikes 0, so that every host is ready by then."""
+
+
+def federation_device(federation: Federation) -> str:
+    """Return "cuda" if hosts are to have a GPU share and there is one, else "cpu"."""
+    wanted = federation.spec.resources.host_gpus > 0
+    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+
+def run_federation(
+    federation: Federation,
+    out: Path | RunFolder | None = None,
+    *,
+    scenario: str = "",
+    progress: Progress = lambda status: None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Run a federation in this process; arguments and errors as of `raydpzv.experiment.run.run_prepared`."""
+    spec, device = federation.spec, federation_device(federation)
+    name = scenario or spec.name
+    with one_thread(), opened(out, federation, scenario=name, runner="local", device=device) as folder:
+        checkpoint = folder.checkpoint() if folder and isinstance(out, RunFolder) else None
+        ledger = open_ledger(federation, folder, checkpoint)
+        try:
+            sink = Sink(folder, spec.record.flush)
+            closing = Closing(federation, sink, name)
+            return _Session(
+                federation, device, ledger, sink, closing, progress, stop or threading.Event(), checkpoint
+            ).run()
+        finally:
+            if ledger:
+                ledger.close()
+
+
+def open_ledger(
+    federation: Federation, folder: RunFolder | None, checkpoint: Checkpoint | None
+) -> Ledger | None:
+    """Return the run's ledger: new, or as it was at the checkpoint; None for methods that send weights."""
+    if not federation.seeded:
+        return None
+    header, record = federation.plan.header(), federation.spec.record
+    path = folder.ledger if folder else None
+    if path is None or not path.exists():
+        return Ledger.create(path, header, fsync=record.fsync)
+    ledger = Ledger.open(path, expect=header, write=True)
+    try:
+        ledger.truncate(checkpoint.round if checkpoint else 0)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+class _Session:
+    """One run in this process, from the first order to the summary."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        device: str,
+        ledger: Ledger | None,
+        sink: Sink,
+        closing: Closing,
+        progress: Progress,
+        stop: threading.Event,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._federation, self._device, self._ledger = federation, device, ledger
+        self._sink, self._closing, self._progress, self._stop = sink, closing, progress, stop
+        self._checkpoint = checkpoint
+        self._crew: Crew
+        self._server: Any
+        self._recorder = Recorder()
+        self._cut = Cut(self._recorder, federation.spec.record.flush)
+        self._view: View
+        if ledger:
+            self._crew = crew = federation.seeded_crew(ledger, device)
+            self._host = CrewHost(crew)
+            self._server = federation.seeded_server(ledger, device)
+            self._view = CrewView(federation, crew, self._host, device)
+        else:
+            self._crew = federation.weight_crew(device)
+            self._host = CrewHost(self._crew)
+            self._server = federation.weight_server(device)
+            self._view = ServerView(federation, self._server, device)
+        if checkpoint:
+            resume_server(self._server, checkpoint)
+        self._snapshots = Snapshots(ledger, federation.spec.record.snapshots, self._view)
+        self._desk = Desk(self._server, federation.guard(), self._recorder, federation.budget())
+
+    def run(self) -> Run:
+        """Run, and write what there is however the run ends."""
+        try:
+            (self._virtual if self._federation.spec.clock.kind == "virtual" else self._wall)()
+            parameters = self._view.state(self._desk.updates)[0]
+            facts = ledger_facts(self._ledger) | self._drift()
+        except BaseException as error:
+            self._sink.add(self._recorder.drain())
+            self._closing.failed(error, self._desk.status(), None)
+            raise
+        self._sink.add(self._recorder.drain())
+        return self._closing.done({MODEL: parameters}, self._desk.status(), None, facts)
+
+    def _drift(self) -> dict[str, Any]:
+        """What the snapshot-free revert did to the bits: measured, where it is in use."""
+        if not isinstance(self._crew, SeparateClients):
+            return {}
+        drift = self._crew.drift(self._desk.updates)
+        return {"drift": {"largest": drift.largest, "share": drift.share}}
+
+    def _score(self) -> Metrics:
+        return self._view.evaluate(self._desk.updates)
+
+    def _tick(self) -> None:
+        self._progress(self._desk.status())
+        if self._federation.asynchronous and self._sink.due():
+            self._sink.add(self._recorder.drain())
+
+    def _virtual(self) -> None:
+        kind = PullRun if self._federation.asynchronous else VirtualRun
+        run: VirtualRun = kind(
+            self._desk,
+            self._host,
+            self._federation.timing,
+            score=self._score,
+            evaluate_every=self._federation.spec.evaluate.every,
+            stop=self._stop,
+            tick=self._tick,
+            updated=lambda: self._updated(run),
+            state=self._checkpoint.state if self._checkpoint else None,
+        )
+        run.run()
+
+    def _updated(self, run: VirtualRun) -> None:
+        self._snapshots.look(self._desk.updates)
+        if not self._federation.asynchronous and self._cut.due():
+            self._sink.settle(self._cut.rows(), checkpoint_of(self._server, self._desk.updates, run.state()))
+
+    def _wall(self) -> None:
+        assert self._ledger is not None
+        hosts = local_hosts(self._federation)
+        crews = [self._federation.seeded_crew(self._ledger, self._device) for _ in range(hosts)]
+        for crew in crews:
+            warm_up(crew)
+        clock = WallClock.starting_in(_HEAD_START)
+        desk, timing = PullDesk(self._desk, clock), self._federation.timing
+        loops = [
+            PullLoop(crew, desk, timing, clock, part=part, parts=hosts) for part, crew in enumerate(crews)
+        ]
+        desk.evaluate(self._view.evaluate)
+        failures: list[BaseException] = []
+        threads = [
+            threading.Thread(target=kept(loop.run, failures, desk.stop), daemon=True) for loop in loops
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(desk, threads, clock)
+        finally:
+            # whatever ended the watch, no host goes on after it
+            desk.stop("the run broke off")
+            for loop in loops:
+                loop.stop()
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+        desk.evaluate(self._view.evaluate)
+        self._tick()
+
+    def _watch(self, desk: PullDesk, threads: list[threading.Thread], clock: WallClock) -> None:
+        spec, evaluated = self._federation.spec, 0
+        while any(thread.is_alive() for thread in threads) and self._desk.stop_reason is None:
+            if self._stop.is_set():
+                desk.stop(USER)
+            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
+                desk.stop(f"the budget of {spec.budget.seconds:g} seconds is spent")
+            if self._desk.updates // spec.evaluate.every > evaluated:
+                evaluated = self._desk.updates // spec.evaluate.every
+                desk.evaluate(self._view.evaluate)
+            self._snapshots.look(self._desk.updates)
+            self._tick()
+            time.sleep(_LOOK)
+        desk.stop(NOBODY_WAKES)
+
+
+def resume_server(server: Any, checkpoint: Checkpoint) -> None:
+    """Bring a fresh server to the state after a checkpoint's round."""
+    if isinstance(server, FedAvgServer):
+        assert checkpoint.weights is not None
+        server.adopt(checkpoint.weights)
+    server.resume(checkpoint.round)
+
+
+def checkpoint_of(server: Any, round: int, state: dict[str, Any]) -> Checkpoint:
+    """Return the checkpoint after a round."""
+    return Checkpoint(round, state, server.parameters() if isinstance(server, FedAvgServer) else None)
+
+
+def ledger_facts(ledger: Ledger | None) -> dict[str, Any]:
+    """Return what summary.json says about a ledger."""
+    if ledger is None:
+        return {}
+    return {
+        "ledger": {
+            "updates": ledger.version,
+            "pairs": ledger.entries,
+            "bytes": ledger.disk_bytes,
+            "memory_bytes": ledger.memory_bytes,
+            "digest": ledger.digest,
+        }
+    }
+
+
+def warm_up(crew: Crew) -> None:
+    """Let a host do a piece of work that nobody uses: first calls compile, and no epoch should wait for that."""
+    nothing = Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))
+    crew.perform([Order(0, nothing, round=1, at_once=True)])
+
+
+def local_hosts(federation: Federation) -> int:
+    """Return how many hosts (threads) a wall-clock run in this process has."""
+    hosts = federation.spec.resources.hosts
+    return len(os.sched_getaffinity(0)) if hosts == "auto" else hosts

@@ -1,0 +1,195 @@
+"""Entries: one update's record, a slice of the history, and the digest chain over both.
+
+n entries of an update; N entries of a slice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from raydpzv.errors import InputError
+
+Array = npt.NDArray[Any]
+
+SHARED = -1
+"""The party of an update that all clients share (the average over a cohort)."""
+
+COLUMNS: dict[str, np.dtype[Any]] = {
+    "round": np.dtype("<i8"),
+    "party": np.dtype("<i4"),
+    "read": np.dtype("<i8"),
+    "step": np.dtype("<i8"),
+    "perturbation": np.dtype("<i4"),
+    "seed": np.dtype("<u8"),
+    "scalar": np.dtype("<f4"),
+    "lr": np.dtype("<f8"),
+}
+"""What the ledger keeps of an entry: 52 bytes."""
+CONSTANT = ("round", "party", "read", "lr")
+"""The columns that have one value per update."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Update:
+    """One update: what an append adds, and what one record on disk holds."""
+
+    round: int
+    party: int
+    read: int  # the version that was read
+    lr: float
+    step: Array  # int64 [n]
+    perturbation: Array  # int32 [n]
+    seed: Array  # uint64 [n]
+    scalar: Array  # float32 [n]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slice:
+    """Updates first+1 .. last: one read-only column per field over their N entries, in the ledger's order."""
+
+    first: int
+    last: int
+    round: Array  # int64 [N]
+    party: Array  # int32 [N]
+    read: Array  # int64 [N]
+    step: Array  # int64 [N]
+    perturbation: Array  # int32 [N]
+    seed: Array  # uint64 [N]
+    scalar: Array  # float32 [N]
+    lr: Array  # float64 [N]
+
+    def __len__(self) -> int:
+        return len(self.seed)
+
+    def of(self, party: int) -> Slice:
+        """Return the entries of one party (a copy); first and last stay as they are."""
+        mine = self.party == party
+        return Slice(self.first, self.last, *(frozen(getattr(self, name)[mine]) for name in COLUMNS))
+
+    def steps(self) -> Iterator[tuple[Array, Array, float]]:
+        """Yield one (seeds uint64 [P], scalars float32 [P], lr) per round and step, in order."""
+        if len(self) == 0:
+            return
+        begins = np.flatnonzero((np.diff(self.round) != 0) | (np.diff(self.step) != 0)) + 1
+        for a, b in pairwise([0, *begins.tolist(), len(self)]):
+            yield self.seed[a:b], self.scalar[a:b], float(self.lr[a])
+
+    def updates(self) -> Iterator[Update]:
+        """Yield the updates one by one."""
+        for a, b in pairwise(bounds(self.round).tolist()):
+            yield Update(
+                *(int(self.round[a]), int(self.party[a]), int(self.read[a]), float(self.lr[a])),
+                *(self.step[a:b], self.perturbation[a:b], self.seed[a:b], self.scalar[a:b]),
+            )
+
+
+def frozen(values: Array) -> Array:
+    """Return a read-only view."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def bounds(rounds: Array) -> Array:
+    """Return where each run of equal rounds begins, and the end: int64 [updates + 1]."""
+    inner = np.flatnonzero(np.diff(rounds) != 0) + 1
+    return np.concatenate(([0], inner, [len(rounds)] if len(rounds) else [])).astype(np.int64)
+
+
+def link(previous: bytes, update: Update) -> bytes:
+    """Return the chain's next value: sha256(chain_{r-1} || canonical bytes of update r)."""
+    u = update
+    fixed = struct.pack("<qiqdq", u.round, u.party, u.read, u.lr, len(u.seed))
+    columns = (u.step, u.perturbation, u.seed, u.scalar)
+    return hashlib.sha256(b"".join((previous, fixed, *(c.tobytes() for c in columns)))).digest()
+
+
+def mark(chain: bytes) -> int:
+    """Return the 64 bits of a chain value that stand in a record."""
+    return int.from_bytes(chain[:8], "little")
+
+
+def checked(round: int, party: int, read: int, lr: float, columns: dict[str, Any]) -> Update:
+    """Return the update `round` with the ledger's types, or raise InputError that names the argument."""
+    if not -1 <= party < 2**31:
+        raise InputError(f"party: wanted a client's number or SHARED (-1), got {party}")
+    if not 0 <= read < round:
+        raise InputError(f"read: wanted a version from 0 to {round - 1}, which the ledger has, got {read}")
+    if not (math.isfinite(lr) and lr > 0):
+        raise InputError(f"lr: wanted a finite step size above 0, got {lr}")
+    arrays = {name: _column(name, values) for name, values in columns.items()}
+    lengths = {name: len(values) for name, values in arrays.items()}
+    if len(set(lengths.values())) != 1 or lengths["seed"] == 0:
+        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(f"append: wanted columns of one length, at least 1; got {listed}")
+    if not np.isfinite(arrays["scalar"]).all():
+        raise InputError(
+            f"scalar: wanted finite values, got {arrays['scalar'].tolist()[:5]} in update {round}"
+        )
+    _require_order(arrays["step"], arrays["perturbation"])
+    return Update(round, int(party), int(read), float(lr), **arrays)
+
+
+def _column(name: str, values: Any) -> Array:
+    dtype = COLUMNS[name]
+    array = values if isinstance(values, np.ndarray) else _listed(name, values)
+    if array.ndim != 1:
+        raise InputError(f"{name}: wanted one value per entry (one axis), got the shape {array.shape}")
+    if array.dtype == dtype:
+        return array
+    return _whole(name, array, dtype) if dtype.kind in "iu" else _rounded(name, array, dtype)
+
+
+def _listed(name: str, values: Any) -> Array:
+    """Return a sequence as an array; numpy alone makes float64 of a list of large seeds."""
+    listed = list(values) if np.ndim(values) == 1 else values
+    if name == "scalar" or not isinstance(listed, list):
+        return np.asarray(listed)
+    return np.array(listed, dtype=object)
+
+
+def _whole(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    info = np.iinfo(cast(Any, dtype))
+    whole = array.dtype.kind in "iu" or all(isinstance(value, int | np.integer) for value in array.tolist())
+    if not whole or any(not info.min <= int(end) <= info.max for end in _ends(array)):
+        raise InputError(
+            f"{name}: wanted whole numbers from {info.min} to {info.max}, got {array.tolist()[:5]}"
+        )
+    return array.astype(dtype)
+
+
+def _ends(array: Array) -> Sequence[Any]:
+    return (array.min(), array.max()) if len(array) else ()
+
+
+def _rounded(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return the values as `dtype` if they are the same numbers there: what is applied must be what is kept."""
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{name}: wanted numbers, got the type {array.dtype}")
+    with np.errstate(over="ignore"):
+        cast_ = array.astype(dtype)
+    if not np.array_equal(cast_, array, equal_nan=True):
+        raise InputError(
+            f"{name}: wanted {dtype.name} values, got {array.dtype} ones that are rounded there: "
+            "round them before they are applied"
+        )
+    return cast_
+
+
+def _require_order(step: Array, perturbation: Array) -> None:
+    """Refuse an update whose entries are not in the order in which a replay applies them."""
+    later = (step[1:] > step[:-1]) | ((step[1:] == step[:-1]) & (perturbation[1:] > perturbation[:-1]))
+    if step[0] < 0 or perturbation.min() < 0 or not later.all():
+        raise InputError(
+            "append: wanted entries ascending by (step, perturbation), both from 0; "
+            f"got steps {step.tolist()[:5]}, perturbations {perturbation.tolist()[:5]}"
+        )

@@ -1,0 +1,122 @@
+"""What a ledger's updates belong to: the header, its file, and the start of the digest chain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raydpzv.errors import InputError, suggest
+from raydpzv.ledger.files import damaged
+
+FORMAT = 1
+"""The number of the layout on disk: header.json, segments, snapshots."""
+LAWS = ("gaussian", "sphere", "rademacher")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model that the updates move: d parameters, and what they were before update 1."""
+
+    parameters: int
+    layout: str  # sha256 over the parameters' names and shapes
+    initial: str  # sha256 of x_0
+
+    def __post_init__(self) -> None:
+        if self.parameters < 1:
+            raise InputError(f"parameters: wanted at least 1, got {self.parameters}; give the model's size")
+
+
+@dataclass(frozen=True)
+class Header:
+    """All that a rebuild needs to know beside the entries."""
+
+    models: Mapping[str, Model]  # "shared", or "client 0", "client 1", ...
+    law: str  # of the directions: gaussian, sphere or rademacher
+    momentum: float = 0.0
+    damped: bool = False  # m <- beta m + (1 - beta) g, DeComFL Eq. (8), in place of m <- beta m + g
+    shifted: bool = False  # seeds are shifted by a secret of the clients before use, DeComFL A.3
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise InputError('models: wanted at least one, got none; give {"shared": Model(...)}')
+        if self.law not in LAWS:
+            raise InputError(f"law: no law {self.law!r}. {suggest(self.law, LAWS)}Laws: {', '.join(LAWS)}.")
+        if not (math.isfinite(self.momentum) and 0 <= self.momentum < 1):
+            raise InputError(f"momentum: wanted a number in [0, 1), got {self.momentum}; 0 is plain descent")
+        # one form, so that equal headers have equal bytes
+        object.__setattr__(self, "models", dict(self.models))
+        object.__setattr__(self, "momentum", float(self.momentum))
+
+    def start(self) -> bytes:
+        """Return the first value of the digest chain: sha256 over the header and the format number."""
+        return hashlib.sha256(_canonical({"format": FORMAT, "header": asdict(self)})).digest()
+
+    def require(self, expect: Header, where: str) -> None:
+        """Raise InputError that names the first field in which this header is not the expected one."""
+        mine, wanted = dict(_fields(self)), dict(_fields(expect))
+        for name in dict.fromkeys((*wanted, *mine)):
+            if mine.get(name) != wanted.get(name):
+                raise InputError(
+                    f"{where}: the ledger of another model: {name} is {mine.get(name)!r}, wanted "
+                    f"{wanted.get(name)!r}; give the ledger of this model, or begin a new one"
+                )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the log is kept; no part of the digest."""
+
+    segment: int = 1024  # updates per segment
+    fsync: bool = False  # every append survives a power loss, not only the death of the process
+
+    def __post_init__(self) -> None:
+        if self.segment < 1:
+            raise InputError(f"segment: wanted at least 1 update per segment, got {self.segment}")
+
+
+def encode(header: Header, settings: Settings) -> bytes:
+    """Return the bytes of header.json, which end with the sha256 of the rest."""
+    content = {"format": FORMAT, "header": asdict(header), "settings": asdict(settings)}
+    return _canonical({**content, "sha256": hashlib.sha256(_canonical(content)).hexdigest()})
+
+
+def decode(path: Path) -> tuple[Header, Settings]:
+    """Read header.json; InputError for another format, DataError if a single bit of it has changed."""
+    try:
+        data = path.read_bytes()
+        content = json.loads(data)
+        number = content["format"]
+        if number == FORMAT or not _sealed(content):
+            models = {name: Model(**model) for name, model in content["header"].pop("models").items()}
+            header, settings = Header(models, **content["header"]), Settings(**content["settings"])
+            if encode(header, settings) == data:
+                return header, settings
+            raise ValueError("its sha256 does not fit its content")
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror})", 0) from None
+    except (ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+        raise damaged(path, f"is damaged ({' '.join(str(error).split())[:80]})", 0) from None
+    raise InputError(f"{path}: a ledger of format {number}, wanted {FORMAT}; use the version that wrote it")
+
+
+def _sealed(content: dict[str, Any]) -> bool:
+    """Tell whether the content has its own sha256, so that an unknown format is one and not damage."""
+    rest = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(_canonical(rest)).hexdigest() == content.get("sha256")
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False).encode()
+
+
+def _fields(header: Header) -> Iterator[tuple[str, object]]:
+    for name, model in header.models.items():
+        for field, value in asdict(model).items():
+            yield f"models[{name!r}].{field}", value
+    for field in ("law", "momentum", "damped", "shifted"):
+        yield field, getattr(header, field)

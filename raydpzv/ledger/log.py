@@ -1,0 +1,188 @@
+"""The log: a folder of segments, one writer, any number of readers.
+
+Segment k holds updates k S + 1 .. (k+1) S. When it is full the next append makes segment k+1 (empty) and only then
+puts the sealed form in the open one's place: a sealed segment is never the last, so a lost last segment is seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from raydpzv.errors import InputError, RunError
+from raydpzv.ledger.entries import Update
+from raydpzv.ledger.files import damaged, reported, sweep, sync_folder, write_atomically
+from raydpzv.ledger.header import Settings
+from raydpzv.ledger.reading import read
+from raydpzv.ledger.segment import Segment, head, record, seal, unseal
+
+_CUT = "truncate"
+"""The file that says to which version a truncation that has begun will lead."""
+
+
+class Log:
+    """The segments of one folder; `start` is the chain's value before update 1."""
+
+    def __init__(self, folder: Path, start: bytes, settings: Settings) -> None:
+        self._folder, self._start, self._settings = folder, start, settings
+        self._lock = FileLock(folder / ".lock", thread_local=False)
+        self._file: int | None = None
+        self._number, self._crc = 0, 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether this object may append."""
+        return self._file is not None
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the segments."""
+        return sum(path.stat().st_size for path in self._paths())
+
+    def take(self) -> None:
+        """Become the one writer; InputError if there is another."""
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(
+                f"{self._folder}: another process is writing this ledger; wait for it, or open it for reading"
+            ) from None
+
+    def create(self) -> None:
+        """Begin with an empty segment, in place of what a creation that was killed has left."""
+        for path in self._paths():
+            path.unlink()
+        self._begin(0, self._start)
+
+    def segments(self, version: int = 0) -> Iterator[Segment]:
+        """Yield the segments from the one with update version+1 on, each checked, and all of it up to the end."""
+        limit, number = self._limit(), version // self._settings.segment
+        chain = self._start if number == 0 else None
+        while True:
+            # asked before the segment is read: a writer may go on to the next one in the meantime
+            followed = self._path(number + 1).exists()
+            segment = read(self._path(number), number, number * self._settings.segment, chain)
+            self._require_full(number, segment, followed)
+            if limit is not None and segment.last >= limit:
+                yield segment.cut(limit)
+                return
+            yield segment
+            if not (segment.sealed or followed):
+                return
+            number, chain = number + 1, segment.chains[-1]
+
+    def settle(self) -> None:
+        """Finish what a killed writer had begun, short of its torn record."""
+        sweep(self._folder)
+        if (limit := self._limit()) is not None:
+            self._cut(limit)
+
+    def stand(self, segment: Segment) -> None:
+        """Go on behind the last segment; a torn record is cut off."""
+        number = segment.first // self._settings.segment
+        if segment.torn:
+            os.truncate(self._path(number), segment.whole)
+        if number > 0 and segment.last == segment.first:
+            self._seal(number - 1)
+        self._open(number, segment.crc)
+
+    def append(self, update: Update, before: bytes, chain: bytes) -> None:
+        """Write one update; RunError if that fails: the log then takes no more before it is opened again."""
+        number = (update.round - 1) // self._settings.segment
+        if number != self._number:
+            self._roll(number, before)
+        data = record(update, chain, self._crc)
+        assert self._file is not None
+        try:
+            if os.write(self._file, data) != len(data):
+                raise OSError(errno.ENOSPC, "the disk is full")
+            if self._settings.fsync:
+                os.fsync(self._file)
+        except OSError as error:
+            raise RunError(
+                f"{self._path(number)}: cannot write update {update.round} ({error.strerror}); "
+                "see to the disk and open the ledger again: all updates before are kept"
+            ) from None
+
+    def truncate(self, version: int) -> bytes:
+        """Drop updates > version and return the chain's value there; if killed, the next writer finishes it."""
+        with reported(self._folder, RunError):
+            write_atomically(self._folder / _CUT, b"%d %d\n" % (version, version), self._settings.fsync)
+            return self._cut(version)
+
+    def close(self) -> None:
+        """Close the file and let another writer in."""
+        self._shut()
+        self._lock.release(force=True)
+
+    def _cut(self, version: int) -> bytes:
+        number = version // self._settings.segment
+        kept = next(self.segments(max(version - 1, 0)))
+        at_end = version == number * self._settings.segment
+        begin = head(number, version if at_end else kept.first, kept.chains[-1 if at_end else 0])
+        for path in self._paths():
+            if self._number_of(path) > number:
+                path.unlink()
+        data = begin if at_end else unseal(kept, number)
+        write_atomically(self._path(number), data, self._settings.fsync)
+        (self._folder / _CUT).unlink()
+        if self._settings.fsync:
+            sync_folder(self._folder)
+        self._open(number, zlib.crc32(begin))
+        return kept.chains[-1]
+
+    def _roll(self, number: int, chain: bytes) -> None:
+        with reported(self._folder, RunError):
+            self._begin(number, chain)
+            self._seal(number - 1)
+
+    def _begin(self, number: int, chain: bytes) -> None:
+        begin = head(number, number * self._settings.segment, chain)
+        write_atomically(self._path(number), begin, self._settings.fsync)
+        self._open(number, zlib.crc32(begin))
+
+    def _seal(self, number: int) -> None:
+        path = self._path(number)
+        segment = read(path, number, number * self._settings.segment, None)
+        if not segment.sealed:
+            write_atomically(path, seal(segment, number), self._settings.fsync)
+
+    def _open(self, number: int, crc: int) -> None:
+        self._shut()
+        self._file = os.open(self._path(number), os.O_WRONLY | os.O_APPEND)
+        self._number, self._crc = number, crc
+
+    def _shut(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _require_full(self, number: int, segment: Segment, followed: bool) -> None:
+        wanted, count = self._settings.segment, segment.last - segment.first
+        if count > wanted or ((segment.sealed or followed) and (count != wanted or segment.torn)):
+            raise damaged(
+                self._path(number), f"has {count} updates, wanted {wanted} in each but the last", segment.last
+            )
+
+    def _limit(self) -> int | None:
+        path = self._folder / _CUT
+        if not path.exists():
+            return None
+        words = path.read_bytes().split()
+        if len(words) != 2 or words[0] != words[1] or not words[0].isdigit():
+            raise damaged(path, "is damaged: wanted a version, twice", 0)
+        return int(words[0])
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"segment-{number:05d}.arrow"
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("segment-*.arrow"))
+
+    def _number_of(self, path: Path) -> int:
+        return int(path.stem.removeprefix("segment-"))

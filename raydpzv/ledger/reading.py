@@ -1,0 +1,129 @@
+"""Reading segments: every byte is checked, and what is wrong is named with the last good round."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, Slice, bounds, frozen, link, mark
+from raydpzv.ledger.files import damaged
+from raydpzv.ledger.segment import BLANK, CLOSE, OPEN, SEALED, U8, Segment
+
+FAULTS = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
+"""What Arrow and its parsers raise for bytes that are no Arrow stream."""
+
+
+def read(path: Path, number: int, first: int, start: bytes | None) -> Segment:
+    """Read and check a segment of which the number and the version before it are known.
+
+    `start` is the chain's value there; None takes the segment's own word for it. DataError names the file and
+    the last good round for anything but a torn record at the end.
+    """
+    try:
+        data = path.read_bytes()
+        about, size, kind = _begin(data)
+    except FileNotFoundError:
+        raise damaged(path, "is missing", first) from None
+    except FAULTS as error:
+        raise damaged(path, f"is damaged ({' '.join(str(error).split())[:80]})", first) from None
+    chain = bytes.fromhex(about["start"]) if start is None else start
+    if (about["format"], about["number"], about["first"]) != ("1", str(number), str(first)):
+        raise damaged(path, f"is another segment (number {about['number']})", first)
+    if about["start"] != chain.hex():
+        raise damaged(path, "is a segment of another ledger, or of another history", first)
+    if kind is SEALED:
+        return _read_sealed(path, data, first, about, chain)
+    return _read_open(path, data, size, first, chain)
+
+
+def _begin(data: bytes) -> tuple[dict[str, str], int, Any]:
+    """Return the metadata, the size of the schema message and which of the two forms follows."""
+    if data[:4] != b"\xff\xff\xff\xff":
+        raise ValueError("no Arrow stream")
+    message = pa.ipc.read_message(pa.py_buffer(data))
+    size = 8 + message.metadata.size
+    schema = pa.ipc.read_schema(message)
+    about = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    kind = SEALED if "end" in about else OPEN
+    if kind is OPEN:
+        check = about["check"].encode()
+        if check != b"crc32:%08x" % zlib.crc32(data[:size].replace(check, BLANK, 1)):
+            raise ValueError("its schema fails its check")
+    elif hashlib.sha256(data[:-32]).digest() != data[-32:]:
+        raise ValueError("its sha256 does not fit its content")
+    if not schema.equals(kind):
+        raise ValueError("it has other columns")
+    return about, size, kind
+
+
+def _read_sealed(path: Path, data: bytes, first: int, about: dict[str, str], chain: bytes) -> Segment:
+    columns = _columns(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
+    segment = _chained(path, first, columns, chain, True, (len(data), 0, 0))
+    if (about["last"], about["end"]) != (str(segment.last), segment.chains[-1].hex()):
+        raise damaged(path, f"ends with another update than {about['last']}", first)
+    return segment
+
+
+def _read_open(path: Path, data: bytes, size: int, first: int, chain: bytes) -> Segment:
+    crc, place, good = zlib.crc32(data[:size]), size, first
+    buffer = pa.py_buffer(data)
+    while end := _end(buffer, data, place):
+        close = CLOSE << 32 | zlib.crc32(memoryview(data)[place : end - 8], crc)
+        if struct.unpack_from("<Q", data, end - 8)[0] != close:
+            raise damaged(path, f"update {good + 1} fails its check", good)
+        place, good = end, good + 1
+    if _closed(data, place):
+        raise damaged(path, f"update {good + 1} is damaged", good)
+    columns = _columns(pa.ipc.open_stream(buffer.slice(0, place)).read_all())
+    return _chained(path, first, columns, chain, False, (place, len(data) - place, crc))
+
+
+def _end(buffer: pa.Buffer, data: bytes, place: int) -> int | None:
+    """Return where the record at `place` ends; None if no whole record is there."""
+    if data[place : place + 4] != b"\xff\xff\xff\xff":
+        return None
+    try:
+        message = pa.ipc.read_message(buffer.slice(place))
+    except FAULTS:
+        return None
+    return place + 8 + int(message.metadata.size) + int(message.body.size)
+
+
+def _closed(data: bytes, place: int) -> bool:
+    """Tell whether a record's end lies at or after `place`: what stands there is then damaged, not torn."""
+    words = np.frombuffer(data, U8, (len(data) - place) // 8, place)
+    return bool((words >> np.uint64(32) == CLOSE).any())
+
+
+def _columns(table: pa.Table) -> dict[str, Array]:
+    return {name: table[name].combine_chunks().to_numpy() for name in table.column_names if name != "check"}
+
+
+def _chained(
+    path: Path, first: int, columns: dict[str, Array], start: bytes, sealed: bool, rest: tuple[int, int, int]
+) -> Segment:
+    """Recompute the chain over the columns of a segment; DataError at the first update that breaks it."""
+    marks, places, chains = columns["chain"], bounds(columns["round"]), [start]
+    good = first + _constant(columns, places)
+    entries = Slice(first, first + len(places) - 1, *(frozen(columns[name]) for name in COLUMNS))
+    for update, place in zip(entries.updates(), places.tolist(), strict=False):
+        chain = link(chains[-1], update)
+        last = first + len(chains) - 1
+        if last == good or int(marks[place]) != mark(chain):
+            raise damaged(path, f"update {last + 1} does not fit the digest chain", last)
+        chains.append(chain)
+    return Segment(first, sealed, entries, places, chains, *rest)
+
+
+def _constant(columns: dict[str, Array], places: Array) -> int:
+    """Return how many updates, from the first on, have one value in each column that has one per update."""
+    counts, wrong = np.diff(places), np.zeros(len(columns["round"]), bool)
+    for name in (*CONSTANT, "chain"):
+        wrong |= columns[name] != np.repeat(columns[name][places[:-1]], counts)
+    return int(np.searchsorted(places, np.argmax(wrong), "right")) - 1 if wrong.any() else len(counts)

@@ -1,0 +1,98 @@
+"""A model that follows a ledger: whoever replays the same updates from the same start holds the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from raydpzv.errors import RunError
+from raydpzv.keys import Key, shifted
+from raydpzv.ledger.entries import Slice
+from raydpzv.zo.descent import Descent, Rule, Step
+
+
+class History(Protocol):
+    """Where updates come from: a ledger, or a way to one."""
+
+    def since(self, version: int, until: int | None = None) -> Slice:
+        """Return the updates after `version`, up to and including `until` (None: the newest)."""
+        ...
+
+
+class Replica:
+    """Parameters (and momentum) after the updates 1..`version`.
+
+    x: float32 [d], the model before the first update; it is changed in place. secret: of clients who shift every seed
+    before they use it (DeComFL A.3), so that the ledger without it leads elsewhere. party: follow this party's updates
+    alone (None: all).
+    """
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        rule: Rule,
+        *,
+        secret: Key | None = None,
+        party: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.descent = Descent(x, rule, threads=threads)
+        self.version = 0
+        self._secret, self._party, self._threads = secret, party, threads
+
+    @property
+    def x(self) -> torch.Tensor:
+        """The parameters, float32 [d]."""
+        return self.descent.x
+
+    def seeds(self, seeds: np.ndarray) -> np.ndarray:
+        """Return the seeds as they are used: shifted, if there is a secret."""
+        return seeds if self._secret is None else shifted(self._secret, seeds)
+
+    def go_to(self, version: int, history: History) -> None:
+        """Replay what is missing up to `version`; RunError if the replica is past it."""
+        if version < self.version:
+            raise RunError(
+                f"a replica at update {self.version} cannot go back to {version}: replay from the start"
+            )
+        if version > self.version:
+            self.follow(history.since(self.version, version))
+
+    def follow(self, updates: Slice) -> None:
+        """Apply updates; they must begin where the replica is."""
+        if updates.first != self.version:
+            raise RunError(f"a replica at update {self.version} got the updates after {updates.first}")
+        mine = updates if self._party is None else updates.of(self._party)
+        self.take([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
+        self.version = updates.last
+
+    def take(self, steps: Sequence[Step]) -> None:
+        """Apply steps that are not counted as updates of the ledger."""
+        self.descent.take([Step(self.seeds(np.asarray(s.seeds, np.uint64)), s.scalars, s.lr) for s in steps])
+
+    def state(self) -> np.ndarray:
+        """Return a copy of parameters and, if there is one, momentum: float32 [1 or 2, d]."""
+        held = [self.descent.x] + ([] if self.descent.velocity is None else [self.descent.velocity])
+        return torch.stack(held).cpu().numpy()
+
+    def adopt(self, state: np.ndarray, version: int) -> None:
+        """Take over the state of another replica."""
+        self.descent.x.copy_(torch.tensor(state[0]))
+        if self.descent.velocity is not None:
+            self.descent.velocity.copy_(torch.tensor(state[1]))
+        self.version = version
+
+    def twin(self) -> Replica:
+        """Return a replica in the same state that goes on by itself."""
+        twin = Replica(
+            self.x, self.descent.rule, secret=self._secret, party=self._party, threads=self._threads
+        )
+        twin.descent, twin.version = self.descent.copy(), self.version
+        return twin
+
+    def fork(self) -> Descent:
+        """Return a descent that goes on alone from here, for local steps that are dropped afterwards."""
+        return self.descent.copy()

@@ -1,0 +1,192 @@
+"""Clients that ask for the newest state when they wake, under both clocks.
+
+An activation: the client's epoch (or the end of its running round trip, if later) -> it pulls what it missed ->
+computes -> uploads -> the server makes the upload the next update. No client waits for another. Clients that are
+idle cost nothing: epochs are drawn as one merged process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from raydpzv.methods.roles import Crew, Metrics, Order, Upload
+from raydpzv.sim.agenda import Agenda
+from raydpzv.sim.clock import Clock
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.terms import Activation
+from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.sim.wall import pause
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    client: int
+    due: float
+
+
+class Queue:
+    """Which clients are in a round trip, and their epochs that fell into it: served at its end, late."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[float]] = {}
+
+    def enters(self, client: int, due: float) -> bool:
+        """Tell whether the client is free to begin; if not, the epoch waits."""
+        if client in self._waiting:
+            self._waiting[client].append(due)
+            return False
+        self._waiting[client] = []
+        return True
+
+    def leaves(self, client: int) -> float | None:
+        """The round trip is over: return the epoch that the client serves next, at once, if one is waiting."""
+        waiting = self._waiting[client]
+        if waiting:
+            return waiting.pop(0)
+        del self._waiting[client]
+        return None
+
+
+class PullRun(VirtualRun):
+    """Such a run under the virtual clock: deterministic, whatever the host."""
+
+    def _begin(self) -> None:
+        self._merged: Iterator[tuple[float, int]] = self._timing.arrivals.merged()
+        self._queue = Queue()
+        self._plan_epoch()
+
+    def _plan_epoch(self) -> None:
+        if epoch := next(self._merged, None):
+            self._agenda.add(epoch[0], _Epoch(epoch[1], epoch[0]))
+
+    def _happen(self, event: object, time: float) -> None:
+        if isinstance(event, _Epoch):
+            self._plan_epoch()
+            if self._queue.enters(event.client, event.due):
+                self._pull(event.client, event.due, time)
+            return
+        super()._happen(event, time)
+        client = event.client  # type: ignore[attr-defined]
+        if self._desk.stop_reason is None and (due := self._queue.leaves(client)) is not None:
+            self._pull(client, due, self._busy_until)
+
+    def _pull(self, client: int, due: float, now: float) -> None:
+        order = self._desk.wake(client)
+        arrives = now + self._timing.network.downlink(client, order.body.wire_bytes)
+        self._desk.sent(order, now, arrives)
+        self._work(order, self._host.perform(order), arrives, Activation(due, now, due < now, now))
+
+
+class PullPort(Protocol):
+    """How a process with many clients reaches the server under the wall clock."""
+
+    def wake(self, client: int) -> Order | None:
+        """Return what the client is to work at; None: the run is over."""
+        ...
+
+    def exchange(self, upload: Upload, how: Activation) -> bool:
+        """Hand in an upload; tell whether the run goes on."""
+        ...
+
+
+class PullDesk:
+    """A `Desk` behind a lock, for clients that pull."""
+
+    def __init__(self, desk: Desk, clock: Clock) -> None:
+        self._desk, self._clock = desk, clock
+        self._lock = threading.Lock()
+
+    def wake(self, client: int) -> Order | None:
+        """Return what the client is to work at, as things are now."""
+        with self._lock:
+            if self._desk.stop_reason is not None:
+                return None
+            order = self._desk.wake(client)
+            now = self._clock.now()
+            self._desk.sent(order, now, now)
+            return order
+
+    def exchange(self, upload: Upload, how: Activation) -> bool:
+        """Serve one upload; one that comes after the end is not served."""
+        arrived = self._clock.now()
+        with self._lock:
+            if self._desk.stop_reason is None:
+                self._desk.serve(upload, how, arrived, self._clock.now)
+            return self._desk.stop_reason is None
+
+    def evaluate(self, score: Callable[[int], Metrics]) -> None:
+        """Score the newest model; updates go on meanwhile."""
+        version = self._desk.updates
+        metrics = score(version)
+        with self._lock:
+            self._desk.evaluated(metrics, self._clock.now(), version)
+
+    def stop(self, reason: str) -> None:
+        """End the run: hosts learn it from their next answer."""
+        with self._lock:
+            self._desk.stop(reason)
+
+
+class PullLoop:
+    """The clients of one host under the wall clock; their simulated delays are waited for side by side.
+
+    Clients m with m mod `parts` = `part` live here. The host computes one upload at a time: an epoch that finds it
+    computing starts late, and is counted.
+    """
+
+    def __init__(
+        self, crew: Crew, port: PullPort, timing: Timing, clock: Clock, *, part: int = 0, parts: int = 1
+    ) -> None:
+        self._crew, self._port, self._timing, self._clock = crew, port, timing, clock
+        self._merged = timing.arrivals.merged(part, parts)
+        self._agenda: Agenda[_Epoch | tuple[Upload, Activation]] = Agenda()
+        self._queue, self._works = Queue(), 0
+        self._stopping, self._over = threading.Event(), False
+
+    def run(self) -> None:
+        """Live until the run is over, `stop` is called, or no client wakes any more."""
+        self._plan_epoch()
+        while self._agenda and not self._over:
+            time, event = self._agenda.pop()
+            pause(self._stopping, time - self._clock.now())
+            if self._stopping.is_set():
+                return
+            if isinstance(event, _Epoch):
+                self._plan_epoch()
+                if self._queue.enters(event.client, event.due):
+                    self._pull(event.client, event.due)
+            else:
+                self._hand_in(*event)
+
+    def stop(self) -> None:
+        """Leave at the next opportunity, also out of a pause."""
+        self._stopping.set()
+
+    def _plan_epoch(self) -> None:
+        if epoch := next(self._merged, None):
+            self._agenda.add(epoch[0], _Epoch(epoch[1], epoch[0]))
+
+    def _pull(self, client: int, due: float) -> None:
+        woke, order = self._clock.now(), self._port.wake(client)
+        if order is None:
+            self._over = True
+            return
+        network, (upload,) = self._timing.network, self._crew.perform([order])
+        simulated = woke + network.downlink(client, order.body.wire_bytes)
+        simulated += self._timing.compute.of(client, self._works)
+        self._works += 1
+        sent = max(self._clock.now(), simulated)
+        how = Activation(due, woke, woke - due > _LATE, sent)
+        self._agenda.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
+
+    def _hand_in(self, upload: Upload, how: Activation) -> None:
+        self._over = not self._port.exchange(upload, how)
+        if not self._over and (due := self._queue.leaves(upload.client)) is not None:
+            self._pull(upload.client, due)
+
+
+_LATE = 0.005
+"""Seconds after its epoch from which a start counts as late: a sleeping thread is not woken to the microsecond."""

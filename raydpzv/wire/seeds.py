@@ -1,0 +1,67 @@
+"""Messages of methods that send seeds and scalars in place of models.
+
+K local steps, P perturbations, n missed (seed, scalar) pairs. A seed is 8 bytes on the wire, a scalar 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from raydpzv.wire.messages import Body
+
+
+@dataclass(frozen=True)
+class CatchUp(Body):
+    """What a client missed, uint64 [n] and float32 [n], and the seeds it is to try, uint64 [K, P]."""
+
+    missed_seeds: np.ndarray
+    missed_scalars: np.ndarray
+    seeds: np.ndarray
+
+
+@dataclass(frozen=True)
+class PulledModel(Body):
+    """The model (and its momentum, if there is one) in place of what a client missed, float32 [1 or 2, d]."""
+
+    state: np.ndarray
+    seeds: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scalars(Body):
+    """A client's directional derivatives, float32 [K, P]."""
+
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class AgentSeeds(CatchUp):
+    """What an agent that is its own server tells itself: nothing travels."""
+
+    metered: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class AgentScalars(Scalars):
+    """What an agent that is its own server answers itself: nothing travels."""
+
+    metered: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Tail(Body):
+    """What a client missed, uint64 [n] and float32 [n]; it chooses its own seeds."""
+
+    missed_seeds: np.ndarray
+    missed_scalars: np.ndarray
+
+
+@dataclass(frozen=True)
+class SeededScalars(Body):
+    """A client's own seeds uint64 [P] and its directional derivatives along them, float32 [P]."""
+
+    seeds: np.ndarray
+    values: np.ndarray
