@@ -17,7 +17,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from raydpzv.experiment.check_horizontal import asynchronous
 from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.spec_horizontal import HorizontalSpec, Mezo
 from raydpzv.experiment.toml import AnySpec
 from raydpzv.report.text import size
 from raydpzv.sim.terms import Status
@@ -39,7 +41,8 @@ def live_progress(spec: AnySpec, console: Console) -> Iterator[Callable[[Status]
         TimeRemainingColumn(),
         console=console,
     )
-    task = bar.add_task(unit, total=limit)
+    rounds = isinstance(spec, HorizontalSpec) and not asynchronous(spec) and not isinstance(spec.method, Mezo)
+    task = bar.add_task("rounds" if unit == "updates" and rounds else unit, total=limit)
     last, latest = 0.0, Status()
     delta = (spec.privacy.delta if isinstance(spec, Spec) else None) or math.nan
 
@@ -48,7 +51,7 @@ def live_progress(spec: AnySpec, console: Console) -> Iterator[Callable[[Status]
         def draw(status: Status) -> None:
             amounts = {"updates": float(status.updates), "seconds": status.time}
             bar.update(task, completed=amounts.get(unit, status.bytes_up + status.bytes_down))
-            live.update(Group(bar, *_facts(status, delta)))
+            live.update(Group(bar, *_facts(status, spec, delta)))
 
         def update(status: Status) -> None:
             nonlocal last, latest
@@ -61,13 +64,10 @@ def live_progress(spec: AnySpec, console: Console) -> Iterator[Callable[[Status]
         draw(latest)
 
 
-def _facts(status: Status, delta: float) -> list[Text]:
-    """Accuracy, bytes and staleness; then ε with all its terms, if there is one."""
-    late = status.late / status.uploads if status.uploads else 0.0
-    lines = [
-        f"accuracy {_number(status.accuracy, '.3f')}  up {size(status.bytes_up)}  down {size(status.bytes_down)}  "
-        f"staleness {_number(status.staleness, '.1f')} updates  late {late:.0%}"
-    ]
+def _facts(status: Status, spec: AnySpec, delta: float) -> list[Text]:
+    """Accuracy, bytes and what is stale; then ε with all its terms, if there is one."""
+    sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
+    lines = [f"accuracy {_number(status.accuracy, '.3f')}  {sent}{_stale(status, spec)}"]
     if not math.isnan(status.epsilon_paper):
         lines += [
             f"ε (Gaussian mechanism, replace one record, δ={delta:g}, closed-form GDP):",
@@ -75,6 +75,14 @@ def _facts(status: Status, delta: float) -> list[Text]:
             f"{_number(status.epsilon_client, ',.4g')} proved against the clients",
         ]
     return [Text(line) for line in lines]
+
+
+def _stale(status: Status, spec: AnySpec) -> str:
+    """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait, nothing is stale."""
+    late = f"late {status.late / status.uploads if status.uploads else 0.0:.0%}"
+    if not isinstance(spec, HorizontalSpec):
+        return f"  staleness {_number(status.staleness, '.1f')} rounds  {late}"
+    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if asynchronous(spec) else ""
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -14,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 
 from raydpzv.records import folds
 from raydpzv.report import style, text
-from raydpzv.report.plots import Picture, RunView
+from raydpzv.report.picture import Picture, RunView
 
 _MOST_CLIENTS = 20
 _MOST_PANELS = 6
@@ -59,36 +60,63 @@ def staleness_by_client(runs: Sequence[RunView]) -> Picture | None:
 
 
 def timeline(runs: Sequence[RunView]) -> Picture | None:
-    """Draw the first round trips of each client as bars from waking to applying the reply, late ones marked.
+    """Draw the first round trips of each client as bars from waking to their end, late ones marked.
 
-    One panel for each of the first 6 runs and at most 20 clients in each; the window holds about 10 round
-    trips of the median client and at most 40 of the busiest.
+    One panel for each of the first 6 runs in which time passes, and at most 20 clients in each; the window holds
+    about 10 round trips of the median client and at most 40 of the busiest.
     """
-    drawn = [(r, a) for r in runs if (a := folds.activity(r.rows["service"]))][:_MOST_PANELS]
+    drawn = [(r, *_trips(r.rows["service"])) for r in runs if _time_passes(r.rows["service"])][:_MOST_PANELS]
     if not drawn:
         return None
-    heights = [0.6 + 0.28 * min(len(a), _MOST_CLIENTS) for _, a in drawn]
+    heights = [0.6 + 0.28 * len(trips) for _, _, trips, _ in drawn]
     figure, axes = style.canvas(9.0, 1.2 + sum(heights), rows=len(drawn))
     axes[0, 0].get_gridspec().set_height_ratios(heights)
     short = False
-    for ax, (run, trips) in zip(axes.flat, drawn, strict=True):
-        short |= _bars(ax, trips[:_MOST_CLIENTS])
+    for ax, (run, numbers, trips, _) in zip(axes.flat, drawn, strict=True):
+        short |= _bars(ax, numbers, trips)
         style.title(ax, "Activations" if len(runs) == 1 else run.label)
     axes[-1, 0].set_xlabel("run clock (s)")
-    names = (
-        "round trip, waking to reply applied",
-        "late: due while the previous one ran",
-        "when a late one was due",
-    )
+    names = ("round trip", "late: due while the previous one ran", "when a late one was due")
     patches = [Patch(color=c, label=n) for c, n in zip((style.PLAIN, style.LATE), names, strict=False)]
     due = Line2D([], [], color=style.LATE, marker="|", markersize=7, linestyle="", label=names[2])
     style.legend(figure, [*patches, due], 3)
-    caption = "The first round trips of each client; a bar whose reply never came ends when it was served."
+    caption = f"The first round trips of each client, {_ends({r.horizontal for r, *_ in drawn})}."
     if short:
         caption += " A stroke is a round trip too short for a bar."
-    if (most := max(len(a) for _, a in drawn)) > _MOST_CLIENTS:
-        caption += f" The first {_MOST_CLIENTS} of {most:,} clients."
+    if (most := max(total for *_, total in drawn)) > _MOST_CLIENTS:
+        caption += f" The first {_MOST_CLIENTS} of {most:,} clients that took part."
     return Picture("timeline", caption, figure)
+
+
+def _ends(kinds: set[bool]) -> str:
+    """Return from when to when a bar goes in vertical and in horizontal runs."""
+    vertical = "from waking until the reply was applied, or the upload served where no reply came"
+    horizontal = "from waking until the upload was served"
+    if len(kinds) > 1:
+        return f"{horizontal} (horizontal runs) or {vertical.removeprefix('from waking ')} (vertical runs)"
+    return horizontal if True in kinds else vertical
+
+
+def _time_passes(service: pa.Table) -> bool:
+    """Tell whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
+    return service.num_rows > 0 and bool(service.column("served").to_numpy().max() > 0)
+
+
+def _trips(service: pa.Table) -> tuple[list[int], list[folds.Activity], int]:
+    """Return up to 20 client numbers, their round trips, and how many clients there are to choose from.
+
+    All clients if they are few, one without a round trip included; of many, the first that took part.
+    """
+    client = service.column("client").to_numpy()
+    took_part = np.unique(client)
+    if took_part[-1] < _MOST_CLIENTS:
+        trips = folds.activity(service)
+        return [t.client for t in trips], trips, len(trips)
+    chosen = took_part[:_MOST_CLIENTS]
+    few = service.filter(pa.array(np.isin(client, chosen)))
+    place = pa.array(np.searchsorted(chosen, few.column("client").to_numpy()), pa.int32())
+    renumbered = few.set_column(few.schema.get_field_index("client"), "client", place)
+    return chosen.tolist(), folds.activity(renumbered, len(chosen)), len(took_part)
 
 
 def _stalest(ages: Sequence[folds.ClientStaleness]) -> list[int]:
@@ -123,7 +151,7 @@ def _age_axis(ax: Axes, used: int) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=0))
 
 
-def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> bool:
+def _bars(ax: Axes, numbers: Sequence[int], trips: Sequence[folds.Activity]) -> bool:
     """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
     end, strokes = _window(trips), False
     for t in trips:
@@ -141,15 +169,17 @@ def _bars(ax: Axes, trips: Sequence[folds.Activity]) -> bool:
         ax.vlines(due, t.client + 0.35, t.client + 0.48, color=style.LATE, linewidth=1.2)
     ax.set_xlim(0, end)
     ax.set_ylim(len(trips) - 0.45, -0.6)
-    ax.set_yticks(range(len(trips)), [f"client {t.client}" for t in trips])
+    ax.set_yticks(range(len(trips)), [f"client {number:,}" for number in numbers])
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False)
     return strokes
 
 
 def _window(trips: Sequence[folds.Activity]) -> float:
-    """Return the end of the window, in seconds of the run's clock."""
+    """Return the end of the window, in seconds of the run's clock: all there is where that is not much."""
     wakes: list[Any] = [t.woke for t in trips if len(t.woke)]
     typical = float(np.median([w[: _TYPICAL_TRIPS + 1][-1] for w in wakes]))
+    if np.median([len(w) for w in wakes]) <= _TYPICAL_TRIPS:
+        typical = max(float(np.nanmax([t.served[-1], t.applied[-1]])) for t in trips if len(t.woke))
     busiest = min((float(w[_MOST_TRIPS]) for w in wakes if len(w) > _MOST_TRIPS), default=math.inf)
     return min(typical, busiest) or max(float(w[-1]) for w in wakes) or 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +19,25 @@ import pyarrow as pa
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.records.store import read_all, write_atomically
-from raydpzv.report import clients, plots, privacy, style, tables
-from raydpzv.report.plots import Picture, RunView
+from raydpzv.report import clients, horizontal, plots, privacy, style, tables, traffic
+from raydpzv.report.labels import labels
+from raydpzv.report.picture import Picture, RunView
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], Picture | None], ...] = (
     plots.accuracy_over_updates,
     plots.accuracy_over_seconds,
     plots.accuracy_over_bytes,
     plots.loss_over_updates,
+    traffic.bytes_per_update,
+    traffic.missed_over_updates,
+    traffic.lag_histogram,
     plots.epsilon_over_updates,
     clients.staleness_by_client,
     clients.timeline,
 )
 """Every picture of a report, in the page's order."""
+TARGETS = (0.8, 0.9)
+"""Test accuracies for which a report of several runs says what they cost, if a run reached them."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,12 @@ class RunFolder:
     environment: str
 
 
-def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+def write_report(
+    runs: Sequence[Path], out: Path | None = None, *, targets: Sequence[float] = TARGETS
+) -> Path:
     """Write `plots/*.png` and `report.html` into `out` (one run: its own folder by default); return the page.
 
+    targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them.
     Raises DataError if a folder is not a run's, InputError if several runs are given without `out`.
     """
     if not runs:
@@ -59,7 +69,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     for picture, image in zip(drawn, images, strict=True):
         if image:
             write_atomically(target / "plots" / f"{picture.name}.png", image)
-    page = _render(folders, [(p.caption, image) for p, image in zip(drawn, images, strict=True)])
+    page = _render(folders, [(p.caption, image) for p, image in zip(drawn, images, strict=True)], targets)
     write_atomically(target / "report.html", page.encode())
     return target / "report.html"
 
@@ -67,18 +77,21 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
 def read_runs(runs: Sequence[Path]) -> list[RunFolder]:
     """Read run folders and label them so that they can be told apart. Raises DataError."""
     summaries = [_json(run, "summary.json") for run in runs]
-    named = zip(runs, tables.labels(summaries), summaries, strict=True)
+    scenarios = [_read(run, "scenario.toml") for run in runs]
+    named = zip(runs, labels(summaries, [_tree(s) for s in scenarios]), summaries, scenarios, strict=True)
     return [
         RunFolder(
             view=RunView(label, summary, _rows(run)),
-            scenario=_read(run, "scenario.toml"),
+            scenario=scenario,
             environment=json.dumps(_json(run, "environment.json"), indent=2, ensure_ascii=False),
         )
-        for run, label, summary in named
+        for run, label, summary, scenario in named
     ]
 
 
-def _render(folders: Sequence[RunFolder], pictures: Sequence[tuple[str, bytes]]) -> str:
+def _render(
+    folders: Sequence[RunFolder], pictures: Sequence[tuple[str, bytes]], targets: Sequence[float]
+) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -87,24 +100,31 @@ def _render(folders: Sequence[RunFolder], pictures: Sequence[tuple[str, bytes]])
     return environment.get_template("page.html.jinja").render(
         title=_title(summaries),
         facts=_facts(summaries),
-        runs=[_for_page(f) for f in folders],
+        runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
         condition=privacy.CONDITION,
         compare_head=tables.COMPARE_HEAD,
         compare=tables.compare_rows(names, summaries),
+        compare_note=tables.COMPARE_NOTE,
+        target_head=tables.TARGET_HEAD,
+        targets=tables.target_rows(names, [v.rows for v in views], targets),
         staleness_head=tables.STALENESS_HEAD,
         pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
     )
 
 
-def _for_page(folder: RunFolder) -> dict[str, Any]:
-    summary = folder.view.summary
+def _for_page(folder: RunFolder, *, alone: bool) -> dict[str, Any]:
+    view, summary = folder.view, folder.view.summary
+    traffic_rows = horizontal.client_rows(view.rows["message"]) if view.horizontal else []
+    if view.horizontal and not alone:  # what a lone run's summary table says already
+        traffic_rows = [*horizontal.lag_rows(summary), *horizontal.ledger_rows(summary), *traffic_rows]
     return {
-        "label": folder.view.label,
+        "label": view.label,
         "verdict": tables.verdict(summary),
         "warnings": summary.get("warnings", []),
         "summary": tables.summary_rows(summary),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "staleness": tables.staleness_rows(summary),
+        "catch_up": traffic_rows,
         "scenario": folder.scenario,
         "environment": folder.environment,
     }
@@ -121,6 +141,14 @@ def _facts(summaries: Sequence[tables.Summary]) -> str:
         return ", ".join(sorted({str(s.get("scenario")) for s in summaries}))
     rows = dict(tables.summary_rows(summaries[0]))
     return f"method {rows['method']}, seed {rows['seed']}, {rows['status']}"
+
+
+def _tree(scenario: str) -> dict[str, Any]:
+    """Return a scenario's settings; none if a person has made the file unreadable, which costs but a label."""
+    try:
+        return tomllib.loads(scenario)
+    except tomllib.TOMLDecodeError:
+        return {}
 
 
 def _rows(run: Path) -> dict[str, pa.Table]:

@@ -9,85 +9,98 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.records import folds
-from raydpzv.records.store import Rows
 from raydpzv.report import style, text
+from raydpzv.report.picture import (
+    PLAIN,
+    Picture,
+    RunView,
+    chart,
+    drawn_before,
+    left_out,
+    mean_label,
+    running_mean,
+    updates_axis,
+    wide,
+    window_of,
+)
 
 PAPER = "claimed by the paper, not proved"
 PAPER_TRUE = "claimed by the paper, here proved"
 CLIENT = "proved against a client that knows its batches"
+Scale = Literal["linear", "log"]
 _CLOCK = "run clock (s)"
-_PLAIN = "{x:,.10g}"
-
-
-@dataclass(frozen=True)
-class RunView:
-    """What a picture or a table needs to know of a run: its label in legends, summary.json, its rows."""
-
-    label: str
-    summary: dict[str, Any]
-    rows: Rows
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure with its file name (no suffix) and caption; no figure where the caption says all there is."""
-
-    name: str
-    caption: str
-    figure: Figure | None
+_VERTICAL = "uploads the server has served"
+_HORIZONTAL = "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
 
 
 def accuracy_over_updates(runs: Sequence[RunView]) -> Picture | None:
-    """Draw test accuracy against the server's rounds."""
-    caption = "Test accuracy against the number of uploads the server has served."
-    return _accuracy(runs, "updates", caption, lambda s, _: s.round, "updates (server rounds)")
+    """Draw test accuracy against the updates: the server's rounds, or those of the shared model."""
+    kinds = {run.horizontal for run in runs}
+    count = _HORIZONTAL if kinds == {True} else _VERTICAL
+    if len(kinds) > 1:
+        count = f"updates (vertical runs: {_VERTICAL}; horizontal runs: {_HORIZONTAL})"
+    caption = f"Test accuracy against the number of {count}."
+    return _accuracy(runs, "updates", caption, lambda s: s.round, updates_axis(runs))
 
 
 def accuracy_over_seconds(runs: Sequence[RunView]) -> Picture | None:
-    """Draw test accuracy against the run's own clock."""
+    """Draw test accuracy against the run's own clock, of runs in which time passes."""
+    passes = [bool(_evaluations(r).time.max(initial=0) > 0) for r in runs]
+    still = [r for r, moves in zip(runs, passes, strict=True) if not moves and len(_evaluations(r).round)]
     caption = "Test accuracy against the run's own clock (simulated seconds under the virtual clock)."
-    return _accuracy(runs, "seconds", caption, lambda s, _: s.time, _CLOCK)
+    caption += left_out(still, "no delay is simulated, their clock stands still")
+    return _accuracy(runs, "seconds", caption, lambda s: s.time, _CLOCK, shown=passes)
 
 
 def accuracy_over_bytes(runs: Sequence[RunView]) -> Picture | None:
-    """Draw test accuracy against the tensor bytes on the wire, both directions."""
+    """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send any."""
     sent = [int(_evaluations(r).bytes.max(initial=0)) for r in runs]
     divisor, unit = text.size_unit(max(sent, default=0))
-    caption = "Test accuracy against the tensor bytes sent, uploads and replies together."
-    return _accuracy(runs, "bytes", caption, lambda s, _: s.bytes / divisor, f"sent, up and down ({unit})")
+    silent = [r for r, count in zip(runs, sent, strict=True) if not count and len(_evaluations(r).round)]
+    caption = "Test accuracy against the tensor bytes sent by all parties, up and down together."
+    caption += left_out(silent, "nothing travels")
+    label = f"sent, up and down ({unit})"
+    scale: Scale = "log" if wide(sent) else "linear"
+    return _accuracy(
+        runs, "bytes", caption, lambda s: s.bytes / divisor, label, shown=[c > 0 for c in sent], scale=scale
+    )
 
 
 def loss_over_updates(runs: Sequence[RunView]) -> Picture | None:
-    """Draw the running mean of the server's training loss, and a lone run's single losses behind it."""
+    """Draw the running mean of the training loss, and a lone run's single losses behind it.
+
+    The mean is over updates: several uploads of one round count as their mean.
+    """
     series = [(i, r, *_finite(*folds.loss_series(r.rows["service"]))) for i, r in enumerate(runs)]
     drawn = [s for s in series if len(s[2])]
     if not drawn:
         return None
-    figure, ax = _figure("Training loss", "updates (server rounds)", "training loss on the upload's batch")
+    figure, ax = chart("Training loss", updates_axis(runs), "training loss on the upload's batch")
     handles = []
     for i, run, rounds, loss in drawn:
-        window = max(1, len(loss) // 40)
+        updates, means = _by_round(rounds, loss)
+        window = window_of(len(means))
         if len(runs) == 1:
             x, y = style.thin(rounds, loss)
             ax.plot(x, y, ".", color=style.FAINT, markersize=3)
             handles.append(
                 Line2D([], [], color=style.FAINT, marker=".", linestyle="", label="single uploads")
             )
-        x, y = style.thin(rounds[window - 1 :], _running_mean(loss, window))
-        look = style.line(i, covers=_drawn_before(ax, y))
-        handles += ax.plot(x, y, **look, label=f"{run.label}: mean of the last {window}")
+        x, y = style.thin(updates[window - 1 :], running_mean(means, window))
+        look = style.line(i, covers=drawn_before(ax, y))
+        handles += ax.plot(x, y, **look, label=mean_label(run, window, alone=len(runs) == 1))
     style.legend(figure, handles, style.columns_for([str(h.get_label()) for h in handles]))
-    return Picture("loss_over_updates", "Running mean of the training loss on the uploads' batches.", figure)
+    caption = "Running mean, over a 40th of a run's updates, of the training loss on the uploads' batches."
+    return Picture("loss_over_updates", caption, figure)
 
 
 def epsilon_over_updates(runs: Sequence[RunView]) -> Picture | None:
@@ -105,12 +118,12 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> Picture | None:
     ]
     if not curves:
         return None
-    left_out = [f"{c.run.label}, {c.name}: {c.obstacle}" for c in curves if c.obstacle]
+    obstacles = [f"{c.run.label}, {c.name}: {c.obstacle}" for c in curves if c.obstacle]
     drawn = [c for c in curves if len(c.finite[0])]
     names = dict.fromkeys(f"{'dashed' if c.kind == 'paper' else 'solid'} is {c.name}" for c in drawn)
     caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
-    if left_out:
-        caption += f" Not drawn: {'; '.join(left_out)}."
+    if obstacles:
+        caption += f" Not drawn: {'; '.join(obstacles)}."
     return Picture("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
 
 
@@ -176,8 +189,8 @@ def _equal(one: _Curve, other: _Curve) -> bool:
 
 def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
     labels = [_label(c) for c in curves]
-    height = 3.8 + 0.17 * sum(label.count("\n") + 1 for label in labels)
-    figure, ax = _figure("ε spent so far", "updates (server rounds)", "ε", height)
+    height = 3.97 + 0.17 * sum(label.count("\n") for label in labels)
+    figure, ax = chart("ε spent so far", updates_axis([c.run for c in curves]), "ε", height)
     handles, ends = [], []
     for curve, label in zip(curves, labels, strict=True):
         look = style.line(curve.index) | {"linestyle": "dashed" if curve.kind == "paper" else "solid"}
@@ -188,7 +201,7 @@ def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
     positive = values[values > 0]
     if len(positive) and positive.max() > 50 * positive.min():
         ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(StrMethodFormatter(_PLAIN))
+        ax.yaxis.set_major_formatter(StrMethodFormatter(PLAIN))
         ends = [end for end in ends if end[1] > 0]
     else:
         ax.set_ylim(bottom=0)
@@ -206,18 +219,26 @@ def _accuracy(
     runs: Sequence[RunView],
     name: str,
     caption: str,
-    x: Callable[[folds.AccuracySeries, RunView], NDArray[Any]],
+    x: Callable[[folds.AccuracySeries], NDArray[Any]],
     label: str,
+    *,
+    shown: Sequence[bool] | None = None,
+    scale: Scale = "linear",
 ) -> Picture | None:
-    drawn = [(i, r, s) for i, r in enumerate(runs) if len((s := _evaluations(r)).round)]
+    wanted = [True] * len(runs) if shown is None else shown
+    found = [(i, r, _evaluations(r)) for i, r in enumerate(runs) if wanted[i]]
+    drawn = [(i, r, s) for i, r, s in found if len(s.round)]
     if not drawn:
         return None
-    figure, ax = _figure(f"Test accuracy over {name}", label, "test accuracy (%)")
+    figure, ax = chart(f"Test accuracy over {name}", label, "test accuracy (%)")
+    if scale == "log":
+        ax.set_xscale("log", nonpositive="mask")
+        ax.xaxis.set_major_formatter(StrMethodFormatter(PLAIN))
     ends: list[tuple[float, float, str, str]] = []
     for i, run, series in drawn:
         marker = "o" if len(series.round) <= 40 else None
-        at, accuracy = style.thin(x(series, run), series.accuracy)
-        look = style.line(i, covers=_drawn_before(ax, accuracy))
+        at, accuracy = style.thin(x(series), series.accuracy)
+        look = style.line(i, covers=drawn_before(ax, accuracy))
         ax.plot(at, accuracy, marker=marker, markersize=3.5, **look, label=run.label)
         if np.isfinite(accuracy[-1]):
             ends.append((at[-1], accuracy[-1], text.percent(accuracy[-1]), look["color"]))
@@ -228,31 +249,16 @@ def _accuracy(
     return Picture(f"accuracy_over_{name}", caption, figure)
 
 
-def _drawn_before(ax: Axes, y: NDArray[Any]) -> bool:
-    """Tell whether an earlier line already has these heights and would vanish below this one."""
-    return any(np.array_equal(np.asarray(line.get_ydata()), y, equal_nan=True) for line in ax.get_lines())
+def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rounds, once each, and the means of their values; rounds are ascending."""
+    updates, starts, counts = np.unique(rounds, return_index=True, return_counts=True)
+    return updates, np.add.reduceat(values, starts) / counts
 
 
 def _evaluations(run: RunView) -> folds.AccuracySeries:
     return folds.accuracy_series(run.rows["evaluation"], run.rows["message"])
 
 
-def _figure(title: str, x: str, y: str, height: float = 4.2) -> tuple[Figure, Axes]:
-    figure, axes = style.canvas(8.0, height)
-    ax = axes[0, 0]
-    style.title(ax, title)
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
-    ax.xaxis.set_major_formatter(StrMethodFormatter(_PLAIN))
-    return figure, ax
-
-
 def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     kept = np.isfinite(y)
     return x[kept], y[kept]
-
-
-def _running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
-    """Return the means of `window` consecutive values, one for each full window."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    return (sums[window:] - sums[:-window]) / window

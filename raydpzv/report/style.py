@@ -23,6 +23,7 @@ _DASHES = ("solid", (0, (6, 2)), (0, (2, 1.5)))
 _GAPS = (0, (5, 5))
 _MOST_POINTS = 4000
 _MOST_ENDS = 8
+_LINE = 0.17  # inches of a line of a legend
 _APART = 0.06  # of the axes' height: a line of small print
 
 
@@ -53,10 +54,11 @@ def title(ax: Axes, text: str) -> None:
 
 
 def legend(figure: Figure, handles: Sequence[Any], columns: int = 1, upper: bool = False) -> None:
-    """Put a legend below (or above) the axes, never over the data."""
+    """Put a legend below (or above) the axes, never over the data; the figure grows by its lines after the first."""
     place: Literal["outside upper left", "outside lower left"] = "outside lower left"
     if upper:
         place = "outside upper left"
+    figure.set_figheight(figure.get_figheight() + _LINE * (-(-len(handles) // columns) - 1))
     figure.legend(handles=list(handles), loc=place, ncols=columns, frameon=False, fontsize=9)
 
 
@@ -81,12 +83,16 @@ def mark_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
         )  # fmt: skip
 
 
-def spread(heights: Sequence[float], apart: float) -> list[float]:
-    """Return the heights moved as little upwards as keeps them `apart`, in the order given."""
-    placed: list[float] = []
+def spread(heights: Sequence[float], apart: float, top: float = 1.0) -> list[float]:
+    """Return the heights moved as little as keeps them `apart`, in the order given: upwards, down from the top."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed: list[float] = []
     for i in order:
         placed.append(max(heights[i], placed[-1] + apart) if placed else heights[i])
+    limit = max([top, *heights])
+    for k in reversed(range(len(placed))):
+        placed[k] = min(placed[k], limit)
+        limit = placed[k] - apart
     return [placed[order.index(i)] for i in range(len(heights))]
 
 

@@ -14,7 +14,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from raydpzv.report import text
+from raydpzv.records import traffic
+from raydpzv.records.store import Rows
+from raydpzv.report import horizontal, text
 
 Summary = Mapping[str, Any]
 
@@ -23,6 +25,11 @@ _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 COMPARE_HEAD = (
     "run", "status", "accuracy", "best", "loss", "updates", "up", "down", "clock", "staleness", "private",
 )  # fmt: skip
+COMPARE_NOTE = (
+    "Staleness: mean age of the cached embeddings used, in server rounds (vertical runs), or mean number of updates "
+    "made between reading the model and the upload's own (horizontal runs)."
+)
+TARGET_HEAD = ("run", "test accuracy", "updates", "clock", "up", "down")
 STALENESS_HEAD = ("client", "mean age", "max age", "mean delay", "max delay", "late share")
 
 
@@ -47,7 +54,7 @@ def verdict(summary: Summary) -> Verdict:
 
 def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     """Return (name, value) for what a summary says, but for privacy and the staleness of single clients."""
-    stale = summary.get("staleness") or {}
+    across = horizontal.is_horizontal(summary)
     rows = [
         ("scenario", str(summary.get("scenario", text.NONE))),
         ("method", str(summary.get("method", text.NONE))),
@@ -56,12 +63,14 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("test accuracy", text.percent(summary.get("accuracy"))),
         ("best test accuracy", text.percent(summary.get("best_accuracy"))),
         ("test loss", text.number(summary.get("loss"))),
-        ("updates", text.number(summary.get("updates"))),
+        ("updates", horizontal.updates_text(summary) if across else text.number(summary.get("updates"))),
         ("bytes up", text.size(summary.get("bytes_up"))),
         ("bytes down", text.size(summary.get("bytes_down"))),
         ("wall time", text.seconds(summary.get("seconds"))),
-        ("run clock", text.seconds(summary.get("simulated_seconds"))),
-        ("staleness", f"mean {text.number(stale.get('mean'))}, max {text.number(stale.get('max'))} rounds"),
+        ("run clock", _clock(summary)),
+        *_throughput(summary),
+        *(horizontal.lag_rows(summary) if across else [_staleness(summary)]),
+        *horizontal.ledger_rows(summary),
     ]
     rows += [("digest of rows", str(summary.get("digest", text.NONE)))]
     rows += [("digest of model", str(summary.get("model_digest", text.NONE)))]
@@ -70,7 +79,9 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def staleness_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row per client under STALENESS_HEAD: ages and delays in server rounds, late share."""
+    """Return one row per client of a vertical run under STALENESS_HEAD: ages, delays in server rounds, late share."""
+    if horizontal.is_horizontal(summary):
+        return []
     return [
         (
             str(c["client"]),
@@ -99,6 +110,20 @@ def compare_rows(labels: Sequence[str], summaries: Sequence[Summary]) -> list[tu
         )
         for label, s in zip(labels, summaries, strict=True)
     ]
+
+
+def target_rows(
+    labels: Sequence[str], rows: Sequence[Rows], targets: Sequence[float]
+) -> list[tuple[str, ...]]:
+    """Return, under TARGET_HEAD, what each run took to reach each accuracy that at least one of them reached."""
+    found = []
+    for target in targets:
+        costs = [traffic.to_target(r["evaluation"], r["message"], target) for r in rows]
+        if any(costs):
+            found += [
+                (label, f"{100 * target:g} %", *_cost(c)) for label, c in zip(labels, costs, strict=True)
+            ]
+    return found
 
 
 def summary_table(summary: Summary) -> Table:
@@ -131,19 +156,30 @@ def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def labels(summaries: Sequence[Summary]) -> list[str]:
-    """Return labels that tell the runs apart: the method, and what differs of scenario and seed."""
-    differing = [k for k in ("scenario", "seed") if len({str(s.get(k)) for s in summaries}) > 1]
-    parts = {"method": [str(s.get("method")) for s in summaries]}
-    parts |= {
-        k: [str(s.get(k)) if k == "scenario" else f"{k} {s.get(k)}" for s in summaries] for k in differing
-    }
-    names = [", ".join(dict.fromkeys(p)) for p in zip(*parts.values(), strict=True)]
-    if len(set(names)) < len(names):
-        return [f"{name}, run {i}" for i, name in enumerate(names, 1)]
-    return parts["method"] if len(set(parts["method"])) == len(names) else names
-
-
 def _status(summary: Summary) -> str:
     status, by = str(summary.get("status", text.NONE)), summary.get("stopped_by")
     return f"{status} ({by})" if by else status
+
+
+def _clock(summary: Summary) -> str:
+    seconds = summary.get("simulated_seconds")
+    return "0 s (no delays simulated)" if seconds == 0 else text.seconds(seconds)
+
+
+def _throughput(summary: Summary) -> list[tuple[str, str]]:
+    rate = summary.get("throughput")
+    return (
+        [] if text.number(rate) == text.NONE else [("throughput", f"{text.number(rate)} uploads per second")]
+    )
+
+
+def _staleness(summary: Summary) -> tuple[str, str]:
+    stale = summary.get("staleness") or {}
+    return "staleness", f"mean {text.number(stale.get('mean'))}, max {text.number(stale.get('max'))} rounds"
+
+
+def _cost(found: traffic.Reached) -> tuple[str, ...]:
+    if not found:
+        return ("not reached", *[text.NONE] * 3)
+    sizes = (text.size(int(found.up)), text.size(int(found.down)))
+    return f"{found.round:,.0f}", text.seconds(found.time), *sizes

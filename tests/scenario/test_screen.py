@@ -10,10 +10,10 @@ from raydpzv.sim.terms import Status
 from scenarios.screen import live_progress
 
 
-def shown(status, *overrides, terminal=True):
+def shown(status, *overrides, scenario="digits_dpzv", terminal=True):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
-    with live_progress(scenarios.load("digits_dpzv", overrides), console) as progress:
+    with live_progress(scenarios.load(scenario, overrides), console) as progress:
         progress(status)
     return stream.getvalue()
 
@@ -21,6 +21,7 @@ def shown(status, *overrides, terminal=True):
 def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_their_terms():
     status = Status(
         updates=500,
+        uploads=500,
         time=9.0,
         bytes_up=2**20,
         bytes_down=2**10,
@@ -36,7 +37,7 @@ def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_
         "accuracy 0.750",
         "up 1.00 MiB",
         "down 1.00 KiB",
-        "staleness 3.2",
+        "staleness 3.2 rounds",
         "late 10%",
     ):
         assert part in text
@@ -65,3 +66,16 @@ def test_budgets_other_than_updates_have_their_own_unit():
 
 def test_off_a_terminal_nothing_is_printed():
     assert shown(Status(updates=5), terminal=False) == ""
+
+
+def test_horizontal_runs_count_rounds_or_updates_and_lag_only_where_there_is_lag():
+    status = Status(updates=20, uploads=200, late=50, bytes_up=2**10, bytes_down=2**20, staleness=19.0)
+    rounds = shown(status, scenario="digits_decomfl")
+    assert "20/300 rounds" in rounds
+    assert "up 1.00 KiB  down 1.00 MiB" in rounds
+    assert not any(word in rounds for word in ("staleness", "lag", "late"))
+    alone = shown(status, "method.asynchronous=true", scenario="digits_decomfl")
+    assert "20/300 updates" in alone
+    assert "lag 19 updates  late 25%" in alone
+    agent = shown(status, "method.name=mezo", "split.clients=1", scenario="digits_decomfl")
+    assert "20/300 updates" in agent

@@ -104,7 +104,7 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
     path = write_report(runs, tmp_path / "both")
     words = Page(path.read_text(encoding="utf-8")).words
     assert path == tmp_path / "both" / "report.html"
-    assert names(tmp_path / "both") == PICTURES
+    assert names(tmp_path / "both") == PICTURES | {"bytes_per_update"}
     assert "2 runs side by side" in words
     assert "NOT PRIVATE: vafl" in words
     assert "\nPRIVATE, on these terms: dpzv" in words

@@ -175,17 +175,6 @@ def test_compare_has_a_row_per_run_and_fits() -> None:
     assert "8.25" not in out
 
 
-def test_labels_say_what_differs() -> None:
-    def runs(*triples: tuple[str, str, int]) -> list[dict[str, Any]]:
-        return [dict(zip(("method", "scenario", "seed"), t, strict=True)) for t in triples]
-
-    assert tables.labels(runs(("dpzv", "a", 1), ("vafl", "a", 2))) == ["dpzv", "vafl"]
-    assert tables.labels(runs(("dpzv", "a", 1), ("dpzv", "a", 2))) == ["dpzv, seed 1", "dpzv, seed 2"]
-    assert tables.labels(runs(("dpzv", "a", 1), ("dpzv", "b", 1))) == ["dpzv, a", "dpzv, b"]
-    assert tables.labels(runs(("frozen", "frozen", 1), ("frozen", "b", 1))) == ["frozen", "frozen, b"]
-    assert tables.labels(runs(("dpzv", "a", 1), ("dpzv", "a", 1))) == ["dpzv, run 1", "dpzv, run 2"]
-
-
 def test_staleness_rows_of_a_real_folder(tmp_path: Path) -> None:
     stated = json.loads((build_run(tmp_path / "run", rounds=60) / "summary.json").read_text())
     rows = tables.staleness_rows(stated)

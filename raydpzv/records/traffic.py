@@ -1,0 +1,66 @@
+"""What travelled, folded from `message` rows: bytes of each update and of each client, and the cost of an accuracy."""
+
+# M clients, R the highest round
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from raydpzv.records import folds
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first evaluation at a target: its update, seconds of the run's clock, bytes up to there; NaN: never."""
+
+    round: float
+    time: float
+    up: float
+    down: float
+
+    def __bool__(self) -> bool:
+        return not math.isnan(self.round)
+
+
+def bytes_per_round(message: pa.Table) -> tuple[IntArray, IntArray]:
+    """Return the bytes up and down of every round, [R + 1] each; place 0: before the first update."""
+    return _summed(message, "round", None)
+
+
+def bytes_by_client(message: pa.Table, clients: int | None = None) -> tuple[IntArray, IntArray]:
+    """Return the bytes up and down of every client, [M] each; M is one more than the highest client if left out."""
+    return _summed(message, "client", clients)
+
+
+def to_target(evaluation: pa.Table, message: pa.Table, target: float, part: str = "test") -> Reached:
+    """Return what it took until an evaluation's accuracy was at least `target` (a share of 1) for the first time.
+
+    Bytes count all messages up to and including that evaluation's round.
+    """
+    chosen = evaluation.filter(pc.equal(evaluation.column("part"), part)).sort_by("round")
+    reached = np.flatnonzero(chosen.column("accuracy").to_numpy() >= target)
+    if not len(reached):
+        return Reached(math.nan, math.nan, math.nan, math.nan)
+    first = int(reached[0])
+    at, time = chosen.column("round")[first].as_py(), chosen.column("time")[first].as_py()
+    rounds, up, down = folds.bytes_by_round(message)
+    before = int(np.searchsorted(rounds, at, "right"))
+    spent = (float(up[before - 1]), float(down[before - 1])) if before else (0.0, 0.0)
+    return Reached(float(at), time, *spent)
+
+
+def _summed(message: pa.Table, by: str, count: int | None) -> tuple[IntArray, IntArray]:
+    """Return bytes up and down by a column of small whole numbers; exact below 2^53, where float64 is."""
+    places, size = message.column(by).to_numpy(), message.column("bytes").to_numpy()
+    up = pc.equal(message.column("direction"), "up").to_numpy(zero_copy_only=False).astype(bool)
+    least = int(places.max(initial=-1)) + 1 if count is None else count
+    sums = [np.bincount(places[chosen], size[chosen], least).astype(np.int64) for chosen in (up, ~up)]
+    return sums[0], sums[1]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raydpzv.keys import Key
+from raydpzv.records import folds, traffic
+from raydpzv.records.schema import EVALUATION, MESSAGE
+
+
+def message_table(rows: list[tuple[int, int, str, int]]) -> pa.Table:
+    """(round, client, direction, bytes)."""
+    names = ("round", "client", "direction", "bytes")
+    blank = {"kind": "", "sent": 0.0, "arrived": 0.0}
+    return pa.Table.from_pylist([blank | dict(zip(names, r, strict=True)) for r in rows], schema=MESSAGE)
+
+
+def evaluation_table(*rows: tuple[int, float, float]) -> pa.Table:
+    """(round, time, accuracy)."""
+    names = ("round", "time", "accuracy")
+    blank: dict[str, Any] = {"part": "test", "loss": 0.0, "top_share": 0.1}
+    return pa.Table.from_pylist([blank | dict(zip(names, r, strict=True)) for r in rows], schema=EVALUATION)
+
+
+def random_messages(seed: int, length: int) -> list[tuple[int, int, str, int]]:
+    draw = Key(seed).generator()
+    return [
+        (
+            int(draw.integers(0, 20)),
+            int(draw.integers(0, 7)),
+            str(draw.choice(["up", "down"])),
+            int(draw.integers(0, 10**9)),
+        )
+        for _ in range(length)
+    ]
+
+
+@pytest.mark.parametrize("length", [0, 1, 300])
+def test_bytes_per_round_and_client_are_what_a_slow_count_says(length: int) -> None:
+    rows = random_messages(length, length)
+    table = message_table(rows)
+    for sums, keys in (
+        (traffic.bytes_per_round(table), [r[0] for r in rows]),
+        (traffic.bytes_by_client(table), [r[1] for r in rows]),
+    ):
+        for found, direction in zip(sums, ("up", "down"), strict=True):
+            assert found.tolist() == [
+                sum(r[3] for r, key in zip(rows, keys, strict=True) if key == k and r[2] == direction)
+                for k in range(max(keys, default=-1) + 1)
+            ]
+    up, down = traffic.bytes_by_client(table)
+    assert (up.sum(), down.sum()) == (folds.bytes_up(table), folds.bytes_down(table))
+
+
+def test_clients_without_a_message_sent_nothing() -> None:
+    up, down = traffic.bytes_by_client(message_table([(1, 2, "up", 5)]), clients=4)
+    assert (up.tolist(), down.tolist()) == ([0, 0, 5, 0], [0, 0, 0, 0])
+
+
+def test_the_target_is_reached_at_the_first_evaluation_that_is_not_below_it() -> None:
+    messages = message_table(
+        [(1, 0, "down", 100), (1, 0, "up", 4), (2, 0, "down", 300), (2, 0, "up", 8), (5, 1, "up", 16)]
+    )
+    # not in order, and the accuracy falls again afterwards
+    scores = evaluation_table((4, 2.5, 0.8), (0, 0.0, 0.1), (2, 1.5, 0.75), (6, 3.5, 0.6))
+    assert traffic.to_target(scores, messages, 0.8) == traffic.Reached(4, 2.5, 12, 400)
+    assert traffic.to_target(scores, messages, 0.5) == traffic.Reached(2, 1.5, 12, 400)
+    assert traffic.to_target(scores, messages, 0.1) == traffic.Reached(0, 0.0, 0, 0)
+    never = traffic.to_target(scores, messages, 0.81)
+    assert not never
+    assert all(math.isnan(x) for x in (never.round, never.time, never.up, never.down))
+    assert traffic.to_target(scores, messages, 0.1)
+
+
+def test_a_score_that_is_no_number_reaches_nothing() -> None:
+    assert not traffic.to_target(evaluation_table((0, 0.0, math.nan)), MESSAGE.empty_table(), 0.0)
+    assert not traffic.to_target(EVALUATION.empty_table(), MESSAGE.empty_table(), 0.5)
+
+
+def test_a_million_messages_of_many_clients_take_no_time() -> None:
+    count, draw = 10**6, Key(0).generator()
+    columns = {
+        "round": np.arange(count) // 20,
+        "client": draw.integers(0, 100_000, count).astype(np.int32),
+        "direction": pa.array(np.where(np.arange(count) % 2, "up", "down")),
+        "kind": pa.array(["x"] * count),
+        "sent": np.zeros(count),
+        "arrived": np.zeros(count),
+        "bytes": np.full(count, 100),
+    }
+    table = pa.table(columns, schema=MESSAGE)
+    began = time.perf_counter()
+    up, _ = traffic.bytes_by_client(table, 100_000)
+    rounds_up, _ = traffic.bytes_per_round(table)
+    assert time.perf_counter() - began < 2
+    assert (len(up), len(rounds_up)) == (100_000, 50_000)
