@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -66,8 +67,7 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
     ):
         if not 0 <= value < 1 << bits:
             raise InputError(f"{name} {value} is outside 0..2^{bits}-1: no direction seed for it")
-    words = (key / "direction").digest(16)
-    before, after = (int.from_bytes(words[i : i + 8], "little") for i in (0, 8))
+    before, after = _words(key / "direction")
     packed = (party << (STEP_BITS + PERTURBATION_BITS)) | (step << PERTURBATION_BITS) | perturbation
     return _splitmix(packed ^ before) ^ after
 
@@ -77,9 +77,16 @@ def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
 
     DeComFL A.3 (private seed shift). Different seeds stay different.
     """
-    before, after = (int.from_bytes(secret.digest(16)[i : i + 8], "little") for i in (0, 8))
+    before, after = _words(secret)
     moved = [_splitmix(int(seed) ^ before) ^ after for seed in np.ravel(seeds)]
     return np.array(moved, np.uint64).reshape(np.shape(seeds))
+
+
+@lru_cache(maxsize=16)
+def _words(key: Key) -> tuple[int, int]:
+    """The two key words of a bijection; kept, since a run asks for those of one key again and again."""
+    words = key.digest(16)
+    return int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
 
 
 def _splitmix(x: int) -> int:

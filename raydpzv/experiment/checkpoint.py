@@ -21,6 +21,9 @@ from raydpzv.errors import DataError
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows, write_atomically
 
+_FAULTS = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, SyntaxError)
+"""What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -51,6 +54,7 @@ class Cut:
 def write_checkpoint(path: Path, checkpoint: Checkpoint, parts: Mapping[str, int]) -> None:
     """Write a checkpoint that counts the parts of rows it stands for."""
     facts = {"round": checkpoint.round, "state": dict(checkpoint.state), "parts": dict(parts)}
+    facts["weighted"] = checkpoint.weights is not None
     arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
     if checkpoint.weights is not None:
         arrays["weights"] = checkpoint.weights
@@ -66,8 +70,8 @@ def read_checkpoint(path: Path) -> tuple[Checkpoint, dict[str, int]] | None:
     try:
         with np.load(path) as stored:
             facts = json.loads(stored["facts"].tobytes())
-            weights = stored.get("weights", None)
+            weights = stored["weights"] if facts["weighted"] else None
         return Checkpoint(facts["round"], facts["state"], weights), facts["parts"]
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (*_FAULTS, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one") from None

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from raydpzv.errors import InputError, ReplayMismatch
+from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.federation import Federation, prepare_federation
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.plan import MODEL, ModelPlan
 from raydpzv.experiment.replay import check_same
 from raydpzv.experiment.run import one_thread
-from raydpzv.experiment.spec_horizontal import HorizontalSpec
+from raydpzv.experiment.spec_horizontal import Decomfl, HorizontalSpec
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.store import Rows
 
@@ -114,5 +114,28 @@ def resuming_federation(path: Path) -> tuple[Federation, RunFolder, str]:
         raise InputError(f"{path}: this run is complete ({began.summary()['stopped_by']}); nothing to resume")
     federation = prepare_federation(spec)
     check_same(federation, began)
+    _check_state(federation, began)
     folder = RunFolder.reopened(path)
     return federation, folder, str(folder.environment().get("scenario", ""))
+
+
+def _check_state(federation: Federation, folder: RunFolder) -> None:
+    """Raise what keeps a run from going on, before any row is dropped.
+
+    DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
+    """
+    checkpoint, method = folder.checkpoint(), federation.spec.method
+    if checkpoint and isinstance(method, Decomfl) and method.revert == "add_back":
+        raise InputError(
+            f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
+            "process, so the run cannot go on; start a new one with --out"
+        )
+    if not federation.seeded or (checkpoint is None and not folder.ledger.exists()):
+        return
+    made = checkpoint.round if checkpoint else 0
+    with Ledger.open(folder.ledger, expect=federation.plan.header()) as ledger:
+        if ledger.version < made:
+            raise DataError(
+                f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
+                "end was lost, so the run cannot go on; start a new one with --out"
+            )

@@ -59,6 +59,10 @@ class _Directions(Section):
     """Law of the directions: standard normal, uniform on the sphere of radius √d, or independent signs (fastest)."""
 
 
+_LrAt = Annotated[tuple[Count, Positive], Field(strict=False)]
+_PerturbationsAt = Annotated[tuple[Count, Annotated[int, Field(ge=1, le=1024)]], Field(strict=False)]
+
+
 class Decomfl(_Directions, _Sampled):
     """DeComFL: seeds and scalars in place of models, both ways (DeComFL Algorithms 1 to 5)."""
 
@@ -68,11 +72,9 @@ class Decomfl(_Directions, _Sampled):
     """No rounds: a client wakes by its clock, pulls what it missed, and its scalars become the next update."""
     lr: Positive = 1e-3
     """Step size η of the update (η/P) Σ g_p z_p."""
-    lr_at: Annotated[tuple[tuple[Count, Positive], ...], Field(strict=False)] = ()
+    lr_at: Annotated[tuple[_LrAt, ...], Field(strict=False)] = ()
     """Step sizes from later rounds on: [[round, lr], ...]."""
-    perturbations_at: Annotated[
-        tuple[tuple[Count, Annotated[int, Field(ge=1, le=1024)]], ...], Field(strict=False)
-    ] = ()
+    perturbations_at: Annotated[tuple[_PerturbationsAt, ...], Field(strict=False)] = ()
     """P from later rounds on: [[round, P], ...]."""
     momentum: Momentum = 0.0
     """Momentum β of DeComFL Eq. (8): m <- βm + (1-β)g."""

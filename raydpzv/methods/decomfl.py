@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from raydpzv.errors import Diverged
+from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import SHARED
 from raydpzv.ledger.ledger import Ledger
@@ -110,7 +110,12 @@ class _Synced:
         return self._ledger.pairs(behind, now) * PAIR_BYTES > self._state_bytes
 
     def trim(self) -> None:
-        """Forget the pairs that no client needs any more; the log on disk keeps them."""
+        """Forget the pairs that no client needs any more; the log on disk keeps them.
+
+        Without a log nothing is forgotten: hosts' replicas follow at their own pace and may need what no client does.
+        """
+        if not self._ledger.disk_bytes:
+            return
         now = self._ledger.version
         first, last = 0, now
         while first < last:  # the oldest version from which a client would not pull
@@ -236,6 +241,11 @@ class AsyncDecomflServer:
         round, body = self._ledger.version + 1, upload.body
         if not isinstance(body, SeededScalars):
             raise TypeError(f"an asynchronous DeComFL server cannot serve {type(body).__name__}")
+        if upload.client not in self._reading:
+            raise RunError(
+                f"client {upload.client} sent scalars for update {round} without having pulled since its last ones: "
+                "its upload was sent twice"
+            )
         _check_finite(body.values, upload.client, round)
         self._ledger.append(
             party=upload.client,

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.horizontal import Parts
+from raydpzv.errors import RunError
 from raydpzv.methods.decomfl import Settings, client_seeds
 from raydpzv.methods.objective import Objective
 from raydpzv.methods.replica import History, Replica
@@ -132,8 +133,9 @@ class SeparateClients(Following):
         return Drift(largest, share)
 
     def _perform(self, order: Order) -> Upload:
-        replica = self._clients.setdefault(order.client, self._fresh.twin())
-        body = order.body
+        if order.client not in self._clients:
+            self._clients[order.client] = self._begun(order)
+        replica, body = self._clients[order.client], order.body
         if isinstance(body, PulledModel):
             replica.adopt(body.state, order.round - 1)
             self._own.pop(order.client, None)
@@ -147,6 +149,18 @@ class SeparateClients(Following):
             replica.take([Step(seeds[k], values[k], lr) for k in range(len(seeds))])
             self._own[order.client] = values
         return upload
+
+    def _begun(self, order: Order) -> Replica:
+        """Return a client's model as its message expects it; one that took part elsewhere left it on the ledger."""
+        replica, sync = self._fresh.twin(), order.sync
+        if sync and (behind := sync.read - sync.missed):
+            if self._revert == "add_back":
+                raise RunError(
+                    f"client {order.client}'s own model was lost with its process, and with revert = \"add_back\" "
+                    "nobody else can know it: start a new run"
+                )
+            replica.go_to(behind, self._history)
+        return replica
 
     def _catch_up(
         self, client: int, replica: Replica, seeds: np.ndarray, scalars: np.ndarray, version: int

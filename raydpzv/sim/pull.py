@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Protocol
 
 from raydpzv.methods.roles import Crew, Metrics, Order, Upload
@@ -75,8 +76,10 @@ class PullRun(VirtualRun):
 
     def _pull(self, client: int, due: float, now: float) -> None:
         order = self._desk.wake(client)
-        arrives = now + self._timing.network.downlink(client, order.body.wire_bytes)
-        self._desk.sent(order, now, arrives)
+        # the server answers when it has finished with the uploads that came before, which the answer holds
+        sent = max(now, self._busy_until)
+        arrives = sent + self._timing.network.downlink(client, order.body.wire_bytes)
+        self._desk.sent(order, sent, arrives)
         self._work(order, self._host.perform(order), arrives, Activation(due, now, due < now, now))
 
 
@@ -93,11 +96,15 @@ class PullPort(Protocol):
 
 
 class PullDesk:
-    """A `Desk` behind a lock, for clients that pull."""
+    """A `Desk` behind a lock, for clients that pull. service: seconds that serving upload 0, 1, ... takes."""
 
-    def __init__(self, desk: Desk, clock: Clock) -> None:
-        self._desk, self._clock = desk, clock
+    def __init__(
+        self, desk: Desk, clock: Clock, service: Callable[[int], float] = lambda which: 0.0
+    ) -> None:
+        self._desk, self._clock, self._service = desk, clock, service
         self._lock = threading.Lock()
+        self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
+        self._stopping = threading.Event()
 
     def wake(self, client: int) -> Order | None:
         """Return what the client is to work at, as things are now."""
@@ -112,10 +119,12 @@ class PullDesk:
     def exchange(self, upload: Upload, how: Activation) -> bool:
         """Serve one upload; one that comes after the end is not served."""
         arrived = self._clock.now()
-        with self._lock:
-            if self._desk.stop_reason is None:
-                self._desk.serve(upload, how, arrived, self._clock.now)
-            return self._desk.stop_reason is None
+        with self._serving:
+            pause(self._stopping, self._service(self._desk.uploads))
+            with self._lock:
+                if self._desk.stop_reason is None:
+                    self._desk.serve(upload, how, arrived, self._clock.now)
+                return self._desk.stop_reason is None
 
     def evaluate(self, score: Callable[[int], Metrics]) -> None:
         """Score the newest model; updates go on meanwhile."""
@@ -126,6 +135,7 @@ class PullDesk:
 
     def stop(self, reason: str) -> None:
         """End the run: hosts learn it from their next answer."""
+        self._stopping.set()
         with self._lock:
             self._desk.stop(reason)
 
@@ -134,14 +144,23 @@ class PullLoop:
     """The clients of one host under the wall clock; their simulated delays are waited for side by side.
 
     Clients m with m mod `parts` = `part` live here. The host computes one upload at a time: an epoch that finds it
-    computing starts late, and is counted.
+    computing starts late, and is counted. Epochs before `begins` are left out: nobody lived here then.
     """
 
     def __init__(
-        self, crew: Crew, port: PullPort, timing: Timing, clock: Clock, *, part: int = 0, parts: int = 1
+        self,
+        crew: Crew,
+        port: PullPort,
+        timing: Timing,
+        clock: Clock,
+        *,
+        part: int = 0,
+        parts: int = 1,
+        begins: float = 0.0,
     ) -> None:
         self._crew, self._port, self._timing, self._clock = crew, port, timing, clock
-        self._merged = timing.arrivals.merged(part, parts)
+        epochs = timing.arrivals.merged(part, parts)
+        self._merged = dropwhile(lambda epoch: epoch[0] < begins, epochs)
         self._agenda: Agenda[_Epoch | tuple[Upload, Activation]] = Agenda()
         self._queue, self._works = Queue(), 0
         self._stopping, self._over = threading.Event(), False
@@ -169,7 +188,7 @@ class PullLoop:
         if epoch := next(self._merged, None):
             self._agenda.add(epoch[0], _Epoch(epoch[1], epoch[0]))
 
-    def _pull(self, client: int, due: float) -> None:
+    def _pull(self, client: int, due: float, waited: bool = False) -> None:
         woke, order = self._clock.now(), self._port.wake(client)
         if order is None:
             self._over = True
@@ -179,13 +198,13 @@ class PullLoop:
         simulated += self._timing.compute.of(client, self._works)
         self._works += 1
         sent = max(self._clock.now(), simulated)
-        how = Activation(due, woke, woke - due > _LATE, sent)
+        how = Activation(due, woke, waited or woke - due > _LATE, sent)
         self._agenda.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
 
     def _hand_in(self, upload: Upload, how: Activation) -> None:
         self._over = not self._port.exchange(upload, how)
         if not self._over and (due := self._queue.leaves(upload.client)) is not None:
-            self._pull(upload.client, due)
+            self._pull(upload.client, due, waited=True)
 
 
 _LATE = 0.005

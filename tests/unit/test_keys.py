@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import InputError
-from raydpzv.keys import PARTY_BITS, PERTURBATION_BITS, STEP_BITS, Key, direction_seed
+from raydpzv.keys import PARTY_BITS, PERTURBATION_BITS, STEP_BITS, Key, direction_seed, shifted
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,47 @@ def test_uniform_draws_of_different_addresses_are_uncorrelated() -> None:
     bound = 4 / np.sqrt(100_000)
     assert abs(np.corrcoef(a, b)[0, 1]) < bound
     assert abs(np.corrcoef(a, b + 0.02 * a)[0, 1]) > bound
+
+
+def test_shifted_seeds_stay_different_and_depend_on_the_secret() -> None:
+    seeds = np.concatenate([np.arange(20_000, dtype=np.uint64), np.array([2**63, 2**64 - 1], np.uint64)])
+    moved = shifted(Key(1) / "secret", seeds)
+    assert moved.dtype == np.uint64
+    assert len(set(moved.tolist())) == len(seeds)
+    assert not set(moved.tolist()) & set(seeds.tolist())
+    assert np.array_equal(moved, shifted(Key(1) / "secret", seeds))
+    assert not (moved == shifted(Key(1) / "secrets", seeds)).any()
+    assert np.array_equal(shifted(Key(1) / "secret", seeds[:6].reshape(2, 3)), moved[:6].reshape(2, 3))
+    assert shifted(Key(1), np.zeros((0, 0), np.uint64)).shape == (0, 0)
+
+
+def test_a_shift_is_a_bijection_that_can_be_undone() -> None:
+    """Inverse of splitmix64's finaliser, written out: whoever has the two words gets the seeds back."""
+    secret = Key(8) / "secret"
+    words = secret.digest(16)
+    before, after = (int.from_bytes(words[i : i + 8], "little") for i in (0, 8))
+    mask = (1 << 64) - 1
+
+    def unshift(x: int, by: int) -> int:
+        y = x
+        for _ in range(64 // by):
+            y = x ^ (y >> by)
+        return y
+
+    for seed in (0, 1, 12345, 2**40 + 7, 2**64 - 1):
+        x = int(shifted(secret, np.array([seed], np.uint64))[0]) ^ after
+        x = unshift(x, 31) * pow(0x94D049BB133111EB, -1, 2**64) & mask
+        x = unshift(x, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) & mask
+        assert ((unshift(x, 30) - 0x9E3779B97F4A7C15) & mask) ^ before == seed
+
+
+def test_shifted_seeds_look_random() -> None:
+    """Every bit is set half the time, also for seeds that differ in a few bits only. Not so the seeds themselves."""
+
+    def worst(seeds: np.ndarray) -> float:
+        share = (seeds[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).mean(0)
+        return float(np.abs(share - 0.5).max())
+
+    seeds = np.arange(10_000, dtype=np.uint64)
+    assert worst(shifted(Key(2), seeds)) < 4.5 * 0.5 / 100
+    assert worst(seeds) > 0.4

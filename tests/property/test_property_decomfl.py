@@ -1,0 +1,182 @@
+"""Whoever replays the ledger holds the same bits: five ways to a client's model, whatever the participation."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seed_parties as toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raydpzv.ledger import Ledger
+from raydpzv.methods.decomfl import Schedule, Settings
+from raydpzv.methods.roles import Order
+from raydpzv.wire.seeds import CatchUp, PulledModel, SeededScalars
+from raydpzv.zo.descent import Rule
+
+quick = settings(max_examples=30, deadline=None, derandomize=True)
+LAWS = st.sampled_from(["gaussian", "sphere", "rademacher"])
+MOMENTA = st.sampled_from([0.0, 0.5, 0.9])
+LRS = st.sampled_from([Schedule(0.05), Schedule(0.05, ((2, 0.02), (5, 0.3)))])
+SECRETS = st.sampled_from([None, toy.SECRET])
+
+
+@st.composite
+def settings_of_rounds(draw: Any) -> Settings:
+    widths = st.sampled_from([Schedule(1), Schedule(3), Schedule(1, ((3, 2), (4, 5)))])
+    return Settings(
+        toy.KEY,
+        Rule(draw(LAWS), draw(MOMENTA), damped=True),
+        draw(st.sampled_from([1, 4, 100])),
+        draw(LRS),
+        draw(widths),
+        draw(st.integers(1, 3)),
+        1e-3,
+        draw(st.sampled_from(["forward", "central", "projection"])),
+    )
+
+
+@quick
+@given(
+    how=settings_of_rounds(),
+    clients=st.integers(1, 6),
+    cohort=st.integers(1, 6),
+    count=st.integers(1, 9),
+    by_rows=st.booleans(),
+    secret=SECRETS,
+    pull_after=st.sampled_from([None, 1, 3]),
+)
+def test_every_client_holds_the_servers_bits(
+    how: Settings,
+    clients: int,
+    cohort: int,
+    count: int,
+    by_rows: bool,
+    secret: Any,
+    pull_after: int | None,
+) -> None:
+    pull_after = None if secret else pull_after
+    weights = toy.parts(clients).sizes.astype(np.float64) if by_rows else None
+    slow = toy.SlowModel(how, secret)
+    with tempfile.TemporaryDirectory() as folder:
+        book = toy.ledger(how, Path(folder) / "ledger")
+        party = toy.server(
+            book,
+            how,
+            clients=clients,
+            cohort=min(cohort, clients),
+            weights=weights,
+            model=secret is None,
+            pull_after=pull_after,
+        )
+        crew = toy.shared(book, how, clients=clients, secret=secret)
+        literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
+        for orders, uploads in toy.rounds(party, crew, count):
+            again = literal.perform(orders)
+            assert [toy.bits(u.body.values) for u in again] == [toy.bits(u.body.values) for u in uploads]
+            assert [u.loss for u in again] == [u.loss for u in uploads]
+            assert toy.bits(crew.state(slow.version)[0]) == toy.bits(slow.x)
+            for order in orders:
+                mine = literal._clients[order.client]
+                assert (mine.version, toy.bits(mine.x)) == (slow.version, toy.bits(slow.x))
+                if how.rule.momentum:
+                    assert toy.bits(mine.state()[1]) == toy.bits(slow.v)
+            slow.update(orders[0].body.seeds, toy.mean(uploads, weights))
+        book.close()
+        with Ledger.open(Path(folder) / "ledger", expect=toy.header(how)) as opened:
+            rebuilt = toy.replica(how, secret)
+            rebuilt.go_to(count, opened)
+            assert toy.bits(rebuilt.x) == toy.bits(slow.x)
+            blind = toy.replica(how)
+            blind.go_to(count, opened)
+            assert (toy.bits(blind.x) == toy.bits(slow.x)) == (secret is None)
+        if secret is None:
+            assert toy.bits(party._model.state()[0]) == toy.bits(slow.x)
+    assert toy.bits(crew.state(count)[0]) == toy.bits(slow.x)
+
+
+@quick
+@given(
+    law=LAWS,
+    momentum=MOMENTA,
+    lr=LRS,
+    width=st.integers(1, 3),
+    estimate=st.sampled_from(["forward", "central", "projection"]),
+    clients=st.integers(1, 5),
+    turns=st.lists(st.integers(0, 4), min_size=1, max_size=24),
+    secret=SECRETS,
+    pull_after=st.sampled_from([None, 1, 3]),
+)
+def test_asynchronous_clients_hold_what_they_read(
+    law: Any,
+    momentum: float,
+    lr: Schedule,
+    width: int,
+    estimate: Any,
+    clients: int,
+    turns: list[int],
+    secret: Any,
+    pull_after: int | None,
+) -> None:
+    """A client's turn is to wake, or to hand in: the overlaps of a run without any clock."""
+    pull_after = None if secret else pull_after
+    how = toy.settings(
+        law=law, momentum=momentum, lr=lr, perturbations=Schedule(width), estimate=estimate, batch=3
+    )
+    book = toy.ledger(how)
+    party = toy.pull_server(book, how, clients=clients, pull_after=pull_after)
+    hosts = [toy.shared(book, how, clients=clients, secret=secret) for _ in range(2)]
+    literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
+    slow, history = toy.SlowModel(how, secret), []
+    pending: dict[int, tuple[Order, int]] = {}
+    history.append(slow.x)
+    for turn in turns:
+        client = turn % clients
+        if client not in pending:
+            pending[client] = (party.wake(client), slow.version)
+            assert pending[client][0].sync.read == slow.version
+            continue
+        order, read = pending.pop(client)
+        (upload,) = literal.perform([order])
+        # a host goes through the versions in ascending order only
+        (same,) = toy.shared(book, how, clients=clients, secret=secret).perform([order])
+        if hosts[client % 2]._replica.version <= read:
+            (third,) = hosts[client % 2].perform([order])
+            assert toy.bits(third.body.values) == toy.bits(same.body.values)
+        assert isinstance(upload.body, SeededScalars)
+        assert toy.bits(upload.body.values) == toy.bits(same.body.values)
+        assert toy.bits(literal._clients[client].x) == toy.bits(history[read])
+        assert party.receive(upload) == ()
+        slow.update(upload.body.seeds[None], upload.body.values[None])
+        history.append(slow.x)
+        entry = book.since(slow.version - 1)
+        assert (entry.party[0], entry.read[0], entry.lr[0]) == (client, read, lr.at(slow.version))
+    assert len(set(book.since(0).seed.tolist())) == book.entries
+    assert toy.bits(hosts[0].state(slow.version)[0]) == toy.bits(slow.x)
+
+
+@quick
+@given(how=settings_of_rounds(), count=st.integers(3, 8))
+def test_a_client_that_skips_its_own_round_ends_elsewhere(how: Settings, count: int) -> None:
+    """The control of the equalities above: who took part in round r reverted, and must replay round r."""
+    book = toy.ledger(how)
+    literal = toy.separate(toy.Silence(), how, clients=1)
+    party, wrong = toy.server(book, how, clients=1, cohort=1), 0
+    for orders, _ in toy.rounds(party, toy.shared(book, how, clients=1), count):
+        (order,) = orders
+        assert isinstance(order.body, CatchUp)
+        assert not isinstance(order.body, PulledModel)
+        if order.round > 1:
+            assert order.sync.missed == 1
+            none = replace(order.body, missed_seeds=np.zeros(0, np.uint64), missed_scalars=np.zeros(0))
+            order = replace(order, body=none)
+        literal._clients.setdefault(0, literal._fresh.twin()).version = order.round - 1
+        literal.perform([order])
+        reference = toy.replica(how)
+        reference.go_to(order.round - 1, book)
+        wrong += toy.bits(reference.x) != toy.bits(literal._clients[0].x)
+    assert wrong == count - 1
