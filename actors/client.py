@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from actors.device import settle
 from actors.host import RayPort, get
 from actors.transport import Wire, pack_upload, unpack_order
+from raydpzv.experiment.keeper import Past
 from raydpzv.experiment.recipes import ClientRecipe
+from raydpzv.methods.roles import Rebuildable
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
 from raydpzv.sim.wall import ClientLoop
 
 
 class ClientActor:
-    """Plain class; `actors.execute` wraps it. `stop` and `evaluate_wall` run beside a long `run`."""
+    """Plain class; `actors.cast` wraps it. `stop` and `evaluate_wall` run beside a long `run`.
+
+    pasts: of an actor in the place of a lost one, what each client is rebuilt from.
+    """
 
     CONTROL = ("stop", "evaluate_wall")
 
-    def __init__(self, recipes: Sequence[ClientRecipe], gpus: float) -> None:
+    def __init__(self, recipes: Sequence[ClientRecipe], gpus: float, pasts: Sequence[Past] = ()) -> None:
         self._device = settle(gpus)
         self._recipes = {recipe.client: recipe for recipe in recipes}
         self._roles = {client: recipe.make(self._device) for client, recipe in self._recipes.items()}
+        self._uploads: dict[int, int] = {}
+        for (client, role), (history, uploads) in zip(self._roles.items(), pasts, strict=False):
+            cast(Rebuildable, role).restore(history, uploads)
+            self._uploads[client] = uploads
         self._locks = {client: threading.Lock() for client in self._roles}
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
@@ -50,8 +60,13 @@ class ClientActor:
     def run(self, server: Any, timing: Timing, origin: float, timeout: float) -> None:
         """Let every client here live its own loop until the run is over (wall clock)."""
         clock, port = WallClock(origin), RayPort(server, timeout)
+        after = clock.now() if self._uploads else -math.inf
         self._loops = {
-            client: ClientLoop(client, role, port, timing, clock, timeout, self._locks[client])
+            client: ClientLoop(
+                *(client, role, port, timing, clock, timeout, self._locks[client]),
+                after=after,
+                works=self._uploads.get(client, 0),
+            )
             for client, role in self._roles.items()
         }
         if self._stopping.is_set():

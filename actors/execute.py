@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from actors.book import Bookkeeping
 from actors.cast import Cast, create, dismiss
-from actors.host import get
+from actors.driver import HEAD_START, LOOK, Driver, translated
+from actors.host import get, lost
 from actors.placement import Plan, plan, reserve
 from actors.session import connected
-from raydpzv.errors import RaydpzvError, RunError, SpecError, Stalled
+from actors.transport import Wire
+from raydpzv.errors import SpecError
 from raydpzv.experiment.build import Experiment
-from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
+from raydpzv.experiment.closing import Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.terms import Status
 from raydpzv.sim.virtual import NOBODY_WAKES
-
-_LOOK = 0.2
-"""Seconds between looks at a run."""
-_HEAD_START = 0.5
-"""Seconds until a wall clock strikes 0: time for every loop to be ready, or its first epochs would all be late."""
-_CONTROL_TIMEOUT = 60.0
-"""Seconds a control call may take: status, rows, stop."""
 
 
 def run_prepared(
@@ -61,7 +57,11 @@ def run_prepared(
             ):
                 sink = Sink(folder, spec.record.flush)
                 closing = Closing(experiment, sink, name)
-                return _Driver(experiment, placed, cast, sink, closing, progress, stop).run()
+                driver = _Driver(experiment, placed, cast, sink, closing, progress, stop)
+                try:
+                    return driver.run()
+                finally:
+                    driver.leave()
         finally:
             ray.util.remove_placement_group(group)
 
@@ -72,15 +72,15 @@ def _cast(experiment: Experiment, placed: Plan, group: Any) -> Iterator[Cast]:
     try:
         cast = create(experiment, placed, group)
     except Exception as error:
-        raise _translated(error) from error
+        raise translated(error) from error
     try:
         yield cast
     finally:
         dismiss(cast)
 
 
-class _Driver:
-    """Creates the actors, watches them, writes what they hand over. Nothing here trains."""
+class _Driver(Driver):
+    """Of a vertical run: one server actor and client actors."""
 
     def __init__(
         self,
@@ -92,55 +92,54 @@ class _Driver:
         progress: Callable[[Status], None],
         stop: threading.Event | None,
     ) -> None:
+        super().__init__(cast.server, sink, closing, progress, stop)
         self._experiment, self._plan, self._cast = experiment, placed, cast
-        self._sink, self._closing, self._progress = sink, closing, progress
-        self._stop = stop or threading.Event()
-        self._stop_sent = False
-        self._status = Status()
         self._patience = experiment.spec.resources.timeout
+        self._book = Bookkeeping(cast, experiment.plan(), sink.folder, self._patience)
+        self._losses = 0
+        self._loops: dict[Any, int] = {}
+        self._start: Callable[[int], None] = lambda actor: None
+        self._opening: Wire = ()
 
-    def run(self) -> Run:
-        """Run, and write what there is however the run ends."""
-        cast = self._cast
-        try:
-            virtual = self._experiment.spec.clock.kind == "virtual"
-            (self._virtual if virtual else self._wall)(cast)
-            self._look(cast.server)
-            models = self._parameters(cast)
-            self._sink.add(self._control(cast.server.drain.remote(), "the last rows"))
-            spent = self._control(cast.server.spent.remote(), "the privacy account")
-        except BaseException as error:
-            failure = _translated(error)
-            self._rescue(cast)
-            self._closing.failed(failure, self._status, self._rescued_spent(cast))
-            if failure is error:
-                raise
-            raise failure from error
-        return self._closing.done(models, self._status, spent)
+    def _work(self) -> None:
+        self._book.open()
+        if self._experiment.spec.clock.kind == "virtual":
+            self._await(self._server.run_virtual.remote(self._cast.actors, self._cast.held))
+        else:
+            self._wall(self._cast)
 
-    def _virtual(self, cast: Cast) -> None:
-        import ray
+    def leave(self) -> None:
+        """Let go of the ledger, so that whoever goes on next finds it free."""
+        self._book.close()
 
-        work = cast.server.run_virtual.remote(dict(cast.by_client))
-        while not ray.wait([work], timeout=_LOOK)[0]:
-            self._look(cast.server)
-        ray.get(work)
+    def _look(self) -> None:
+        """Also bring the virtual loop the actors that it waits for."""
+        super()._look()
+        for a, pasts in self._control(self._server.wanted.remote(), "what the server waits for").items():
+            new = self._cast.replace(a, pasts) if self._may_replace() else None
+            self._control(self._server.bring.remote(a, new), "the server to go on")
 
     def _wall(self, cast: Cast) -> None:
         import ray
 
         spec = self._experiment.spec
         self._warm_up(cast)
-        clock = WallClock.starting_in(_HEAD_START)
+        clock = WallClock.starting_in(HEAD_START)
         self._control(cast.server.open_wall.remote(clock.origin), "the server to open")
         timing, timeout = self._experiment.timing, spec.resources.timeout
-        loops = [actor.run.remote(cast.server, timing, clock.origin, timeout) for actor in cast.actors]
+
+        def start(a: int) -> None:
+            self._loops[cast.actors[a].run.remote(cast.server, timing, clock.origin, timeout)] = a
+
+        self._start = start
+        for a in range(len(cast.actors)):
+            start(a)
         self._evaluate(cast)
         evaluated, told = 0, False
-        while loops:
-            done, loops = ray.wait(loops, timeout=_LOOK)
-            ray.get(done)
-            self._look(cast.server)
+        while self._loops:
+            for loop in ray.wait(list(self._loops), timeout=LOOK)[0]:
+                self._ended(loop)
+            self._look()
             if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
                 cast.server.stop.remote(f"the budget of {spec.budget.seconds:g} seconds is spent")
             if self._status.stop_reason and not told:
@@ -149,12 +148,13 @@ class _Driver:
             elif not told and self._status.updates // spec.evaluate.every > evaluated:
                 evaluated = self._status.updates // spec.evaluate.every
                 self._evaluate(cast)
+        self._start = lambda actor: None
         self._control(cast.server.stop.remote(NOBODY_WAKES), "the server to stop")
-        get(cast.server.close.remote(), _CONTROL_TIMEOUT, "the server to close")
+        self._control(cast.server.close.remote(), "the server to close")
         self._evaluate(cast)
 
     def _warm_up(self, cast: Cast) -> None:
-        order = get(cast.server.first_order.remote(), self._patience, "the server's warm-up")
+        self._opening = order = get(cast.server.first_order.remote(), self._patience, "the server's warm-up")
         uploads = [
             actor.warm_up.remote(held[0], (held[0], *order[1:]))
             for actor, held in zip(cast.actors, self._plan.clients, strict=True)
@@ -165,73 +165,68 @@ class _Driver:
         get(greetings, self._patience, "the clients to reach the server")
 
     def _evaluate(self, cast: Cast) -> None:
-        uploads = get(
-            [cast.by_client[m].evaluate_wall.remote(m) for m in sorted(cast.by_client)],
-            self._patience,
-            "the clients' held-out embeddings",
-        )
+        uploads = self._ask("evaluate_wall", "held-out embeddings")
         get(cast.server.evaluate.remote(uploads), self._patience, "an evaluation")
 
-    def _look(self, server: Any) -> None:
-        """Ask where the run stands, write rows that are due, pass on the user's wish to stop."""
-        if self._stop.is_set() and not self._stop_sent:
-            self._stop_sent = True
-            self._control(server.stop.remote(USER), "the server to stop")
-        self._status = self._control(server.status.remote(), "the server's status")
-        self._progress(self._status)
-        if self._sink.due():
-            self._sink.add(self._control(server.drain.remote(), "rows"))
+    def _models(self) -> dict[str, np.ndarray]:
+        server, clients = self._server, range(self._experiment.spec.split.clients)
+        head = get(server.parameters.remote(), self._patience, "the parameters of the server")
+        if self._cast.actors:
+            found = self._ask("parameters", "parameters")
+        else:
+            waiting = [server.local_parameters.remote(m) for m in clients]
+            found = get(waiting, self._patience, "the parameters of the clients")
+        return {"server": head} | {f"client {m}": values for m, values in zip(clients, found, strict=True)}
 
-    def _control(self, reference: Any, what: str) -> Any:
-        return get(reference, _CONTROL_TIMEOUT, what)
+    def _facts(self) -> Mapping[str, Any]:
+        return self._book.facts()
 
-    def _parameters(self, cast: Cast) -> dict[str, np.ndarray]:
-        clients = self._experiment.spec.split.clients
-        waiting = {"server": cast.server.parameters.remote()}
-        for m in range(clients):
-            held = cast.by_client.get(m)
-            waiting[f"client {m}"] = (
-                held.parameters.remote(m) if held else cast.server.local_parameters.remote(m)
-            )
-        return {
-            name: get(reference, self._patience, f"the parameters of {name}")
-            for name, reference in waiting.items()
-        }
+    def _ask(self, method: str, what: str) -> list[Any]:
+        """Ask every client's actor, in client order; one that is lost is replaced and asked again."""
+        cast, holder, found = self._cast, self._cast.holder, []
 
-    def _rescue(self, cast: Cast) -> None:
-        """Save the rows of a run that broke off, if the server still lives."""
+        def ask(m: int) -> Any:
+            return getattr(cast.actors[holder[m]], method).remote(m)
+
+        waiting = {m: ask(m) for m in sorted(holder)}
+        while waiting:
+            m = min(waiting)
+            try:
+                found.append(get(waiting[m], self._patience, f"the {what} of client {m}"))
+                del waiting[m]
+            except Exception as error:
+                if not lost(error):
+                    raise
+                self._rejoin(holder[m], error)
+                waiting |= {k: ask(k) for k in cast.held[holder[m]] if k in waiting}
+        return found
+
+    def _ended(self, loop: Any) -> None:
+        """A client actor's loop is over: the run is, or the actor was lost (wall clock)."""
+        import ray
+
+        actor = self._loops.pop(loop)
         try:
-            self._status = get(cast.server.status.remote(), 5.0, "the server's status")
-            self._sink.add(get(cast.server.drain.remote(), 5.0, "the last rows"))
+            ray.get(loop)
         except Exception as error:
-            if not _is_ray_error(error):
+            if not lost(error):
                 raise
+            self._rejoin(actor, error)
 
-    def _rescued_spent(self, cast: Cast) -> Any:
-        try:
-            return get(cast.server.spent.remote(), 5.0, "the privacy account")
-        except Exception as error:
-            if not _is_ray_error(error):
-                raise
-            return None
+    def _rejoin(self, actor: int, error: Exception) -> None:
+        """Make a lost actor again, its clients rebuilt from all answers on record, and let them go on."""
+        if not self._may_replace():
+            raise error
+        self._loops = {loop: a for loop, a in self._loops.items() if a != actor}
+        new = self._cast.replace(actor, self._server.pasts.remote(actor, self._cast.held[actor]))
+        # not waited for: the others go on meanwhile, and this one begins when it is ready
+        first = self._cast.held[actor][0]
+        if self._opening:
+            new.warm_up.remote(first, (first, *self._opening[1:]))
+        new.greet.remote(self._server)
+        self._start(actor)
 
-
-def _is_ray_error(error: BaseException) -> bool:
-    import ray
-
-    return isinstance(error, ray.exceptions.RayError | Stalled)
-
-
-def _translated(error: BaseException) -> BaseException:
-    """Return an error of ours in place of Ray's: the actor's own error, or which actor was lost."""
-    import ray
-
-    if isinstance(error, ray.exceptions.RayTaskError):
-        cause = error.cause
-        inner = _translated(cause) if isinstance(cause, BaseException) else error
-        if isinstance(inner, RaydpzvError):
-            return inner
-        return RunError(f"an actor failed: {type(inner).__name__}: {' '.join(str(inner).split())[:400]}")
-    if isinstance(error, ray.exceptions.RayActorError):
-        return RunError(f"an actor was lost: {' '.join(str(error).split())[:300]}")
-    return error
+    def _may_replace(self) -> bool:
+        """Count a loss; False if clients cannot be rebuilt or too many actors were lost."""
+        self._losses += 1
+        return self._book.kept and self._losses <= self._experiment.spec.resources.restarts

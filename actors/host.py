@@ -68,3 +68,12 @@ def get(reference: Any, timeout: float, what: str) -> Any:
         raise Stalled(
             f"waited {timeout:g} s for {what}; raise resources.timeout if the work is that long"
         ) from None
+
+
+def lost(error: BaseException) -> bool:
+    """Tell whether the called actor itself died, as opposed to an error it raised over the death of another."""
+    import ray
+
+    return isinstance(error, ray.exceptions.RayActorError) and not isinstance(
+        error, ray.exceptions.RayTaskError
+    )

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydpzv.errors import Unplaceable
+from raydpzv.experiment.check_horizontal import asynchronous
 from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.spec_horizontal import HorizontalResources, HorizontalSpec, Mezo
 from raydpzv.experiment.values import per_client
 
 RESOLUTION = 1e-4
@@ -59,12 +61,58 @@ def plan(spec: Spec, total: Mapping[str, float]) -> Plan:
         gpu if resources.server_gpus == "auto" else float(resources.server_gpus),
     )
     found = Plan(server, tuple(Share(c, g) for c, g in zip(cpus, gpus, strict=True)), held)
-    _check(found, total)
+    _check(found, total, "client", "client_actors")
     return found
 
 
-def reserve(bundles: Sequence[Mapping[str, float]], timeout: float = 30.0) -> Any:
-    """Return a placement group that holds the bundles; Unplaceable if the cluster cannot give it in time."""
+def plan_hosts(spec: HorizontalSpec, total: Mapping[str, float]) -> Plan:
+    """Share out a cluster among the server and hosts, which hold no client in particular. Raises Unplaceable.
+
+    The ledger actor asks for nothing: it lives beside the run folder, whatever else is there.
+    """
+    resources, method = spec.resources, spec.method
+    sampled = not asynchronous(spec) and not isinstance(method, Mezo)
+    most = method.cohort if sampled else spec.split.clients  # type: ignore[union-attr]
+    wanted = _host_slots(resources, total) if resources.hosts == "auto" else resources.hosts
+    hosts = max(1, min(wanted, most))
+    server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
+    host = Share(each, float(resources.host_gpus))
+    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts)
+    _check(found, total, "host", "hosts")
+    return found
+
+
+def _server_and_host_cpus(resources: HorizontalResources, total: float, hosts: int) -> tuple[float, float]:
+    """Return the CPU share of the server and of each host: what is asked, and equal shares or the rest for "auto"."""
+    server, host = resources.server_cpus, resources.host_cpus
+    if host == "auto":
+        asked = 0.0 if server == "auto" else server
+        share = _auto_cpu(total - asked, hosts + (server == "auto"))
+        return (share if server == "auto" else server), share
+    rest = max(RESOLUTION, min(1.0, total - hosts * host))
+    return (rest if server == "auto" else server), host
+
+
+def _host_slots(resources: HorizontalResources, total: Mapping[str, float]) -> int:
+    """As many hosts as fit: on whole GPU devices where they get a GPU share, else one per CPU."""
+    gpus, cpus = resources.host_gpus, resources.host_cpus
+    if gpus > 0:
+        devices = total.get("GPU", 0.0)
+        return int(devices) * int(1 / gpus + 1e-9) if gpus <= 1 else int(devices / gpus)
+    there = total.get("CPU", 0.0)
+    if cpus == "auto" or cpus == 0:
+        return int(there)
+    reserved = RESOLUTION if resources.server_cpus == "auto" else resources.server_cpus
+    return int((there - reserved) / cpus + 1e-9)
+
+
+def reserve(
+    bundles: Sequence[Mapping[str, float]], timeout: float = 30.0, *, fewer: str = "client_actors"
+) -> Any:
+    """Return a placement group that holds the bundles; Unplaceable if the cluster cannot give it in time.
+
+    fewer: the setting that a user may lower.
+    """
     import ray
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
@@ -76,7 +124,7 @@ def reserve(bundles: Sequence[Mapping[str, float]], timeout: float = 30.0) -> An
             remove_placement_group(group)
             raise Unplaceable(
                 f"resources: Ray cannot place {len(bundles)} actors ({state}): asked {_total(bundles)}, free now "
-                f"{free}; a share must fit on one machine and one GPU; lower the shares or client_actors"
+                f"{free}; a share must fit on one machine and one GPU; lower the shares or {fewer}"
             )
     return group
 
@@ -103,8 +151,8 @@ def _auto_gpu(total: float, actors: int) -> float:
     return math.floor(1 / math.ceil(actors / int(total)) / RESOLUTION) * RESOLUTION
 
 
-def _check(plan: Plan, total: Mapping[str, float]) -> None:
-    names = ["resources.server", *(f"resources.client (actor {a})" for a in range(len(plan.actors)))]
+def _check(plan: Plan, total: Mapping[str, float], member: str, fewer: str) -> None:
+    names = ["resources.server", *(f"resources.{member} (actor {a})" for a in range(len(plan.actors)))]
     for name, share in zip(names, (plan.server, *plan.actors), strict=True):
         if share.gpus > 1 and share.gpus != int(share.gpus):
             raise Unplaceable(f"{name}: {share.gpus:g} GPUs asked; above 1 a share must be a whole number")
@@ -113,11 +161,12 @@ def _check(plan: Plan, total: Mapping[str, float]) -> None:
     for kind in ("CPU", "GPU"):
         amounts = [bundle.get(kind, 0.0) for bundle in plan.bundles()]
         need, there = sum(amounts), total.get(kind, 0.0)
+        settings = [f"{who}_{kind.lower()}s" for who in (["server"] if amounts[0] else []) + [member]]
         if need > there + 1e-9:
             raise Unplaceable(
                 f"resources: {len([a for a in amounts if a])} actors ask {need:g} {kind} in all "
-                f"(server {amounts[0]:g}, clients {sum(amounts[1:]):g}), the cluster has {there:g}; "
-                f"lower server_{kind.lower()}s and client_{kind.lower()}s, or client_actors"
+                f"(server {amounts[0]:g}, {member}s {sum(amounts[1:]):g}), the cluster has {there:g}; "
+                f"lower {' and '.join(settings)}, or {fewer}"
             )
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from actors.device import settle
+from actors.history import RelayedLedger
 from actors.host import RayHost
 from actors.transport import Wire, pack_order, unpack_upload
+from actors.understudy import Casting, RebuildingHost
 from raydpzv.experiment.build import Experiment
+from raydpzv.experiment.keeper import Keeper, Past, keeping
+from raydpzv.experiment.ledgers import begin_ledger, ledger_facts
+from raydpzv.ledger.header import Header
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.roles import Order
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
@@ -20,6 +28,7 @@ from raydpzv.sim.host import Host, LocalHost, split_score
 from raydpzv.sim.terms import Activation, Spent, Status
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import Answer, WallDesk
+from raydpzv.wire.messages import Start
 
 
 class ServerActor:
@@ -29,7 +38,7 @@ class ServerActor:
     and answer while a service or the virtual loop runs; clients that wait for a barrier wait in a third.
     """
 
-    CONTROL = ("status", "drain", "stop", "evaluate", "spent")
+    CONTROL = ("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "leave")
     WAITING = ("wait",)
 
     def __init__(self, experiment: Experiment, gpus: float) -> None:
@@ -41,16 +50,42 @@ class ServerActor:
         self._desk = Desk(self._role, self._guard, self._recorder, experiment.budget())
         self._stopping = threading.Event()
         self._wall: WallDesk | None = None
+        self._clock: WallClock | None = None
+        self._ledger: Ledger | None = None
+        self._keeper: Keeper | None = None
+        self._casting = Casting(experiment.spec.resources.timeout)
+        self._returned: set[int] = set()
         self._local = [recipe.make(self._device) for recipe in experiment.clients]
 
     def device(self) -> str:
         """Return where the server computes; the first call that proves that it has come up."""
         return self._device
 
-    def run_virtual(self, actors: Mapping[int, Any]) -> None:
-        """Run the whole virtual-time loop; clients without an actor live here."""
-        spec = self._experiment.spec
-        host: Host = RayHost(actors, spec.resources.timeout) if actors else LocalHost(self._local)
+    def node(self) -> str:
+        """Return the machine that this actor is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def keep(self, path: Path | None, header: Header, relay: Any | None) -> None:
+        """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
+        if relay is None:
+            self._ledger = begin_ledger(path, header, None)
+        else:
+            relayed = RelayedLedger(relay, header, self._experiment.spec.resources.timeout)
+            relayed.adopt()
+            self._ledger = relayed
+        self._desk.server = keeping(self._experiment, self._role, self._ledger)
+        self._keeper = self._desk.server if isinstance(self._desk.server, Keeper) else None
+
+    def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
+        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
+        spec, timeout = self._experiment.spec, self._experiment.spec.resources.timeout
+        host: Host = LocalHost(self._local)
+        if actors and self._keeper:
+            host = RebuildingHost(actors, held, self, self._casting, timeout)
+        elif actors:
+            host = RayHost({m: actors[a] for a, clients in enumerate(held) for m in clients}, timeout)
         VirtualRun(
             self._desk,
             host,
@@ -71,19 +106,24 @@ class ServerActor:
     def open_wall(self, origin: float) -> None:
         """Open for clients under the wall clock."""
         timing, clients = self._experiment.timing, self._experiment.spec.split.clients
-        self._wall = WallDesk(
-            self._desk, WallClock(origin), lambda which: timing.service.of(0, which), clients
-        )
+        self._clock = WallClock(origin)
+        self._wall = WallDesk(self._desk, self._clock, lambda which: timing.service.of(0, which), clients)
 
     def first(self, client: int) -> tuple[Wire | None, bool]:
-        """Return a client's first order."""
-        return _packed(self._open().first(client))
+        """Return a client's first order; one that was rebuilt is told to go on."""
+        answer = self._open().first(client)
+        if answer.order is None and client in self._returned:
+            return pack_order(Order(client, Start())), answer.over
+        return _packed(answer)
 
     def exchange(
         self, upload: Wire, how: tuple[float, float, bool, float], applied: float
     ) -> tuple[Wire | None, bool]:
-        """Serve one upload."""
-        return _packed(self._open().exchange(unpack_upload(upload), Activation(*how), applied))
+        """Serve one upload; one that was served before gets the answer that it got."""
+        unpacked = unpack_upload(upload)
+        if self._keeper and (order := self._keeper.again(unpacked)):
+            return pack_order(order), self._desk.stop_reason is not None
+        return _packed(self._open().exchange(unpacked, Activation(*how), applied))
 
     def wait(self, client: int, seconds: float) -> tuple[Wire | None, bool]:
         """Wait for an order for this client."""
@@ -100,6 +140,46 @@ class ServerActor:
     def close(self) -> None:
         """Take down what was left open (wall clock)."""
         self._open().close()
+
+    def past(self, client: int, before: Order | None) -> Past:
+        """Return what a client is rebuilt from, to what it was before an order."""
+        assert self._keeper is not None
+        return self._keeper.past(client, before)
+
+    def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
+        """Take down that the clients of a lost actor were rebuilt."""
+        made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
+        self._recorder.emit(
+            "fault",
+            time=self._clock.now() if self._clock else self._desk.status().time,
+            party=f"client actor {actor}",
+            kind="Lost",
+            message=f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the ledger",
+        )
+
+    def pasts(self, actor: int, clients: Sequence[int]) -> list[Past]:
+        """Return what a lost actor's clients are rebuilt from, every answer on record applied."""
+        found = {m: self.past(m, None) for m in clients}
+        self._returned |= found.keys()
+        self.rebuilt(actor, found)
+        return list(found.values())
+
+    def wanted(self) -> dict[int, list[Past]]:
+        """Return the actors that the virtual loop waits for, and what their clients are rebuilt from."""
+        return self._casting.wanted()
+
+    def bring(self, actor: int, new: Any | None) -> None:
+        """Hand over a new actor in the place of a lost one; None: there is to be none."""
+        self._casting.bring(actor, new)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what summary.json says about the ledger."""
+        return ledger_facts(self._ledger)
+
+    def leave(self) -> None:
+        """Let go of the ledger."""
+        if self._ledger:
+            self._ledger.close()
 
     def status(self) -> Status:
         """Return where the run stands."""

@@ -14,7 +14,7 @@ from typing import Any
 from raydpzv.errors import InputError
 
 NAMESPACE = "raydpzv"
-_OBJECT_STORE = 400 * 2**20
+OBJECT_STORE = 400 * 2**20
 """Bytes of object store for a Ray of our own: models stay in actors, so little is needed."""
 
 
@@ -52,7 +52,7 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
         options |= {
             "address": "local",
             "include_dashboard": False,
-            "object_store_memory": _OBJECT_STORE,
+            "object_store_memory": OBJECT_STORE,
         } | local
     else:
         assert address is not None

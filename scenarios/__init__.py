@@ -86,6 +86,18 @@ def run_prepared(
         if isinstance(experiment, Federation):
             return run_federation(experiment, out, scenario=scenario, progress=progress, stop=stop)
         return _local.run_prepared(experiment, out, scenario=scenario, progress=progress, stop=stop)
+    if isinstance(experiment, Federation):
+        from actors.federation import run_federation as run_on_ray
+
+        return run_on_ray(
+            experiment,
+            out,
+            scenario=scenario,
+            progress=progress,
+            stop=stop,
+            address=address,
+            verbose=verbose,
+        )
     from actors import execute
 
     return execute.run_prepared(

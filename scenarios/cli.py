@@ -151,15 +151,21 @@ def replay(
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:
     """Rebuild models of a run, of now or back in time, from its ledger or its recorded order; check every bit."""
+    from raydpzv.experiment.rebuild_client import from_ledger
     from raydpzv.experiment.replay import replay as replay_run
 
     with errors():
-        if _is_horizontal(run):
-            _rebuild(run, at, client, out)
+        if rebuilt := from_ledger(run, at, client):
+            print(f"ledger intact, digest {rebuilt.digest}")
+            checked = "; the final model has the recorded bits" if rebuilt.verified else ""
+            print(f"replayed {rebuilt.updates} updates{checked}")
+            _print_models(rebuilt.models, out)
             return
         result = replay_run(run, at)
         models = result.models if client is None else _one_model(result.models, client)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
+        if result.ledger:
+            print(f"ledger intact, digest {result.ledger}; it holds what the rows say was released")
         print(f"replayed {result.updates} updates; {checked} the recorded bits")
         _print_models(models, out)
 
@@ -210,16 +216,6 @@ def _resuming(run: Path) -> tuple[Prepared, RunFolder, str]:
 
 def _is_horizontal(run: Path) -> bool:
     return isinstance(RunFolder.open(run).spec(), HorizontalSpec)
-
-
-def _rebuild(run: Path, at: int | None, client: int | None, out: Path | None) -> None:
-    from raydpzv.experiment.rebuild import rebuild
-
-    result = rebuild(run, at, client)
-    print(f"ledger intact, digest {result.digest}")
-    checked = "; the final model has the recorded bits" if result.verified else ""
-    print(f"replayed {result.updates} updates{checked}")
-    _print_models(result.models, out)
 
 
 def _print_models(models: Mapping[str, np.ndarray], out: Path | None) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from raydpzv.data.sources import load
 from raydpzv.data.table import Split, limit, scale
 from raydpzv.data.vertical import Part, partition
 from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.bottom_plan import BottomPlan
 from raydpzv.experiment.guard import PrivacyGuard
 from raydpzv.experiment.recipes import ClientRecipe, Releases, ServerRecipe
 from raydpzv.experiment.spec import Dpzv, Scenario, Spec
@@ -56,10 +58,18 @@ class Experiment:
         b = self.spec.budget
         return Budget(b.updates, b.seconds, b.bytes)
 
-    def fingerprint(self) -> dict[str, str]:
-        """Return digests of the resolved scenario and of all data, by which a continuation knows its run."""
+    def plan(self) -> BottomPlan | None:
+        """Return the clients' models and how releases move them; None for methods without releases."""
+        if not isinstance(self.spec.method, Dpzv):
+            return None
+        return BottomPlan(self.spec, tuple(c.x_train.shape[1:] for c in self.clients))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return digests of scenario and data, by which a continuation knows its run, and what its models take in."""
         arrays = [array for c in self.clients for array in (c.x_train, c.x_test)]
-        return fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_test])
+        found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_test])
+        plan = self.plan()
+        return found | (plan.facts() if plan else {})
 
     def skipped_rows(self) -> frozenset[str]:
         """Return the row types this scenario does not keep."""

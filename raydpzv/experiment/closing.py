@@ -114,23 +114,29 @@ class Closing:
         self._sink.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
         folder, reason = self._sink.folder, status.stop_reason or ""
         if folder:
-            if not folder.settle():
+            if not folder.settle(_released(facts)):
                 raise StoppedEarly(
                     f"{folder.path}: stopped while the record was being computed again; it is as it was"
                 )
             folder.write_models(models)
         return self._summary("stopped" if reason == USER else "done", reason, status, spent, models, facts)
 
-    def failed(self, error: BaseException, status: Status, spent: Spent | None) -> None:
+    def failed(
+        self,
+        error: BaseException,
+        status: Status,
+        spent: Spent | None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         """Close a run that broke off; its folder stays readable."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._sink.add(_rows(fault=[fault]))
-        if self._sink.folder and not self._sink.folder.settle():
+        if self._sink.folder and not self._sink.folder.settle(_released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         self._summary(
-            "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}, {}
+            "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}, facts
         )
 
     def _summary(
@@ -155,6 +161,11 @@ def _rows(**given: list[dict[str, Any]]) -> Rows:
     return {
         name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
     }
+
+
+def _released(facts: Mapping[str, Any]) -> int:
+    """Return how many releases the ledger holds, if the run has one."""
+    return int(facts["ledger"]["pairs"]) if "ledger" in facts else 0
 
 
 def _model_row(party: str, values: np.ndarray, round: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -60,6 +61,11 @@ class Federation:
         """Whether clients wake by themselves; else there are rounds."""
         return asynchronous(self.spec)
 
+    @property
+    def separate(self) -> bool:
+        """Whether every client keeps a model of its own; else those of a process share one."""
+        return isinstance(self.spec.method, Decomfl) and self.spec.method.replicas == "per_client"
+
     def guard(self) -> Guard:
         """Return an accountant that accounts for nothing."""
         return FreeGuard()
@@ -81,7 +87,7 @@ class Federation:
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""
         train = self.split.train
-        return Objective(self.plan.module, torch.from_numpy(train.x), torch.from_numpy(train.y), device)
+        return Objective(self.plan.module, _shared(train.x), _shared(train.y), device)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
@@ -91,7 +97,7 @@ class Federation:
     def held_out(self, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of the held-out rows."""
         test = self.split.test
-        return torch.from_numpy(test.x).to(device), torch.from_numpy(test.y).to(device)
+        return _shared(test.x).to(device), _shared(test.y).to(device)
 
     def seeded_crew(self, history: History, device: str = "cpu") -> SharedClients | SeparateClients:
         """Return clients that follow a ledger."""
@@ -170,6 +176,13 @@ class Federation:
         return self.parts.sizes.astype(np.float64) if self.spec.method.weights == "rows" else None  # type: ignore[union-attr]
 
 
+def _shared(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor of the same memory, which may belong to others and be read-only: data is never written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
 def prepare_federation(spec: HorizontalSpec) -> Federation:
     """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError."""
     split = load_data(spec)
@@ -195,6 +208,10 @@ def _check(found: Federation) -> None:
     with torch.device("meta"):
         size = sum(p.numel() for p in found.plan.module().parameters())
     method = spec.method
+    if isinstance(method, Decomfl) and method.asynchronous and method.revert == "add_back":
+        raise SpecError(
+            'method.revert: wanted "restore" with method.asynchronous = true, got "add_back" (Eq. (10) is for rounds)'
+        )
     if isinstance(method, Decomfl) and method.replicas == "per_client":
         need = 4 * size * spec.split.clients * (2 if method.momentum else 1)
         if need > _MOST_BYTES:

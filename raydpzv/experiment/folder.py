@@ -131,14 +131,15 @@ class RunFolder:
         """Add rows."""
         append_rows(self.path, rows, self._where)
 
-    def settle(self) -> bool:
+    def settle(self, released: int = 0) -> bool:
         """Let a continuation take the place of what it continued, unless it did not come as far; say which.
 
-        Both are beginnings of the same run, so the longer one holds every release of the shorter one.
+        Both are beginnings of the same run, so the longer one holds every release of the shorter one. released: how
+        many there are in all, if that is known; a kill keeps rows from telling.
         """
         if self._where == "rows":
             return True
-        if _length(self.path, NEXT) < _length(self.path, "rows"):
+        if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
             shutil.rmtree(self.path / NEXT, ignore_errors=True)
             return False
         (self.path / "rows").rename(self.path / OLD)

@@ -5,7 +5,7 @@ A client's recipe holds its own features and nothing of the others; the server's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,12 +43,14 @@ class ClientRecipe:
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
         with torch.device("meta"):
-            check_size(self._bottom(), f"the bottom model of client {self.client}")
+            check_size(
+                _bottom(self.spec, self.x_train.shape[1:]), f"the bottom model of client {self.client}"
+            )
 
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""
         key, method = Key(self.spec.seed), self.spec.method
-        model = FlatModel(self._bottom, key / "client" / self.client, device)
+        model = bottom_model(self.spec, self.client, self.x_train.shape[1:], device)
         x_train = torch.tensor(self.x_train, device=device)
         x_test = torch.tensor(self.x_test, device=device)
         if isinstance(method, Sgd):
@@ -56,11 +58,7 @@ class ClientRecipe:
         batches = _batches(method, len(x_train), key / "batches" / self.client)
         if isinstance(method, Frozen):
             return FrozenClient(self.client, model, x_train, x_test, batches)
-        return DpzvClient(self.client, model, x_train, x_test, batches, _zeroth_order(method), key)
-
-    def _bottom(self) -> torch.nn.Module:
-        model = self.spec.model
-        return BOTTOMS[model.bottom](self.x_train.shape[1:], model.hidden, model.embedding)
+        return DpzvClient(self.client, model, x_train, x_test, batches, zeroth_order(method), key)
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class ServerRecipe:
             table,
             labels,
             labels_test,
-            _zeroth_order(method),
+            zeroth_order(method),
             Privacy(spec.privacy.clip, self.sigma, self._noise(key)),
             clients=clients,
             width=width,
@@ -153,9 +151,19 @@ def check_size(module: torch.nn.Module, what: str) -> None:
         raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
 
 
-def _zeroth_order(method: Dpzv) -> ZerothOrder:
+def bottom_model(spec: Spec, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
+    """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
+    return FlatModel(lambda: _bottom(spec, shape), Key(spec.seed) / "client" / client, device)
+
+
+def zeroth_order(method: Dpzv) -> ZerothOrder:
+    """Return the settings that DPZV's clients and server share."""
     return ZerothOrder(method.smoothing, method.lr, method.momentum, method.perturbations, method.direction)
 
 
 def _batches(method: Dpzv | Frozen | Sgd, rows: int, key: Key) -> Batches:
     return Batches(method.batches, method.batch, rows, key)
+
+
+def _bottom(spec: Spec, shape: Sequence[int]) -> torch.nn.Module:
+    return BOTTOMS[spec.model.bottom](tuple(shape), spec.model.hidden, spec.model.embedding)

@@ -7,7 +7,8 @@ the releases are on record. Giving recorded releases out again costs no privacy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from raydpzv.experiment.build import Experiment, prepare
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.released import compare, released
 from raydpzv.experiment.run import local_device, one_thread, parameters
 from raydpzv.experiment.spec import Spec
 from raydpzv.keys import Key
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.noise import Address
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
@@ -37,18 +40,21 @@ class Replayed:
     """A replayed run: parameters by party after `updates`, and whether the record could confirm them.
 
     verified: every server loss on the way, and at the end of the record the final parameters, had the same bits.
+    ledger: the digest of the run's ledger, which holds what the rows say was released; None if the run has none.
     """
 
     models: Mapping[str, np.ndarray]
     updates: int
     verified: bool
+    ledger: str | None = None
 
 
 def replay(path: Path, at: int | None = None) -> Replayed:
     """Run the recorded order of services again under the virtual clock, with the recorded releases.
 
     at: stop after so many updates (default: all that were recorded). Raises DataError if the folder is no run,
-    InputError if `at` is outside the record, ReplayMismatch at the first update whose bits differ.
+    InputError if `at` is outside the record, ReplayMismatch at the first update whose bits differ, or if rows and
+    ledger do not agree on what was released.
     """
     folder = RunFolder.open(path)
     rows = folder.rows()
@@ -62,11 +68,12 @@ def replay(path: Path, at: int | None = None) -> Replayed:
         )
     experiment = prepare(_vertical(folder))
     check_same(experiment, folder)
-    experiment = experiment.with_record(_releases(rows), continues=False)
+    digest = _compared(experiment, folder, rows)
+    experiment = experiment.with_record(released(rows, None), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
     models = _serve_again(experiment, rows, updates, recorder)
     _compare_losses(rows, recorder.drain(), updates)
-    return Replayed(models, updates, _same_models(rows, models, updates))
+    return Replayed(models, updates, _same_models(rows, models, updates), digest)
 
 
 def _unbroken(rounds: Sequence[int]) -> int:
@@ -81,7 +88,8 @@ def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
     Everything on record is computed again with the recorded releases, bit for bit (that takes its time), then the
-    run goes on with fresh noise. Raises InputError if the run is complete, ran under the wall clock, is being
+    run goes on with fresh noise. What only the ledger knows of, since a kill lost its rows, counts as recorded too.
+    Raises InputError if the run is complete, ran under the wall clock, is being
     written by another process, or if its scenario or data are not what they were.
     """
     folder = RunFolder.continued(path)
@@ -98,7 +106,8 @@ def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
             )
         experiment = prepare(spec)
         check_same(experiment, folder)
-        releases = _releases(folder.rows())
+        with _ledger(experiment, folder) as ledger:
+            releases = released(folder.rows(), ledger)
         _check_gaps(releases, path)
     except BaseException:
         folder.__exit__()
@@ -141,10 +150,24 @@ def _check_gaps(releases: Mapping[Address, float], path: Path) -> None:
             )
 
 
-def _releases(rows: Rows) -> dict[Address, float]:
-    table = rows["release"]
-    columns = [table.column(name).to_pylist() for name in ("client", "step", "perturbation", "value")]
-    return {(c, s, p): v for c, s, p, v in zip(*columns, strict=True)}
+@contextmanager
+def _ledger(experiment: Experiment, folder: RunFolder) -> Iterator[Ledger | None]:
+    """Give the run's ledger to read, if it has one."""
+    plan = experiment.plan()
+    if plan is None or not (folder.ledger / "header.json").exists():
+        yield None
+        return
+    with Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        yield ledger
+
+
+def _compared(experiment: Experiment, folder: RunFolder, rows: Rows) -> str | None:
+    """Compare ledger and rows; return the ledger's digest."""
+    with _ledger(experiment, folder) as ledger:
+        if ledger is None:
+            return None
+        compare(rows, ledger)
+        return ledger.digest
 
 
 def _serve_again(

@@ -14,7 +14,10 @@ import torch
 from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.keeper import keeping, opened_ledger
+from raydpzv.experiment.ledgers import ledger_facts
 from raydpzv.experiment.spec import Spec
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.clock import WallClock
@@ -48,11 +51,14 @@ def run_prepared(
     with one_thread():
         server = experiment.server.make(device)
         clients = [recipe.make(device) for recipe in experiment.clients]
-        with opened(out, experiment, scenario=name, runner="local", device=device) as folder:
+        with (
+            opened(out, experiment, scenario=name, runner="local", device=device) as folder,
+            opened_ledger(experiment, folder) as ledger,
+        ):
             sink = Sink(folder, experiment.spec.record.flush)
             closing = Closing(experiment, sink, name)
             return _Session(
-                experiment, server, clients, sink, closing, progress, stop or threading.Event()
+                experiment, server, clients, ledger, sink, closing, progress, stop or threading.Event()
             ).run()
 
 
@@ -64,17 +70,18 @@ class _Session:
         experiment: Experiment,
         server: VerticalServer,
         clients: Sequence[Client],
+        ledger: Ledger | None,
         sink: Sink,
         closing: Closing,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
         self._experiment, self._sink, self._closing = experiment, sink, closing
-        self._server, self._clients = server, clients
+        self._server, self._clients, self._ledger = keeping(experiment, server, ledger), clients, ledger
         self._progress, self._stop = progress, stop
         self._recorder = Recorder(experiment.skipped_rows())
         self._guard = experiment.guard()
-        self._desk = Desk(server, self._guard, self._recorder, experiment.budget())
+        self._desk = Desk(self._server, self._guard, self._recorder, experiment.budget())
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends."""
@@ -82,11 +89,13 @@ class _Session:
             (self._virtual if self._experiment.spec.clock.kind == "virtual" else self._wall)()
         except BaseException as error:
             self._sink.add(self._recorder.drain())
-            self._closing.failed(error, self._desk.status(), self._guard.spent())
+            facts = ledger_facts(self._ledger)
+            self._closing.failed(error, self._desk.status(), self._guard.spent(), facts)
             raise
         self._sink.add(self._recorder.drain())
         models = parameters(self._server, self._clients)
-        return self._closing.done(models, self._desk.status(), self._guard.spent())
+        facts = ledger_facts(self._ledger)
+        return self._closing.done(models, self._desk.status(), self._guard.spent(), facts)
 
     def _tick(self) -> None:
         self._progress(self._desk.status())

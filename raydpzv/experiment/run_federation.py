@@ -16,17 +16,18 @@ from raydpzv.experiment.checkpoint import Checkpoint, Cut
 from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
 from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.ledgers import begin_ledger, ledger_facts
 from raydpzv.experiment.plan import MODEL
 from raydpzv.experiment.run import kept, one_thread
 from raydpzv.experiment.view import CrewView, ServerView, Snapshots, View
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.decomfl_clients import SeparateClients
 from raydpzv.methods.fedavg import FedAvgServer
-from raydpzv.methods.roles import Crew, Metrics, Order
+from raydpzv.methods.roles import Crew, Order
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.desk import Desk
-from raydpzv.sim.host import CrewHost
+from raydpzv.sim.host import CrewHost, Host
 from raydpzv.sim.pull import PullDesk, PullLoop, PullRun
 from raydpzv.sim.terms import Status
 from raydpzv.sim.virtual import NOBODY_WAKES, VirtualRun
@@ -76,17 +77,12 @@ def open_ledger(
     """Return the run's ledger: new, or as it was at the checkpoint; None for methods that send weights."""
     if not federation.seeded:
         return None
-    header, record = federation.plan.header(), federation.spec.record
-    path = folder.ledger if folder else None
-    if path is None or not path.exists():
-        return Ledger.create(path, header, fsync=record.fsync)
-    ledger = Ledger.open(path, expect=header, write=True)
-    try:
-        ledger.truncate(checkpoint.round if checkpoint else 0)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+    return begin_ledger(
+        folder.ledger if folder else None,
+        federation.plan.header(),
+        checkpoint.round if checkpoint else 0,
+        fsync=federation.spec.record.fsync,
+    )
 
 
 class _Session:
@@ -146,32 +142,28 @@ class _Session:
         drift = self._crew.drift(self._desk.updates)
         return {"drift": {"largest": drift.largest, "share": drift.share}}
 
-    def _score(self) -> Metrics:
-        return self._view.evaluate(self._desk.updates)
-
     def _tick(self) -> None:
         self._progress(self._desk.status())
         if self._federation.asynchronous and self._sink.due():
             self._sink.add(self._recorder.drain())
 
     def _virtual(self) -> None:
-        kind = PullRun if self._federation.asynchronous else VirtualRun
-        run: VirtualRun = kind(
+        run = virtual_run(
+            self._federation,
             self._desk,
             self._host,
-            self._federation.timing,
-            score=self._score,
-            evaluate_every=self._federation.spec.evaluate.every,
+            self._view,
+            self._checkpoint,
             stop=self._stop,
             tick=self._tick,
             updated=lambda: self._updated(run),
-            state=self._checkpoint.state if self._checkpoint else None,
         )
         run.run()
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._desk.updates)
-        if not self._federation.asynchronous and self._cut.due():
+        # after the last update there is nothing to go on with: a continuation would make one more
+        if not self._federation.asynchronous and self._desk.stop_reason is None and self._cut.due():
             self._sink.settle(self._cut.rows(), checkpoint_of(self._server, self._desk.updates, run.state()))
 
     def _wall(self) -> None:
@@ -181,7 +173,8 @@ class _Session:
         for crew in crews:
             warm_up(crew)
         clock = WallClock.starting_in(_HEAD_START)
-        desk, timing = PullDesk(self._desk, clock), self._federation.timing
+        timing = self._federation.timing
+        desk = PullDesk(self._desk, clock, lambda which: timing.service.of(0, which))
         loops = [
             PullLoop(crew, desk, timing, clock, part=part, parts=hosts) for part, crew in enumerate(crews)
         ]
@@ -222,6 +215,32 @@ class _Session:
         desk.stop(NOBODY_WAKES)
 
 
+def virtual_run(
+    federation: Federation,
+    desk: Desk,
+    host: Host,
+    view: View,
+    checkpoint: Checkpoint | None,
+    *,
+    stop: threading.Event,
+    tick: Callable[[], None],
+    updated: Callable[[], None],
+) -> VirtualRun:
+    """Return a federation's run under the virtual clock, from its start or from a checkpoint."""
+    kind = PullRun if federation.asynchronous else VirtualRun
+    return kind(
+        desk,
+        host,
+        federation.timing,
+        score=lambda: view.evaluate(desk.updates),
+        evaluate_every=federation.spec.evaluate.every,
+        stop=stop,
+        tick=tick,
+        updated=updated,
+        state=checkpoint.state if checkpoint else None,
+    )
+
+
 def resume_server(server: Any, checkpoint: Checkpoint) -> None:
     """Bring a fresh server to the state after a checkpoint's round."""
     if isinstance(server, FedAvgServer):
@@ -233,21 +252,6 @@ def resume_server(server: Any, checkpoint: Checkpoint) -> None:
 def checkpoint_of(server: Any, round: int, state: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint after a round."""
     return Checkpoint(round, state, server.parameters() if isinstance(server, FedAvgServer) else None)
-
-
-def ledger_facts(ledger: Ledger | None) -> dict[str, Any]:
-    """Return what summary.json says about a ledger."""
-    if ledger is None:
-        return {}
-    return {
-        "ledger": {
-            "updates": ledger.version,
-            "pairs": ledger.entries,
-            "bytes": ledger.disk_bytes,
-            "memory_bytes": ledger.memory_bytes,
-            "digest": ledger.digest,
-        }
-    }
 
 
 def warm_up(crew: Crew) -> None:

@@ -201,6 +201,8 @@ class Resources(Section):
     """Actors that hold the clients: "auto" one each; fewer share; 0 puts them into the server's actor."""
     timeout: Positive = 300.0
     """Seconds to wait for one piece of work before the run counts as stalled."""
+    restarts: Annotated[int, Field(ge=0)] = 3
+    """Client actors that may be lost and made again before the run fails (dpzv, from the ledger); 0: none."""
 
 
 class Budget(Section):

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
-from raydpzv.errors import Diverged
+from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key, direction_seed
+from raydpzv.ledger.entries import Slice
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.split import SplitClient, SplitServer
@@ -77,6 +78,24 @@ class DpzvClient(SplitClient):
         minus = np.stack([self._embed(x, u, -radius) for u in directions])
         self._step += 1
         return Upload(self.client, self._step - 1, PerturbedEmbeddings(ids, plus, minus))
+
+    def restore(self, history: Slice, uploads: int) -> None:
+        """Become what it was after so many uploads and the answers in `history`, from nothing else than its key.
+
+        history: this client's updates of the ledger from the first on, one per answer applied. The same steps in the
+        same order, so the same bits: parameters, momentum, counter. Raises RunError if this client has worked already
+        or the updates are not those of steps 0, 1, ...
+        """
+        mine = history.of(self.client)
+        count, answers = self._settings.perturbations, len(mine) // self._settings.perturbations
+        wanted = np.repeat(np.arange(answers), count)
+        if self._step or not np.array_equal(mine.step, wanted) or not answers <= uploads <= answers + 1:
+            raise RunError(
+                f"client {self.client}: wanted updates from step 0 on, {count} entries each, for {uploads} uploads, "
+                f"and a client that has made none; got {len(mine)} entries and {self._step} uploads"
+            )
+        self._descent.take([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
+        self._step = uploads
 
     def _directions(self, step: int) -> list[Direction]:
         return [

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.noise import Receipt
 from raydpzv.wire.messages import Body
 
@@ -65,8 +66,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Upload:
-    """A message from one client to the server; `step` counts the client's uploads from 0.
+    """A message from one client to the server.
 
+    step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
     loss: the client's training loss, if it is the client who computes it: a fact for the record, not on the wire.
     """
 
@@ -110,6 +112,14 @@ class Client(Protocol):
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters, float32 [d]."""
+        ...
+
+
+class Rebuildable(Client, Protocol):
+    """A client that is a function of its key and of the answers it got."""
+
+    def restore(self, history: Slice, uploads: int) -> None:
+        """Become what it was after so many uploads and the answers in `history`, its updates from the first on."""
         ...
 
 

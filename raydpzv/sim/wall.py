@@ -6,9 +6,11 @@ Ray actors: a `Port` says how a client reaches the server.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Protocol, cast
 
 from raydpzv.errors import Stalled
@@ -135,7 +137,8 @@ class ClientLoop:
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
     round trip is served at its end and counted as late. Simulated compute and network delays are real sleeps here.
     patience: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
-    whoever else uses the role.
+    whoever else uses the role. after, works: of a client that goes on in the midst of a run, the time from which its
+    epochs count and the pieces of work it has done.
     """
 
     def __init__(
@@ -147,16 +150,20 @@ class ClientLoop:
         clock: Clock,
         patience: float = 300.0,
         lock: threading.Lock | None = None,
+        *,
+        after: float = -math.inf,
+        works: int = 0,
     ) -> None:
         self._client, self._role, self._port = client, role, port
         self._timing, self._clock, self._patience = timing, clock, patience
         self._lock = lock or threading.Lock()
+        self._after, self._works = after, works
         self._stopping = threading.Event()
 
     def run(self) -> None:
         """Live until the server says that the run is over, or `stop` is called."""
-        epochs = self._timing.arrivals.epochs(self._client)
-        answer, works, applied = self._port.first(self._client), 0, 0.0
+        epochs = dropwhile(lambda epoch: epoch <= self._after, self._timing.arrivals.epochs(self._client))
+        answer, works, applied = self._port.first(self._client), self._works, 0.0
         self._pause(-self._clock.now())
         while True:
             # an answer is applied even when the run is stopping: its release is on record

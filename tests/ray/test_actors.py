@@ -174,7 +174,7 @@ def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_
 
 
 def test_a_lost_actor_ends_the_run_with_one_line_and_a_readable_folder(small, tmp_path):
-    experiment = prepare(small())
+    experiment = prepare(small("resources.restarts=0"))
     clients = tuple(DyingRecipe(**vars(r)) if r.client == 2 else r for r in experiment.clients)
     with pytest.raises(RunError, match="an actor was lost") as caught:
         run_prepared(dataclasses.replace(experiment, clients=clients), tmp_path / "run")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import scenarios
-from raydpzv.errors import DataError, InputError, StoppedEarly
+from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
+from raydpzv.experiment.closing import Sink
 from raydpzv.experiment.folder import NEXT, OLD, RunFolder
 from raydpzv.experiment.replay import replay, resuming
+from raydpzv.ledger import Ledger
 from raydpzv.records.store import digest, read_rows
 
 MESSY = (
@@ -106,6 +110,97 @@ def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_pat
     with RunFolder.continued(tmp_path / "run") as folder:
         assert digest(folder.rows()) == run["digest"]
     assert not (tmp_path / "run" / OLD).exists()
+
+
+def test_what_only_the_ledger_knows_is_sent_again_too(small, tmp_path):
+    """A kill loses the rows since the last flush; the ledger has every release that left the server."""
+    spec = small("privacy.noise=system", "record.flush=1000")
+    folder = tmp_path / "run"
+    kill_at(60, spec, folder)
+    with Ledger.open(folder / "ledger") as ledger:
+        kept = ledger.since(0)
+    assert read_rows(folder, "release").num_rows == 0
+    assert ledger.version == 60
+    experiment, continued, _ = resuming(folder)
+    end = scenarios.run_prepared(experiment, continued, runner="local").summary
+    after = read_rows(folder, "release").column("value").to_pylist()
+    assert after[:60] == kept.scalar.tolist()
+    assert len(after) == end["ledger"]["pairs"] == end["ledger"]["updates"] == 120
+    assert replay(folder).ledger == end["ledger"]["digest"]
+
+
+def test_the_ledger_of_a_continued_run_is_that_of_an_uninterrupted_one(small, tmp_path):
+    spec = small(*MESSY, "method.perturbations=2", "record.flush=0.001")
+    whole = scenarios.run(spec).summary["ledger"]
+    folder = tmp_path / "run"
+    kill_at(30, spec, folder)
+    kill_at(70, spec, folder)
+    stop, progress = stop_after(90)
+    experiment, continued, _ = resuming(folder)
+    part = scenarios.run_prepared(experiment, continued, runner="local", progress=progress, stop=stop).summary
+    assert (part["ledger"]["updates"], part["updates"]) == (90, 90)
+    experiment, continued, _ = resuming(folder)
+    assert (
+        scenarios.run_prepared(experiment, continued, runner="local").summary["ledger"]["digest"]
+        == (whole["digest"])
+    )
+
+
+def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small, tmp_path):
+    """Its rows would tell of fewer releases than were made."""
+    spec = small("privacy.noise=system", "record.flush=1000")
+    folder = tmp_path / "run"
+    kill_at(60, spec, folder)
+    experiment, continued, _ = resuming(folder)
+    stop, progress = stop_after(40)
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        scenarios.run_prepared(experiment, continued, runner="local", progress=progress, stop=stop)
+    assert not (folder / "summary.json").exists()
+    with Ledger.open(folder / "ledger") as ledger:
+        assert ledger.version == 60
+
+
+def test_rows_that_disagree_with_the_ledger_are_not_continued(small, tmp_path):
+    stop, progress = stop_after(40)
+    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
+    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    values = table.column("value").to_numpy().copy()
+    values[20] += 0.01
+    pq.write_table(table.set_column(table.schema.get_field_index("value"), "value", [values]), path)
+    with pytest.raises(ReplayMismatch, match="one of them was changed"):
+        resuming(tmp_path / "run")
+
+
+def begin_or_go_on(spec, folder, progress):
+    if not folder.exists():
+        scenarios.run(spec, folder, progress=progress)
+    experiment, continued, _ = resuming(folder)
+    scenarios.run_prepared(experiment, continued, runner="local", progress=progress)
+
+
+def kill_at(updates, spec, folder):
+    """Begin or continue a run and end it as a kill does: nothing is settled, nothing flushed, no summary written."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(status):
+        if status.updates == updates:
+            raise Killed
+
+    def lost(self, rows):
+        if not any(frame.function == "_tick" for frame in inspect.stack()):
+            raise Killed
+        add(self, rows)
+
+    add, patch = Sink.add, pytest.MonkeyPatch()
+    patch.setattr(Sink, "add", lost)
+    try:
+        with pytest.raises(Killed):
+            begin_or_go_on(spec, folder, die)
+    finally:
+        patch.undo()
 
 
 def releases(folder):
@@ -231,11 +326,14 @@ def test_missing_and_damaged_parts_are_named(small, tmp_path):
 
 
 def test_a_gap_in_the_record_is_not_drawn_again(small, tmp_path):
+    """The ledger has what the rows lack; without it the gap is an error."""
     stop, progress = stop_after(40)
     scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
     path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
     table = pq.read_table(path)
     pq.write_table(table.slice(5), path)
+    resuming(tmp_path / "run")[1].__exit__()
+    shutil.rmtree(tmp_path / "run" / "ledger")
     with pytest.raises(DataError, match="the record lacks the release"):
         resuming(tmp_path / "run")
 

@@ -1,0 +1,138 @@
+"""What every driver does: watch the server actor, write what it hands over, end the run well however it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from actors.host import get
+from raydpzv.errors import RaydpzvError, RunError, Stalled
+from raydpzv.experiment.closing import USER, Closing, Run, Sink
+from raydpzv.sim.terms import Spent, Status
+
+LOOK = 0.2
+"""Seconds between looks at a run."""
+HEAD_START = 0.5
+"""Seconds until a wall clock strikes 0: time for every loop to be ready, or its first epochs would all be late."""
+_CONTROL_TIMEOUT = 60.0
+"""Seconds a control call may take: status, rows, stop."""
+
+
+class Driver:
+    """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
+
+    def __init__(
+        self,
+        server: Any,
+        sink: Sink,
+        closing: Closing,
+        progress: Callable[[Status], None],
+        stop: threading.Event | None,
+    ) -> None:
+        self._server, self._sink, self._closing = server, sink, closing
+        self._progress, self._stop = progress, stop or threading.Event()
+        self._stop_sent = False
+        self._status = Status()
+
+    def run(self) -> Run:
+        """Run, and write what there is however the run ends."""
+        try:
+            self._work()
+            self._look()
+            models, facts = self._models(), self._facts()
+            self._write(self._control(self._server.drain.remote(), "the last rows"))
+            spent = self._control(self._server.spent.remote(), "the privacy account")
+        except BaseException as error:
+            failure = translated(error)
+            self._rescue()
+            self._closing.failed(failure, self._status, self._rescued_spent(), self._rescued_facts())
+            if failure is error:
+                raise
+            raise failure from error
+        return self._closing.done(models, self._status, spent, facts)
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _models(self) -> Mapping[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _facts(self) -> Mapping[str, Any]:
+        """Return more for summary.json."""
+        return {}
+
+    def _write(self, drained: Any) -> None:
+        """Write what the server handed over: rows."""
+        self._sink.add(drained)
+
+    def _await(self, work: Any) -> None:
+        """Wait for the server's loop, and look at it meanwhile."""
+        import ray
+
+        while not ray.wait([work], timeout=LOOK)[0]:
+            self._look()
+        ray.get(work)
+
+    def _look(self) -> None:
+        """Ask where the run stands, write rows that are due, pass on the user's wish to stop."""
+        if self._stop.is_set() and not self._stop_sent:
+            self._stop_sent = True
+            self._control(self._server.stop.remote(USER), "the server to stop")
+        self._status = self._control(self._server.status.remote(), "the server's status")
+        self._progress(self._status)
+        if self._sink.due():
+            self._write(self._control(self._server.drain.remote(), "rows"))
+
+    def _control(self, reference: Any, what: str) -> Any:
+        return get(reference, _CONTROL_TIMEOUT, what)
+
+    def _rescue(self) -> None:
+        """Save the rows of a run that broke off, if the server still lives."""
+        try:
+            self._status = get(self._server.status.remote(), 5.0, "the server's status")
+            self._write(get(self._server.drain.remote(), 5.0, "the last rows"))
+        except Exception as error:
+            if not is_ray_error(error):
+                raise
+
+    def _rescued_facts(self) -> Mapping[str, Any]:
+        try:
+            return self._facts()
+        except Exception as error:
+            if not is_ray_error(error):
+                raise
+            return {}
+
+    def _rescued_spent(self) -> Spent | None:
+        try:
+            spent: Spent | None = get(self._server.spent.remote(), 5.0, "the privacy account")
+            return spent
+        except Exception as error:
+            if not is_ray_error(error):
+                raise
+            return None
+
+
+def translated(error: BaseException) -> BaseException:
+    """Return an error of ours in place of Ray's: the actor's own error, or which actor was lost."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayTaskError):
+        cause = error.cause
+        inner = translated(cause) if isinstance(cause, BaseException) else error
+        if isinstance(inner, RaydpzvError):
+            return inner
+        return RunError(f"an actor failed: {type(inner).__name__}: {' '.join(str(inner).split())[:400]}")
+    if isinstance(error, ray.exceptions.RayActorError):
+        return RunError(f"an actor was lost: {' '.join(str(error).split())[:300]}")
+    return error
+
+
+def is_ray_error(error: BaseException) -> bool:
+    """Tell whether an actor failed, died or did not answer in time."""
+    import ray
+
+    return isinstance(error, ray.exceptions.RayError | Stalled)

@@ -1,0 +1,79 @@
+"""Rebuild a client of a DPZV run from its key and the ledger alone: no data, no server, no other client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.experiment.bottom_plan import BottomPlan
+from raydpzv.experiment.closing import sha256
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.rebuild import Rebuilt, rebuild
+from raydpzv.experiment.run import one_thread
+from raydpzv.experiment.spec import Dpzv, Spec
+from raydpzv.experiment.spec_horizontal import HorizontalSpec
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.store import Rows
+
+
+def from_ledger(path: Path, at: int | None = None, client: int | None = None) -> Rebuilt | None:
+    """Rebuild what a ledger alone can: a horizontal run's model, or one client of a DPZV run; None for all else."""
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    if isinstance(spec, HorizontalSpec):
+        return rebuild(path, at, client)
+    if client is None or not isinstance(spec.method, Dpzv) or not folder.ledger.exists():
+        return None
+    return rebuild_client(path, client, at)
+
+
+def rebuild_client(path: Path, client: int, at: int | None = None) -> Rebuilt:
+    """Rebuild a client's model with the answers of rounds 1 to `at` (default: all) in one pass; no data is needed.
+
+    Raises DataError if the ledger is damaged or lacks a step, InputError for what is not on record, ReplayMismatch if
+    the result is not the model that the run ended with.
+    """
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    assert isinstance(spec, Spec)
+    if not 0 <= client < spec.split.clients:
+        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
+    plan = BottomPlan.of(spec, folder.environment())
+    with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        updates = ledger.version if at is None else at
+        if not 0 <= updates <= ledger.version:
+            raise InputError(
+                f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
+            )
+        _require_all_steps(ledger, client, updates, spec)
+        replica = plan.replica(client)
+        replica.go_to(updates, ledger)
+        x, digest = replica.state()[0], ledger.digest
+    name = f"client {client}"
+    return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x))
+
+
+def _require_all_steps(ledger: Ledger, client: int, updates: int, spec: Spec) -> None:
+    """A client's steps follow one another: a gap is no ledger of a run."""
+    assert isinstance(spec.method, Dpzv)
+    step, count = ledger.since(0, updates).of(client).step, spec.method.perturbations
+    if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
+        raise DataError(
+            f"the ledger lacks steps of client {client}: it is damaged; bring it back from a copy"
+        )
+
+
+def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray) -> bool | None:
+    recorded = [
+        r["sha256"] for r in rows["model"].to_pylist() if r["party"] == party and r["round"] == updates
+    ]
+    if not recorded:
+        return None
+    if recorded[-1] != sha256(x):
+        raise ReplayMismatch(
+            f"the model of {party} rebuilt from the ledger after update {updates} is not the one on record; another "
+            "machine or other library versions (compare environment.json)"
+        )
+    return True
