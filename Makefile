@@ -42,6 +42,8 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/vfl_throughput.py
+	$(BIN)/python benchmarks/decomfl_round.py
+	$(BIN)/python benchmarks/scale.py
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

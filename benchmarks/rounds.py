@@ -1,0 +1,73 @@
+"""What the benchmarks of rounds share: the clock of a run's rounds, and work in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import TypeVar
+from unittest.mock import patch
+
+import numpy as np
+
+from raydpzv.errors import RunError
+from raydpzv.sim.terms import Status
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per round by the clock on the wall and by this process's CPU time."""
+
+    wall: float
+    cpu: float
+
+
+class Rounds:
+    """A run's progress callback: when each round was first seen done."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[float, float]] = {}
+
+    def __call__(self, status: Status) -> None:
+        """Note the time if a round has been done since the last call."""
+        self._seen.setdefault(status.updates, (time.perf_counter(), time.process_time()))
+
+    @property
+    def latest(self) -> int:
+        """The last round seen."""
+        return max(self._seen, default=0)
+
+    def done(self, round: int) -> float:
+        """Return when a round was seen done, on the performance counter."""
+        return self._seen[round][0]
+
+    def pace(self, warm: int) -> Pace:
+        """Return the mean pace after the first `warm` rounds. Raises RunError if there were no others."""
+        after = sorted(round for round in self._seen if round >= warm)
+        if len(after) < 2:
+            raise RunError(
+                f"wanted rounds after the first {warm}, saw {sorted(self._seen)}: use a longer run"
+            )
+        first, last = (np.array(self._seen[round]) for round in (after[0], after[-1]))
+        return Pace(*((last - first) / (after[-1] - after[0])).tolist())
+
+
+@contextmanager
+def helper(environment: Mapping[str, str] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Give one process that starts from nothing, with more in its environment."""
+    with patch.dict(os.environ, environment or {}), ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield process
+
+
+def in_fresh_process(
+    work: Callable[..., Result], *arguments: object, environment: Mapping[str, str] | None = None
+) -> Result:
+    """Return work(*arguments) of a process of its own, which ends with it."""
+    with helper(environment) as process:
+        return process.submit(work, *arguments).result()
