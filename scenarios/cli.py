@@ -20,8 +20,10 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.folder import RunFolder, write_npz
 from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.spec_horizontal import HorizontalSpec
 from raydpzv.experiment.toml import AnySpec
+from raydpzv.privacy.setting import Setting
 from raydpzv.sim.terms import Status
 from scenarios.endings import STOPPED, errors, failures
 from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
@@ -91,16 +93,12 @@ def privacy(
     as_json: Json = False,
 ) -> None:
     """Show, before training, every ε with its adversary, and why the run is or is not private."""
-    from raydpzv.experiment.build import prepare, setting
     from raydpzv.experiment.summary import NO_NOISE
     from raydpzv.privacy.adversaries import claims, verdict
 
     with errors():
         spec = _load(scenario, set_, seed)
-        if isinstance(spec, HorizontalSpec):
-            found = None
-        else:
-            found = setting(spec, rows) if rows else prepare(spec).setting
+        found = None if isinstance(spec, HorizontalSpec) else _setting(spec, rows)
         table = [dataclasses.asdict(c) for c in claims(found)] if found else []
         private, why = verdict(found) if found else (False, NO_NOISE)
         facts = dataclasses.asdict(found) if found else {}
@@ -205,6 +203,12 @@ def list_(
         for name, line in entries.items():
             table.add_row(name, line)
         Console().print(table)
+
+
+def _setting(spec: Spec, rows: int | None) -> Setting | None:
+    from raydpzv.experiment.build import prepare, setting
+
+    return setting(spec, rows) if rows else prepare(spec).setting
 
 
 def _resuming(run: Path) -> tuple[Prepared, RunFolder, str]:

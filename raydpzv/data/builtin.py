@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from sklearn import datasets
-from sklearn.utils import Bunch
 
 from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
@@ -46,18 +45,18 @@ class Mixture:
 
 def digits() -> Table:
     """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten classes."""
-    data = datasets.load_digits()
+    data = _bundled("digits")
     return Table("digits", data.images[:, None] / 16, data.target, 10)
 
 
 def breast_cancer() -> Table:
     """Return the Wisconsin diagnostic measurements, x [569, 30], two classes."""
-    return _flat("breast_cancer", datasets.load_breast_cancer())
+    return _flat("breast_cancer", _bundled("breast_cancer"))
 
 
 def wine() -> Table:
     """Return chemical analyses of wines, x [178, 13], three classes."""
-    return _flat("wine", datasets.load_wine())
+    return _flat("wine", _bundled("wine"))
 
 
 def synthetic(mixture: Mixture, key: Key) -> Table:
@@ -70,6 +69,12 @@ def synthetic(mixture: Mixture, key: Key) -> Table:
     return Table("synthetic", centres[y] + noise, y, mixture.classes)
 
 
-def _flat(name: str, data: Bunch) -> Table:
+def _flat(name: str, data: Any) -> Table:
     names = tuple(str(feature) for feature in data.feature_names)
     return Table(name, data.data, data.target, len(data.target_names), names)
+
+
+def _bundled(name: str) -> Any:
+    from sklearn import datasets  # takes a second: not for actors that get their data
+
+    return getattr(datasets, f"load_{name}")()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from raydpzv.data.files import one_line
 from raydpzv.errors import DataError, SpecError, suggest
@@ -134,6 +133,8 @@ def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     """
     if not 0 < test_fraction < 1:
         raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
+    from sklearn.model_selection import train_test_split  # takes a second: not for actors that get their data
+
     seed = (key / "stratified split").seed64() % 2**32  # scikit-learn takes 32-bit seeds
     ids = np.arange(table.rows)
     try:

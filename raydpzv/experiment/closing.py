@@ -149,7 +149,9 @@ class Closing:
         facts: Mapping[str, Any],
     ) -> Run:
         rows = self._sink.all()
-        ending = Ending(kind, reason, time.monotonic() - self._started, status.time, spent, facts)
+        ending = Ending(
+            kind, reason, time.monotonic() - self._started, status.time, status.updates, spent, facts
+        )
         summary = summarise(self._scenario, self._experiment, rows, ending)
         folder = self._sink.folder
         if folder:

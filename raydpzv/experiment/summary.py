@@ -34,6 +34,7 @@ class Ending:
     reason: str
     seconds: float
     simulated_seconds: float
+    updates: int
     spent: Spent | None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -57,7 +58,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "best_accuracy": folds.best_accuracy(rows["evaluation"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
-        "updates": folds.updates(service),
+        "updates": ending.updates if isinstance(experiment, Federation) else folds.updates(service),
         "uploads": service.num_rows,
         "bytes_up": folds.bytes_up(message),
         "bytes_down": folds.bytes_down(message),

@@ -156,7 +156,7 @@ class SeparateClients(Following):
         if sync and (behind := sync.read - sync.missed):
             if self._revert == "add_back":
                 raise RunError(
-                    f"client {order.client}'s own model was lost with its process, and with revert = \"add_back\" "
+                    f'client {order.client}\'s own model was lost with its process, and with revert = "add_back" '
                     "nobody else can know it: start a new run"
                 )
             replica.go_to(behind, self._history)

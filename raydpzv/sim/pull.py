@@ -98,9 +98,7 @@ class PullPort(Protocol):
 class PullDesk:
     """A `Desk` behind a lock, for clients that pull. service: seconds that serving upload 0, 1, ... takes."""
 
-    def __init__(
-        self, desk: Desk, clock: Clock, service: Callable[[int], float] = lambda which: 0.0
-    ) -> None:
+    def __init__(self, desk: Desk, clock: Clock, service: Callable[[int], float] = lambda which: 0.0) -> None:
         self._desk, self._clock, self._service = desk, clock, service
         self._lock = threading.Lock()
         self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control

@@ -207,7 +207,7 @@ def test_the_settings_page_is_up_to_date():
 def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     """The server was lost: what it released beyond the rows at hand is unknown."""
     sigma = 'privacy={mode="paper", sigma=1.0, delta=1e-3, clip=2.0}'
-    lost = Ending("failed", "an actor was lost", 1.0, 1.0, None)
+    lost = Ending("failed", "an actor was lost", 1.0, 1.0, 120, None)
     unplanned = prepare(small("method.server=frozen", sigma, "budget={seconds=10}"))
     found = summarise("x", unplanned, scenarios.run(small()).tables, lost)
     assert found["epsilon"] == []
