@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 from common import environment, median, options, show, spread, verdict, write
-from federations import small
 from held import held
 from peaks import Resident
 from rounds import Rounds, in_fresh_process
@@ -84,7 +83,7 @@ def spec_of(mode: str, clients: int, cohort: int, rounds: int) -> HorizontalSpec
 
 def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, float]:
     """Return the figures of one run; the process must be fresh."""
-    run_federation(small())
+    run_federation(prepare_federation(spec_of(SHARED, 20, 5, 2)))  # imports and compiles
     meter, done = Resident(), Rounds()
     idle, start, resident = meter.now(), time.perf_counter(), 0
     federation = prepare_federation(spec_of(mode, clients, cohort, WARM + rounds))
