@@ -12,8 +12,9 @@ from torch import nn
 
 from raydpzv.data.horizontal import Parts, split_rows
 from raydpzv.keys import Key, shifted
-from raydpzv.ledger import Header, Ledger, Model, Slice
-from raydpzv.ledger.entries import COLUMNS
+from raydpzv.ledger.entries import COLUMNS, Slice
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.cohort import Cohorts
 from raydpzv.methods.decomfl import AsyncDecomflServer, DecomflServer, Schedule, Settings
 from raydpzv.methods.decomfl_clients import Revert, SeparateClients, SharedClients

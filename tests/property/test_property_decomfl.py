@@ -12,7 +12,7 @@ import seed_parties as toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.decomfl import Schedule, Settings
 from raydpzv.methods.roles import Order
 from raydpzv.wire.seeds import CatchUp, PulledModel, SeededScalars

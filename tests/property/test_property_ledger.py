@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from raydpzv.errors import InputError
-from raydpzv.ledger import Header, Ledger, Model, Slice
+from raydpzv.ledger.entries import Slice
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
 
 HEADER = Header({"client 0": Model(3, "a", "b"), "client 1": Model(4, "c", "d")}, "rademacher")
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -22,7 +22,7 @@ from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.plan import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild, resuming_federation
 from raydpzv.experiment.spec_horizontal import HORIZONTAL_METHODS, HorizontalSpec
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.store import digest
 
 SMALL = (

@@ -19,7 +19,7 @@ from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.closing import Sink
 from raydpzv.experiment.folder import NEXT, OLD, RunFolder
 from raydpzv.experiment.replay import replay, resuming
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.store import digest, read_rows
 
 MESSY = (

@@ -4,7 +4,6 @@ import importlib
 import itertools
 import json
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +22,6 @@ from raydpzv.methods.cohort import Cohorts
 from raydpzv.methods.rows import batch_rows
 from raydpzv.models.whole import whole
 from raydpzv.sim.terms import Status
-from raydpzv.zo.directions import Direction
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -285,24 +283,3 @@ def test_held_counts_every_object_once_and_arrays_with_what_they_are_views_of(mo
     assert held(SimpleNamespace(a=base, b=base)) - one < 200
     assert held(SimpleNamespace(a=base[:10])) > 8000
     assert held([0.5] * 1000) - held([0.5] * 500) == 500 * 8
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
-def test_forward_passes_keep_their_memory(monkeypatch):
-    """In a process of its own, as this one's allocator has learnt already."""
-    faults = module("rounds", monkeypatch).in_fresh_process(faults_of_forward_passes)
-    assert faults < 10 * 200
-
-
-def faults_of_forward_passes() -> int:
-    sys.path.insert(0, str(FOLDER))
-    from federations import Case, federation_of
-
-    torch.set_num_threads(1)
-    federation = federation_of(Case("cnn_fashion", 2, clients=4, cohort=2, rows=160), 1)
-    objective = federation.objective()
-    at, directions = objective.initial(Key(0)), [Direction(seed, objective.size) for seed in range(10)]
-    for _ in range(2):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        objective.losses(at, directions, 1e-3, [federation.parts.rows(0)[:32]])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

@@ -17,7 +17,7 @@ from raydpzv.experiment.keeper import Keeper
 from raydpzv.experiment.rebuild_client import from_ledger, rebuild_client
 from raydpzv.experiment.replay import replay
 from raydpzv.keys import Key, direction_seed
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Start
 

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from raydpzv.keys import Key
-from raydpzv.ledger import SHARED, Header, Ledger, Model, Slice
+from raydpzv.ledger.entries import SHARED, Slice
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
 
 HEADER = Header({"shared": Model(28938, "layout", "initial")}, "gaussian", momentum=0.5)
 COLUMNS = {

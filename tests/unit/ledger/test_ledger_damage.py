@@ -12,7 +12,7 @@ import pytest
 from ledger_samples import HEADER, assert_holds, fill
 
 from raydpzv.errors import DataError
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import record, seal, unseal
 

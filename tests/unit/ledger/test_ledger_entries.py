@@ -14,7 +14,9 @@ import pytest
 from ledger_samples import HEADER, assert_holds, expected, fill, update
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.ledger import SHARED, Header, Ledger, Model
+from raydpzv.ledger.entries import SHARED
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
 
 GOOD = {
     "party": 0,

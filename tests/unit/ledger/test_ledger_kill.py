@@ -11,13 +11,13 @@ from pathlib import Path
 from ledger_samples import HEADER, assert_holds, fill
 
 from raydpzv.keys import Key
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 
 WRITER = """
 import sys
 from pathlib import Path
 from ledger_samples import update
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 ledger = Ledger.open(Path(sys.argv[1]), write=True)
 while True:
     print(ledger.append(**update(ledger.version + 1)), flush=True)

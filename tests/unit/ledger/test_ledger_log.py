@@ -11,7 +11,7 @@ import pytest
 from ledger_samples import HEADER, assert_holds, fill, update
 
 from raydpzv.errors import InputError, RunError
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.reading import read
 
 

@@ -9,7 +9,8 @@ import pytest
 from ledger_samples import HEADER, fill
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.ledger import Header, Ledger, Model
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
 
 
 def arrays(version: int) -> dict[str, np.ndarray]:

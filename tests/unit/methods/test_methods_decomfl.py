@@ -18,7 +18,8 @@ from scipy import stats
 
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key
-from raydpzv.ledger import SHARED, Ledger
+from raydpzv.ledger.entries import SHARED
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.cohort import Cohorts
 from raydpzv.methods.decomfl import AsyncDecomflServer, DecomflServer, Schedule, client_seeds, round_seeds
 from raydpzv.methods.roles import Order, Upload

@@ -10,7 +10,8 @@ from vertical_parties import KEY, dpzv_clients, dpzv_server, make_data, make_hea
 
 from raydpzv.errors import RunError
 from raydpzv.keys import direction_seed
-from raydpzv.ledger import Header, Ledger, Model
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.dpzv import ZerothOrder
 from raydpzv.zo.directions import LAWS
 

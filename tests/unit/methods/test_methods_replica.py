@@ -8,7 +8,8 @@ import seed_parties as toy
 import torch
 
 from raydpzv.errors import RunError
-from raydpzv.ledger import SHARED, Ledger
+from raydpzv.ledger.entries import SHARED
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
 from raydpzv.zo.descent import Rule, Step
 

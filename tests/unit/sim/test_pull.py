@@ -13,7 +13,7 @@ import pytest
 import seed_parties as toy
 
 from raydpzv.keys import Key
-from raydpzv.ledger import Ledger
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.decomfl import client_seeds
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.recorder import Recorder
