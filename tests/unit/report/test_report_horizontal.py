@@ -87,7 +87,7 @@ def test_the_ledger_and_the_drift_are_shown_where_they_are() -> None:
 
 
 def test_clients_are_summed_up_not_listed() -> None:
-    run = federation()
+    run = federation(clients=900)
     up, down = traffic.bytes_by_client(run.rows["message"])
     took_part = np.unique(run.rows["service"].column("client").to_numpy())
     assert dict(horizontal.client_rows(run.rows["message"])) == {
