@@ -21,9 +21,12 @@ class RelayedLedger(Ledger):
     def __init__(self, actor: Any, header: Header, timeout: float) -> None:
         super().__init__(None, header, Settings())
         self._actor, self._timeout = actor, timeout
+        self._recalls = False
 
     def adopt(self) -> None:
         """Take over the updates that the actor has already."""
+        facts = self._ask(self._actor.facts.remote(), "the ledger's state")
+        self._recalls = facts["ledger"]["bytes"] > 0
         for u in unpack_slice(self._ask(self._actor.since.remote(self.version), "the ledger")).updates():
             super().append(
                 party=u.party,
@@ -35,6 +38,18 @@ class RelayedLedger(Ledger):
                 scalar=u.scalar,
             )
 
+    @property
+    def recalls(self) -> bool:
+        """Whether updates that are trimmed here can still be had: the actor has a log on disk."""
+        return self._recalls
+
+    def since(self, version: int, until: int | None = None) -> Slice:
+        """Return updates version+1 .. until: from here, or from the actor where they are trimmed."""
+        if version >= self._memory.trimmed:
+            return super().since(version, until)
+        last = self.version if until is None else until
+        return unpack_slice(self._ask(self._actor.since.remote(version, last), f"updates after {version}"))
+
     def append(self, **update: Any) -> int:
         """Add one update here and there; returns when the ledger actor has written it."""
         round = super().append(**update)
@@ -43,7 +58,7 @@ class RelayedLedger(Ledger):
         return round
 
     def trim(self, version: int) -> None:
-        """Forget updates <= version here; the ledger actor decides what it needs in memory."""
+        """Forget updates <= version here and, since it has them on disk, at the ledger actor."""
         super().trim(version)
         self._actor.trim.remote(version)
 

@@ -24,6 +24,7 @@ def check(spec: HorizontalSpec, where: str) -> None:
         *data(spec),
         *lengths(links, spec.split.clients),
         *budget(limits),
+        *_end(spec),
         *arrivals(spec),
         *_clock(spec),
         *_cohort(spec),
@@ -35,6 +36,22 @@ def check(spec: HorizontalSpec, where: str) -> None:
 def asynchronous(spec: HorizontalSpec) -> bool:
     """Tell whether clients wake by themselves; else there are rounds."""
     return isinstance(spec.method, Decomfl) and spec.method.asynchronous
+
+
+def _end(spec: HorizontalSpec) -> Iterator[str]:
+    """Complain of budgets that such a run never spends."""
+    given, clock, network = spec.budget, spec.clock, spec.network
+    if given.updates is not None:
+        return
+    delays = (clock.compute, clock.service, network.latency)
+    instant = not any(max(d) if isinstance(d, tuple) else d for d in delays)
+    timeless = instant and network.up is None and network.down is None and not asynchronous(spec)
+    silent = isinstance(spec.method, Mezo)
+    if (given.seconds is None or timeless) and (given.bytes is None or silent):
+        yield (
+            "budget.updates: wanted, since this run never ends otherwise: rounds take no simulated time without "
+            "clock.compute, clock.service or network delays, and an agent alone sends no bytes"
+        )
 
 
 def _clock(spec: HorizontalSpec) -> Iterator[str]:

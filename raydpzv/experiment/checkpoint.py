@@ -6,6 +6,7 @@ weights). It is written after its rows, in one piece; rows beyond it are dropped
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -21,7 +22,7 @@ from raydpzv.errors import DataError
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows, write_atomically
 
-_FAULTS = (ValueError, TypeError, KeyError, OSError, EOFError, RuntimeError, SyntaxError)
+_FAULTS = (ValueError, TypeError, AttributeError, KeyError, OSError, EOFError, RuntimeError, SyntaxError)
 """What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""
 
 
@@ -54,7 +55,7 @@ class Cut:
 def write_checkpoint(path: Path, checkpoint: Checkpoint, parts: Mapping[str, int]) -> None:
     """Write a checkpoint that counts the parts of rows it stands for."""
     facts = {"round": checkpoint.round, "state": dict(checkpoint.state), "parts": dict(parts)}
-    facts["weighted"] = checkpoint.weights is not None
+    facts |= {"weighted": checkpoint.weights is not None, "sha256": _sha256(checkpoint, parts)}
     arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
     if checkpoint.weights is not None:
         arrays["weights"] = checkpoint.weights
@@ -71,7 +72,17 @@ def read_checkpoint(path: Path) -> tuple[Checkpoint, dict[str, int]] | None:
         with np.load(path) as stored:
             facts = json.loads(stored["facts"].tobytes())
             weights = stored["weights"] if facts["weighted"] else None
-        return Checkpoint(facts["round"], facts["state"], weights), facts["parts"]
+        found = Checkpoint(facts["round"], facts["state"], weights)
+        parts = {str(name): int(count) for name, count in facts["parts"].items()}
+        if facts["sha256"] != _sha256(found, parts):
+            raise ValueError("its sha256 does not fit its content")
+        return found, parts
     except (*_FAULTS, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one") from None
+
+
+def _sha256(checkpoint: Checkpoint, parts: Mapping[str, int]) -> str:
+    facts = [checkpoint.round, dict(checkpoint.state), dict(parts)]
+    weights = b"" if checkpoint.weights is None else checkpoint.weights.tobytes()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + weights).hexdigest()

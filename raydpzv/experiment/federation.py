@@ -16,6 +16,7 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.build import fingerprint, load_data, timing
 from raydpzv.experiment.check_horizontal import asynchronous
 from raydpzv.experiment.plan import ModelPlan
+from raydpzv.experiment.recipes import check_size
 from raydpzv.experiment.spec_horizontal import Decomfl, Fedavg, Fedcom, Fedzo, HorizontalSpec, Mezo, Topk
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
@@ -206,7 +207,9 @@ def _check(found: Federation) -> None:
     if spec.model.outputs is not None and spec.model.outputs < classes:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
     with torch.device("meta"):
-        size = sum(p.numel() for p in found.plan.module().parameters())
+        module = found.plan.module()
+    check_size(module, "the model")
+    size = sum(p.numel() for p in module.parameters())
     method = spec.method
     if isinstance(method, Decomfl) and method.asynchronous and method.revert == "add_back":
         raise SpecError(

@@ -35,7 +35,10 @@ class ModelPlan:
     def of(cls, spec: HorizontalSpec, facts: Mapping[str, Any]) -> ModelPlan:
         """Return the plan of a recorded run, from what its environment.json says. Raises DataError."""
         try:
-            return cls(spec, tuple(facts["input_shape"]), int(facts["classes"]))
+            shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
+            if min(shape, default=0) < 1 or classes < 2:
+                raise ValueError
+            return cls(spec, shape, classes)
         except (KeyError, TypeError, ValueError):
             raise DataError(
                 "environment.json: does not say what the run's model takes in (input_shape, classes); it is damaged"

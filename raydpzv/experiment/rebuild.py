@@ -20,7 +20,7 @@ from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.plan import MODEL, ModelPlan
 from raydpzv.experiment.replay import check_same
 from raydpzv.experiment.run import one_thread
-from raydpzv.experiment.spec_horizontal import Decomfl, HorizontalSpec
+from raydpzv.experiment.spec_horizontal import Decomfl, HorizontalSpec, Mezo
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.store import Rows
 
@@ -47,9 +47,14 @@ def rebuild(path: Path, at: int | None = None, client: int | None = None) -> Reb
     folder = RunFolder.open(path)
     spec = folder.spec()
     assert isinstance(spec, HorizontalSpec)
-    if not folder.ledger.exists():
+    if not isinstance(spec.method, Decomfl | Mezo):
         raise InputError(
             f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
+        )
+    if client is not None and isinstance(spec.method, Decomfl) and spec.method.revert == "add_back":
+        raise InputError(
+            '--client: with method.revert = "add_back" every client had a model of its own that drifted from the '
+            "ledger's and is not on record; leave --client out for the shared model"
         )
     plan = ModelPlan.of(spec, folder.environment())
     with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
@@ -130,7 +135,7 @@ def _check_state(federation: Federation, folder: RunFolder) -> None:
             f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
             "process, so the run cannot go on; start a new one with --out"
         )
-    if not federation.seeded or (checkpoint is None and not folder.ledger.exists()):
+    if not federation.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
         return
     made = checkpoint.round if checkpoint else 0
     with Ledger.open(folder.ledger, expect=federation.plan.header()) as ledger:

@@ -104,6 +104,11 @@ class Ledger:
         return self._memory.nbytes
 
     @property
+    def recalls(self) -> bool:
+        """Whether updates that are trimmed from memory can still be had."""
+        return self._log is not None
+
+    @property
     def disk_bytes(self) -> int:
         """Bytes that the log takes on disk, snapshots apart."""
         if self._log is None or self._folder is None:

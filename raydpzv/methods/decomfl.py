@@ -114,7 +114,7 @@ class _Synced:
 
         Without a log nothing is forgotten: hosts' replicas follow at their own pace and may need what no client does.
         """
-        if not self._ledger.disk_bytes:
+        if not self._ledger.recalls:
             return
         now = self._ledger.version
         first, last = 0, now

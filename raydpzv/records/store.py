@@ -14,6 +14,7 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
+DIGESTED = tuple(name for name in SCHEMAS if name != "fault")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -35,7 +36,7 @@ def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") ->
             continue
         folder = run / where / name
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"part-{_next_number(folder):05d}.parquet"
+        path = _part(folder, _next_number(folder))
         scratch = path.with_name(f".{path.name}")
         pq.write_table(table, scratch)
         os.replace(scratch, path)
@@ -45,7 +46,7 @@ def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
     """Return all rows of one type, in the order in which they happened."""
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
-    parts = sorted((run / where / name).glob("part-*.parquet"))
+    parts = sorted((run / where / name).glob("part-*.parquet"), key=_number)
     if [_number(part) for part in parts] != list(range(len(parts))):
         raise DataError(
             f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
@@ -59,11 +60,22 @@ def count_parts(run: Path, where: str = "rows") -> dict[str, int]:
 
 
 def cut_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> None:
-    """Delete the parts of each row type beyond its count."""
+    """Delete the parts of each row type beyond its count; DataError, before any is deleted, if one is missing."""
+    for name in SCHEMAS:
+        for number in range(counts.get(name, 0)):
+            if not _part(run / where / name, number).is_file():
+                raise DataError(
+                    f"{_part(run / where / name, number)}: is missing, the checkpoint counts {counts[name]} parts; the "
+                    "run cannot go on, start a new one"
+                )
     for name in SCHEMAS:
         for part in (run / where / name).glob("part-*.parquet"):
             if _number(part) >= counts.get(name, 0):
                 part.unlink()
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}.parquet"
 
 
 def _number(part: Path) -> int:
@@ -90,10 +102,11 @@ def read_all(run: Path, where: str = "rows") -> Rows:
     return {name: read_rows(run, name, where) for name in SCHEMAS}
 
 
-def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = tuple(SCHEMAS)) -> str:
-    """Return the sha256 over all rows, independent of how they were split into parts.
+def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str:
+    """Return the sha256 over all rows but faults, independent of how they were split into parts.
 
-    NaN has one canonical bit pattern here, so that equal runs have equal digests.
+    A lost actor that was replaced changes nothing but the faults. NaN has one canonical bit pattern here, so that
+    equal runs have equal digests.
     """
     state = hashlib.sha256()
     for name in sorted(names):
