@@ -45,7 +45,8 @@ SIZED = pytest.mark.parametrize(("body", "size"), BODIES, ids=lambda v: type(v).
 
 
 def test_every_body_class_has_an_example_here() -> None:
-    assert {type(body).__name__ for body, _ in BODIES} == set(messages._BODIES)
+    ours = {n for n, cls in messages._BODIES.items() if cls.__module__.startswith("raydpzv.wire")}
+    assert {type(body).__name__ for body, _ in BODIES} == ours
 
 
 @SIZED
