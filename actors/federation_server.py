@@ -172,7 +172,9 @@ class FederationServer:
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._desk.updates)
-        if not self._federation.asynchronous and self._cut.due():
+        # after the last update there is nothing to go on with: a continuation would make one more
+        rounds_go_on = not self._federation.asynchronous and self._desk.stop_reason is None
+        if rounds_go_on and (self._cut.due() or self._stopping.is_set()):
             piece = self._cut.rows(), checkpoint_of(self._server, self._desk.updates, run.state())
             with self._lock:
                 self._pieces.append(piece)

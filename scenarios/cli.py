@@ -6,19 +6,17 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import scenarios
-from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.closing import sha256
-from raydpzv.experiment.folder import RunFolder, write_npz
+from raydpzv.errors import SpecError
+from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.spec_horizontal import HorizontalSpec
@@ -26,6 +24,7 @@ from raydpzv.experiment.toml import AnySpec
 from raydpzv.privacy.setting import Setting
 from raydpzv.sim.terms import Status
 from scenarios.endings import STOPPED, errors, failures
+from scenarios.models import one_model, print_models, whose
 from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
@@ -156,16 +155,16 @@ def replay(
         if rebuilt := from_ledger(run, at, client):
             print(f"ledger intact, digest {rebuilt.digest}")
             checked = "; the final model has the recorded bits" if rebuilt.verified else ""
-            print(f"replayed {rebuilt.updates} updates{checked}")
-            _print_models(rebuilt.models, out)
+            print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
+            print_models(rebuilt.models, out)
             return
         result = replay_run(run, at)
-        models = result.models if client is None else _one_model(result.models, client)
+        models = result.models if client is None else one_model(result.models, client)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
         if result.ledger:
             print(f"ledger intact, digest {result.ledger}; it holds what the rows say was released")
         print(f"replayed {result.updates} updates; {checked} the recorded bits")
-        _print_models(models, out)
+        print_models(models, out)
 
 
 @app.command()
@@ -222,14 +221,6 @@ def _is_horizontal(run: Path) -> bool:
     return isinstance(RunFolder.open(run).spec(), HorizontalSpec)
 
 
-def _print_models(models: Mapping[str, np.ndarray], out: Path | None) -> None:
-    if out:
-        write_npz(out, models)
-        print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
-    for name, values in models.items():
-        print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
-
-
 UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
 
 
@@ -267,13 +258,6 @@ def _watch(
             f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
         )
         raise typer.Exit(STOPPED)
-
-
-def _one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
-    name = f"client {client}"
-    if name not in models:
-        raise InputError(f"--client: wanted 0..{len(models) - 2}, got {client}")
-    return {name: models[name]}
 
 
 def _default_folder(name: str, spec: AnySpec) -> Path:

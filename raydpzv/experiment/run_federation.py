@@ -163,7 +163,8 @@ class _Session:
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._desk.updates)
         # after the last update there is nothing to go on with: a continuation would make one more
-        if not self._federation.asynchronous and self._desk.stop_reason is None and self._cut.due():
+        rounds_go_on = not self._federation.asynchronous and self._desk.stop_reason is None
+        if rounds_go_on and (self._cut.due() or self._stop.is_set()):
             self._sink.settle(self._cut.rows(), checkpoint_of(self._server, self._desk.updates, run.state()))
 
     def _wall(self) -> None:

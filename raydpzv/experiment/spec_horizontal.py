@@ -186,7 +186,7 @@ class HorizontalBudget(Section):
     seconds: Positive | None = None
     """Seconds of the run's clock."""
     bytes: Count | None = None
-    """Bytes both ways."""
+    """Bytes both ways; the run ends with the update that passes them."""
 
 
 class HorizontalRecord(Section):

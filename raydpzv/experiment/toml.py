@@ -48,6 +48,11 @@ def parse(tree: Mapping[str, Any], where: str) -> AnySpec:
     method = tree.get("method")
     if isinstance(method, dict) and "name" not in method:
         tree["method"] = {"name": "dpzv", **method}
+    name = tree["method"].get("name") if isinstance(tree.get("method"), dict) else None
+    if isinstance(name, str) and name not in ALL_METHODS:
+        known = ", ".join(ALL_METHODS)
+        hint = suggest(name, ALL_METHODS)
+        raise SpecError(f"method.name: wanted one of {known}, got {name!r} in {where}. {hint}".rstrip())
     horizontal = isinstance(tree.get("method"), dict) and tree["method"]["name"] in HORIZONTAL_METHODS
     kind = HorizontalSpec if horizontal else Spec
     try:

@@ -64,6 +64,6 @@ def _overall_lateness(rows: Rows) -> list[str]:
     if share <= LATE:
         return []
     return [
-        f"{share:.0%} of the activations began late (their epochs fell into running work): the machine or the delays, "
-        "not the scenario's rates, set the pace"
+        f"{share:.0%} of the activations began late: their clients, or under the wall clock their hosts, were still at "
+        "work; lower arrivals.rate or clock.compute to let the rates set the pace"
     ]

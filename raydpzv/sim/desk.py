@@ -91,7 +91,7 @@ class Desk:
         self._count(uploads=1, bytes_up=upload.body.wire_bytes, late=int(how.late))
         self._status |= {"time": served, "updates": self.server.updates}
         self._record_service(upload, how, arrived, served, orders, round)
-        if not self.server.answers:
+        if not self.server.answers and self.server.updates >= round:  # never in the midst of a round
             self._check_budget()
             if self.stop_reason:
                 return ()

@@ -81,6 +81,7 @@ class VirtualRun:
         self._agenda: Agenda[Any] = Agenda()
         self._epochs: dict[int, Iterator[float]] = {}
         self._busy_until = 0.0
+        self._within_a_round = False
         self._works: Counter[int] = Counter()
 
     def run(self) -> None:
@@ -125,7 +126,7 @@ class VirtualRun:
             self._serve(event, time)
 
     def _goes_on(self) -> bool:
-        if self._stop.is_set():
+        if self._stop.is_set() and not self._within_a_round:
             self._desk.stop("stopped by the user")
         if not self._agenda:
             self._desk.stop(NOBODY_WAKES)
@@ -184,6 +185,7 @@ class VirtualRun:
             return
         self._busy_until, before = begins + delay, self._desk.updates
         orders = self._desk.serve(upload, event.how, now, lambda: self._busy_until)
+        self._within_a_round = not self._desk.server.answers and self._desk.updates == before
         if self._desk.updates > before:
             self._updated()
         for order in orders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]
     assert end.summary["model_digest"] == whole.summary["model_digest"]
+
+
+def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path) -> None:
+    stop = threading.Event()
+    asked = lambda status: stop.set() if status.uploads >= 6 else None  # noqa: E731  (in the midst of round 2)
+    found = scenarios.run(small("decomfl"), tmp_path / "run", stop=stop, progress=asked)
+    assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
+    kept = read_checkpoint(tmp_path / "run" / "checkpoint.npz")
+    assert kept is not None
+    assert kept[0].round == 2
+
+
+def test_a_budget_of_bytes_ends_a_run_with_the_round_that_passes_it() -> None:
+    found = scenarios.run(scenarios.override(small("decomfl"), ["budget={}", "budget.bytes=1"]))
+    assert (found.summary["updates"], found.summary["uploads"]) == (1, 4)
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "fedavg", "fedzo"])
