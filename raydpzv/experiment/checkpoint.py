@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import DataError
+from raydpzv.ledger.files import write_atomically
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.store import Rows, write_atomically
+from raydpzv.records.store import Rows
 
 _FAULTS = (ValueError, TypeError, AttributeError, KeyError, OSError, EOFError, RuntimeError, SyntaxError)
 """What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""

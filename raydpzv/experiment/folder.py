@@ -17,7 +17,8 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.experiment.environment import as_json
 from raydpzv.experiment.toml import AnySpec, as_toml, load
-from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all, write_atomically
+from raydpzv.ledger.files import write_atomically
+from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""

@@ -17,17 +17,6 @@ Rows = dict[str, pa.Table]
 DIGESTED = tuple(name for name in SCHEMAS if name != "fault")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees either the old content or the new, never a part of it."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_bytes(data)
-        os.replace(scratch, path)
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
-
-
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:
     """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time."""
     for name in sorted(rows, key=lambda name: name != "release"):

@@ -18,7 +18,8 @@ import jinja2
 import pyarrow as pa
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.records.store import read_all, write_atomically
+from raydpzv.ledger.files import write_atomically
+from raydpzv.records.store import read_all
 from raydpzv.report import clients, horizontal, plots, privacy, style, tables, traffic
 from raydpzv.report.labels import labels
 from raydpzv.report.picture import Picture, RunView
