@@ -12,21 +12,21 @@ Wire = tuple[Any, ...]
 
 def pack_order(order: Order) -> Wire:
     """Return what a client needs of an order; the service's facts stay with the server."""
-    return order.client, pack(order.body), order.round, order.at_once, order.reply_bytes
+    return order.client, pack(order.body), order.round, order.at_once, order.aside, order.reply_bytes
 
 
 def unpack_order(wire: Wire) -> Order:
     """Return the order that was packed."""
-    client, body, round, at_once, reply_bytes = wire
-    return Order(client, unpack(body), round, at_once, reply_bytes)
+    client, body, round, at_once, aside, reply_bytes = wire
+    return Order(client, unpack(body), round, at_once, aside, reply_bytes)
 
 
 def pack_upload(upload: Upload) -> Wire:
     """Return an upload as a tuple."""
-    return upload.client, upload.step, pack(upload.body)
+    return upload.client, upload.step, pack(upload.body), upload.releases, upload.aside
 
 
 def unpack_upload(wire: Wire) -> Upload:
     """Return the upload that was packed."""
-    client, step, body = wire
-    return Upload(client, step, unpack(body))
+    client, step, body, releases, aside = wire
+    return Upload(client, step, unpack(body), releases=releases, aside=aside)

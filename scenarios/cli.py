@@ -93,7 +93,7 @@ def privacy(
     """Show, before training, every ε with its adversary, and why the run is or is not private."""
     from raydpzv.experiment.build import prepare, setting
     from raydpzv.experiment.summary import NO_NOISE
-    from raydpzv.privacy.adversaries import claims, verdict
+    from raydpzv.privacy.statements import claims, verdict
 
     with errors():
         spec = _load(scenario, set_, seed)
