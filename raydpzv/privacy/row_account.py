@@ -80,7 +80,7 @@ class RowSpending:
 
     def _proved(self, participations: int, rows: int) -> float:
         if not self._private:
-            return math.inf if self.releases else 0.0
+            return math.inf if participations else 0.0
         return epsilon_of(proved_mu(self._setting, participations, rows), self._setting.delta)
 
 

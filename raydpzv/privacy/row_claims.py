@@ -110,7 +110,7 @@ def _external(setting: RowSetting) -> Claim:
 
 def _hidden(setting: RowSetting) -> str:
     if setting.on == "embedding":
-        return "the clients backpropagate through their raw features, and w_m carries a record into every later embedding"
+        return "the clients backpropagate through raw features, and w_m carries a record into every later embedding"
     return (
         "the server trains w_0 on labels without noise and the clients w_m on raw features, and they carry a record "
         "into every later gradient"
