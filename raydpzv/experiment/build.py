@@ -183,7 +183,7 @@ def load_data(spec: Scenario) -> Split:
         target=data.target,
         test_fraction=data.test_fraction,
         key=key / "split",
-        mixture=Mixture(data.rows, data.columns, data.classes),
+        mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
     )
     return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
 

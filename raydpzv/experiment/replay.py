@@ -18,6 +18,7 @@ from raydpzv.experiment.build import Experiment, prepare
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.row_privacy import check_recomputable
 from raydpzv.experiment.run import local_device, one_thread, parameters
 from raydpzv.experiment.spec import Spec
 from raydpzv.keys import Key
@@ -62,6 +63,7 @@ def replay(path: Path, at: int | None = None) -> Replayed:
         )
     experiment = prepare(_vertical(folder))
     check_same(experiment, folder)
+    check_recomputable(experiment.spec, path, replay=True)
     experiment = experiment.with_record(_releases(rows), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
     models = _serve_again(experiment, rows, updates, recorder)
@@ -98,6 +100,7 @@ def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
             )
         experiment = prepare(spec)
         check_same(experiment, folder)
+        check_recomputable(spec, path, replay=False)
         releases = _releases(folder.rows())
         _check_gaps(releases, path)
     except BaseException:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 
-from raydpzv.errors import SpecError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.spec import Budget, Spec
 from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
 from raydpzv.experiment.values import per_client
@@ -95,6 +96,23 @@ def check_first_upload(setting: RowSetting, budget: Budget) -> None:
         raise SpecError(
             f"budget.epsilon: one update alone exceeds ε={limit:g} against {budget.adversary} (δ={setting.delta:g}); "
             "raise it, add noise, or ask: raydpzv privacy"
+        )
+
+
+def check_recomputable(spec: Spec, path: Path, *, replay: bool) -> None:
+    """Raise InputError for a run that its record cannot bring back."""
+    method = opponent(spec)
+    if method is None:
+        return
+    if spec.privacy.mode != "none" and spec.privacy.noise == "system":
+        raise InputError(
+            f"{path}: its noise on every {noised(method)} row came from the operating system and was not kept, so it "
+            "cannot be computed again; start a new run"
+        )
+    if replay and isinstance(method, Vafl) and method.max_delay is not None:
+        raise InputError(
+            f"{path}: what its queries were answered with (method.max_delay) hangs on the times of its messages, which "
+            "a replay does not have; with the virtual clock the same scenario runs to the same bits"
         )
 
 

@@ -32,7 +32,7 @@ class Data(Section):
     source: str = "digits"
     """Data set, one of `raydpzv list`."""
     folder: str | None = None
-    """Folder with the data set's files (mnist, fashion_mnist, cifar10)."""
+    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3)."""
     file: str | None = None
     """Table or array file (csv, parquet, multiview)."""
     target: str | None = None
@@ -46,11 +46,13 @@ class Data(Section):
     test_rows: Count | None = None
     """Use only so many test rows, drawn by class."""
     rows: Count = 1000
-    """Rows of the synthetic data set."""
+    """Rows of the synthetic data sets."""
     columns: Count = 16
-    """Columns of the synthetic data set."""
+    """Columns of the synthetic data sets, or variables of the time series."""
     classes: Annotated[int, Field(ge=2)] = 2
-    """Classes of the synthetic data set."""
+    """Classes of the synthetic data sets."""
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 24
+    """Time steps of the synthetic time series."""
 
 
 Columns = Annotated[tuple[int, ...], Field(strict=False)]

@@ -17,7 +17,7 @@ from rich.text import Text
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
 
-CONDITION = "* No guarantee: what ε would be, all else equal, if the server kept no hidden state."
+CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
 """What the conditional column means; stands below a table that has one."""
 
 _CONDITIONAL = "if no hidden state*"

@@ -50,9 +50,7 @@ def vafl_server(
     data: Data, synchrony: Synchrony | None = None, privacy: RowPrivacy | None = None, **sizes: Any
 ) -> VaflServer:
     head, table = make_head("sgd", lr=0.2, momentum=0.9), EmbeddingTable(ROWS, CLIENTS, WIDTH)
-    return VaflServer(
-        head, table, data.y, data.y_test, synchrony or Synchrony(), privacy, **(SIZES | sizes)
-    )
+    return VaflServer(head, table, data.y, data.y_test, synchrony or Synchrony(), privacy, **(SIZES | sizes))
 
 
 def czofo_server(data: Data, perturbations: int, smoothing: float = 1e-2) -> CzofoServer:

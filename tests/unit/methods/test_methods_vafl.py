@@ -40,9 +40,7 @@ class Central:
         self.head = in_double(top, make_head("sgd").model.flat)
         self.of_head = torch.optim.SGD(self.head.parameters(), 0.2, 0.9)
         # torch's weight decay adds l2 w to the gradient: the regulariser l2 |w|² / 2
-        self.of_bottoms = [
-            torch.optim.SGD(b.parameters(), 0.5, 0.9, weight_decay=0.05) for b in self.bottoms
-        ]
+        self.of_bottoms = [torch.optim.SGD(b.parameters(), 0.5, 0.9, weight_decay=0.05) for b in self.bottoms]
 
     def embed(self, client: int, ids: np.ndarray) -> torch.Tensor:
         return self.bottoms[client](DATA.x[client][ids].double())

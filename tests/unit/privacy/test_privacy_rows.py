@@ -58,7 +58,9 @@ def test_the_calibration_meets_its_target_under_its_own_argument() -> None:
     assert found["paper"].epsilon == pytest.approx(1.0, rel=1e-9)
     assert not found["paper"].holds
     with pytest.raises(InputError, match="no noise level"):
-        row_sigma(epsilon=1.0, delta=0.0, clip=1, calibration="counted", participations=1, uploads=1, rate=0.1)
+        row_sigma(
+            epsilon=1.0, delta=0.0, clip=1, calibration="counted", participations=1, uploads=1, rate=0.1
+        )
 
 
 def test_shares_follow_the_rates() -> None:
