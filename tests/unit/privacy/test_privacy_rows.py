@@ -162,7 +162,7 @@ def test_a_release_that_would_pass_the_budget_is_seen_before() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(InputError, match="distinct"):
         RowSpending(ZOO, private=True).add(0, np.array([3, 3]), 1)
-    with pytest.raises(InputError, match="0..999"):
+    with pytest.raises(InputError, match=r"0\.\.999"):
         RowSpending(ZOO, private=True).add(0, np.array([1000]), 1)
-    with pytest.raises(SpecError, match='"embeddings".*Did you mean "embedding"'):
+    with pytest.raises(SpecError, match=r'"embeddings".*Did you mean "embedding"'):
         dataclasses.replace(ZOO, on="embeddings")
