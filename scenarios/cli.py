@@ -97,9 +97,8 @@ def privacy(
 
     with errors():
         spec = _load(scenario, set_, seed)
-        if isinstance(spec, HorizontalSpec):
-            found = None
-        else:
+        found = None
+        if not isinstance(spec, HorizontalSpec):
             found = setting(spec, rows) if rows else prepare(spec).setting
         table = [dataclasses.asdict(c) for c in claims(found)] if found else []
         private, why = verdict(found) if found else (False, NO_NOISE)

@@ -9,7 +9,13 @@ import scenarios
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 SHORT = ("budget.updates=60", "evaluate.every=30", "network.latency=0.05", "resources.client_actors=2")
-NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0", "privacy.noise=seeded")
+NOISE = (
+    "privacy.mode=paper",
+    "privacy.epsilon=1.0",
+    "privacy.delta=1e-5",
+    "privacy.clip=1.0",
+    "privacy.noise=seeded",
+)
 
 
 @pytest.mark.parametrize(
