@@ -20,24 +20,24 @@ _NO_SEEDS, _NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 
 def pack_order(order: Order) -> Wire:
     """Return what a client needs of an order; the service's facts stay with the server."""
-    return order.client, pack(order.body), order.round, order.at_once, order.reply_bytes
+    return order.client, pack(order.body), order.round, order.at_once, order.aside, order.reply_bytes
 
 
 def unpack_order(wire: Wire) -> Order:
     """Return the order that was packed."""
-    client, body, round, at_once, reply_bytes = wire
-    return Order(client, unpack(body), round, at_once, reply_bytes)
+    client, body, round, at_once, aside, reply_bytes = wire
+    return Order(client, unpack(body), round, at_once, aside, reply_bytes)
 
 
 def pack_upload(upload: Upload) -> Wire:
     """Return an upload as a tuple."""
-    return upload.client, upload.step, pack(upload.body), upload.loss
+    return upload.client, upload.step, pack(upload.body), upload.loss, upload.releases, upload.aside
 
 
 def unpack_upload(wire: Wire) -> Upload:
     """Return the upload that was packed."""
-    client, step, body, loss = wire
-    return Upload(client, step, unpack(body), loss)
+    client, step, body, loss, releases, aside = wire
+    return Upload(client, step, unpack(body), loss, releases, aside)
 
 
 def pack_work(orders: Sequence[Order], *, lean: bool) -> Work:

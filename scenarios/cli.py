@@ -21,7 +21,7 @@ from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.spec_horizontal import HorizontalSpec
 from raydpzv.experiment.toml import AnySpec
-from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.statements import AnySetting
 from raydpzv.sim.terms import Status
 from scenarios.endings import STOPPED, errors, failures
 from scenarios.models import one_model, print_models, whose
@@ -93,7 +93,7 @@ def privacy(
 ) -> None:
     """Show, before training, every ε with its adversary, and why the run is or is not private."""
     from raydpzv.experiment.summary import NO_NOISE
-    from raydpzv.privacy.adversaries import claims, verdict
+    from raydpzv.privacy.statements import claims, verdict
 
     with errors():
         spec = _load(scenario, set_, seed)
@@ -204,7 +204,7 @@ def list_(
         Console().print(table)
 
 
-def _setting(spec: Spec, rows: int | None) -> Setting | None:
+def _setting(spec: Spec, rows: int | None) -> AnySetting | None:
     from raydpzv.experiment.build import prepare, setting
 
     return setting(spec, rows) if rows else prepare(spec).setting

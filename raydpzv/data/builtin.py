@@ -16,7 +16,8 @@ from raydpzv.keys import Key
 class Mixture:
     """The shape of generated data: `rows` points in `columns` dimensions around `classes` centres.
 
-    `separation` is the deviation of the centres' coordinates, in deviations of the points about their centre.
+    `separation` is the deviation of the centres' coordinates, in deviations of the points about their centre. For time
+    series it is the waves' amplitude, and `steps` their length.
     SpecError for sizes that make no data.
     """
 
@@ -24,6 +25,7 @@ class Mixture:
     columns: int = 20
     classes: int = 3
     separation: float = 1.0
+    steps: int = 24
 
     def __post_init__(self) -> None:
         if self.classes < 2:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from raydpzv.data import builtin, cifar, idx, multiview, tabular
+from raydpzv.data import builtin, cifar, idx, multiview, series, tabular
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.table import Split, Table, stratified_split
 from raydpzv.errors import SpecError, suggest
@@ -143,6 +143,18 @@ SOURCES: dict[str, Source] = {
         "a Gaussian mixture generated from the seed, in the size asked for",
         "nowhere: it is generated",
         _drawn(lambda request: builtin.synthetic(request.mixture, request.key)),
+    ),
+    "mimic3": Source(
+        "time series of intensive care, 48 hours of 17 variables: who died in hospital",
+        "the MIMIC-III benchmark's in-hospital-mortality folder (github.com/YerevaNN/mimic3-benchmarks), made from "
+        "MIMIC-III (physionet.org, licensed to persons)",
+        lambda request: series.read_mimic3(request.folder, SOURCES["mimic3"].home),
+        ("folder",),
+    ),
+    "synthetic_series": Source(
+        "time series whose frequency is their class, generated from the seed in the size asked for",
+        "nowhere: it is generated",
+        _drawn(lambda request: series.synthetic_series(request.mixture, request.key)),
     ),
 }
 """Every data set by its name in a scenario."""

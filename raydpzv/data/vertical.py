@@ -41,8 +41,8 @@ class Part:
         """Return the share in words, such as "image rows 2..3"."""
         if self.how == "columns":
             return _several("column", _runs(self.columns))
-        if self.how == "views":
-            return _several("view", [self.spans[0]])
+        if self.how in ("views", "variables"):
+            return _several(self.how[:-1], [self.spans[-1 if self.how == "variables" else 0]])
         rows = "image " + _several("row", [self.spans[1]])
         return rows if self.how == "rows" else rows + ", " + _several("column", [self.spans[2]])
 
@@ -71,12 +71,12 @@ def partition(
     columns: Sequence[Sequence[int]] | None = None,
     grid: tuple[int, int] | None = None,
 ) -> tuple[Part, ...]:
-    """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches" or "views".
+    """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches", "views" or "variables".
 
     columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client. rows: bands
     of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in reading
-    order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. Raises
-    SpecError where that cannot be done.
+    order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. variables:
+    [D, T, f], the last axis of a time series shared out. Raises SpecError where that cannot be done.
     """
     if how not in _SHARES:
         raise SpecError(f'partition "{how}" is unknown. {suggest(how, _SHARES)}Choose {", ".join(_SHARES)}')
@@ -152,11 +152,23 @@ def _views(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     return tuple(Part("views", shape, (span, *rest)) for span in _even(shape[0], clients, "views"))
 
 
+def _variables(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    if len(shape) != 2:
+        raise SpecError(
+            f'partition "variables" wants time series of shape (T, F); these rows are {shape}: choose "columns" for '
+            "flat tables"
+        )
+    return tuple(
+        Part("variables", shape, ((0, shape[0]), span)) for span in _even(shape[1], clients, "variables")
+    )
+
+
 _SHARES: dict[str, Callable[[tuple[int, ...], int], tuple[Part, ...]]] = {
     "columns": _columns,
     "rows": _rows,
     "patches": _patches,
     "views": _views,
+    "variables": _variables,
 }
 
 

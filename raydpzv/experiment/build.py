@@ -22,13 +22,22 @@ from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.bottom_plan import BottomPlan
 from raydpzv.experiment.guard import PrivacyGuard
 from raydpzv.experiment.recipes import ClientRecipe, Releases, ServerRecipe
+from raydpzv.experiment.row_privacy import (
+    RowGuard,
+    check_first_upload,
+    opponent,
+    opponent_sigma,
+    row_setting,
+)
 from raydpzv.experiment.spec import Dpzv, Scenario, Spec
 from raydpzv.experiment.toml import as_toml
 from raydpzv.experiment.values import per_client
 from raydpzv.keys import Key
 from raydpzv.privacy.adversaries import spending
 from raydpzv.privacy.calibrate import paper_sigma
+from raydpzv.privacy.rows import RowSetting
 from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.statements import AnySetting
 from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson, Trace
 from raydpzv.sim.terms import Budget, FreeGuard, Guard
 from raydpzv.sim.virtual import Timing
@@ -46,11 +55,13 @@ class Experiment:
     clients: tuple[ClientRecipe, ...]
     server: ServerRecipe
     parts: tuple[Part, ...]
-    setting: Setting | None
+    setting: AnySetting | None
     timing: Timing
 
     def guard(self) -> Guard:
         """Return a fresh privacy accountant."""
+        if isinstance(self.setting, RowSetting):
+            return RowGuard(self.setting, self.spec.budget)
         return PrivacyGuard(self.setting, self.spec.budget) if self.setting else FreeGuard()
 
     def budget(self) -> Budget:
@@ -94,7 +105,7 @@ def prepare(spec: Spec) -> Experiment:
         )
     sigma = _sigma(spec, rows)
     clients = tuple(
-        ClientRecipe(spec, m, part.take(split.train.x), part.take(split.test.x))
+        ClientRecipe(spec, m, part.take(split.train.x), part.take(split.test.x), sigma)
         for m, part in enumerate(parts)
     )
     for recipe in clients:
@@ -115,8 +126,10 @@ def fingerprint(spec: Scenario, arrays: Sequence[np.ndarray]) -> dict[str, str]:
     return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
 
 
-def setting(spec: Spec, rows: int) -> Setting | None:
+def setting(spec: Spec, rows: int) -> AnySetting | None:
     """Return what privacy depends on, or None for a run without noise."""
+    if opponent(spec):
+        return row_setting(spec, rows)
     method, privacy = spec.method, spec.privacy
     if privacy.mode == "none" or not isinstance(method, Dpzv):
         return None
@@ -138,9 +151,12 @@ def setting(spec: Spec, rows: int) -> Setting | None:
     )
 
 
-def _check_first_release(spec: Spec, found: Setting | None) -> None:
+def _check_first_release(spec: Spec, found: AnySetting | None) -> None:
     """Refuse an ε budget that not even one update fits into."""
     limit = spec.budget.epsilon
+    if isinstance(found, RowSetting):
+        check_first_upload(found, spec.budget)
+        return
     if limit is None or found is None:
         return
     batch = np.arange(found.batch)
@@ -177,7 +193,7 @@ def load_data(spec: Scenario) -> Split:
         target=data.target,
         test_fraction=data.test_fraction,
         key=key / "split",
-        mixture=Mixture(data.rows, data.columns, data.classes),
+        mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
     )
     return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
 
@@ -190,6 +206,8 @@ def _planned_releases(spec: Spec) -> int:
 
 def _sigma(spec: Spec, rows: int) -> float:
     privacy = spec.privacy
+    if found := opponent(spec):
+        return opponent_sigma(spec, found, rows)
     if privacy.mode == "none" or privacy.epsilon is None:
         return privacy.sigma or 0.0
     assert privacy.delta is not None

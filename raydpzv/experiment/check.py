@@ -7,6 +7,8 @@ from typing import Any
 
 from raydpzv.data.sources import SOURCES
 from raydpzv.errors import SpecError, suggest
+from raydpzv.experiment.check_opponents import opponents
+from raydpzv.experiment.row_privacy import opponent
 from raydpzv.experiment.spec import Dpzv, Scenario, Spec
 
 
@@ -25,7 +27,7 @@ def check(spec: Spec, where: str) -> None:
     for complaint in (
         *data(spec),
         *lengths(shares, spec.split.clients),
-        *_privacy(spec),
+        *(opponents(spec) if opponent(spec) else _privacy(spec)),
         *budget(limits),
         *_epsilon_budget(spec),
         *arrivals(spec),
@@ -74,6 +76,10 @@ def budget(limits: Sequence[float | None]) -> Iterator[str]:
 
 def _epsilon_budget(spec: Spec) -> Iterator[str]:
     budget = spec.budget
+    if opponent(spec):
+        return
+    if budget.adversary == "server":
+        yield 'budget.adversary: "server" is trusted by this method, no ε bounds it; use "client" or "paper"'
     if budget.epsilon is not None and spec.privacy.mode == "none":
         yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
     if budget.epsilon is not None and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":

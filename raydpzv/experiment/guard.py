@@ -6,10 +6,13 @@ import dataclasses
 
 import numpy as np
 
+from raydpzv.experiment.row_privacy import settled_rows
 from raydpzv.experiment.spec import Budget
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.roles import Upload
 from raydpzv.privacy.adversaries import spending
+from raydpzv.privacy.rows import RowSetting
 from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.statements import AnySetting
 from raydpzv.sim.terms import Spent
 
 
@@ -25,7 +28,7 @@ class PrivacyGuard:
         """Return why serving this upload would exceed the ε budget, or None."""
         limit = self._budget.epsilon
         if limit is None or not self._spending.would_exceed(
-            _ids(upload), limit, self._budget.adversary, self._setting.perturbations
+            upload.ids, limit, self._budget.adversary, self._setting.perturbations
         ):
             return None
         return (
@@ -33,11 +36,10 @@ class PrivacyGuard:
             f"(adversary {self._budget.adversary}, δ={self._setting.delta:g}, replace one record)"
         )
 
-    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
         """Account the releases of one service; return ε so far (claimed by the paper, proved for clients)."""
-        ids = _ids(upload)
         self._largest_batch = max(self._largest_batch, len(ids))
-        self._spending.add(ids, len(order.releases))
+        self._spending.add(ids, releases)
         return self._spending.paper_epsilon(), self._spending.epsilon()
 
     def spent(self) -> Spent:
@@ -45,7 +47,7 @@ class PrivacyGuard:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
 
 
-def settled(setting: Setting, spent: Spent | None, *, planned: bool) -> Setting | None:
+def settled(setting: AnySetting, spent: Spent | None, *, planned: bool) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
 
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
@@ -53,6 +55,8 @@ def settled(setting: Setting, spent: Spent | None, *, planned: bool) -> Setting 
     """
     if spent is None:
         return setting if planned else None
+    if isinstance(setting, RowSetting):
+        return settled_rows(setting, spent)
     if spent.releases == 0:
         return setting
     return dataclasses.replace(
@@ -61,8 +65,3 @@ def settled(setting: Setting, spent: Spent | None, *, planned: bool) -> Setting 
         counted=spent.counted,
         largest_batch=spent.largest_batch,
     )
-
-
-def _ids(upload: Upload) -> np.ndarray:
-    ids = getattr(upload.body, "ids", None)
-    return np.zeros(0, np.int64) if ids is None else np.asarray(ids, np.int64)

@@ -13,6 +13,8 @@ import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.errors import SpecError
+from raydpzv.experiment.opponents import make_client, make_server
+from raydpzv.experiment.row_privacy import opponent
 from raydpzv.experiment.spec import Dpzv, Frozen, Sgd, Spec
 from raydpzv.keys import Key
 from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
@@ -23,7 +25,7 @@ from raydpzv.methods.sgd import SgdClient, SgdServer
 from raydpzv.methods.table import EmbeddingTable
 from raydpzv.models.bottoms import BOTTOMS
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.heads import two_layer
+from raydpzv.models.heads import HEADS
 from raydpzv.privacy.noise import Address, Noise, NoNoise, RecordedNoise, SeededNoise, SystemNoise
 
 _MOST_PARAMETERS = 10**11
@@ -33,12 +35,13 @@ Releases = Mapping[Address, float]
 
 @dataclass(frozen=True)
 class ClientRecipe:
-    """One client: its number, its features [D, ...] and [N, ...], and the scenario."""
+    """One client: its number, its features [D, ...] and [N, ...], the scenario, and σ of noise on what it sends."""
 
     spec: Spec
     client: int
     x_train: np.ndarray
     x_test: np.ndarray
+    sigma: float = 0.0
 
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
@@ -55,6 +58,9 @@ class ClientRecipe:
         x_test = torch.tensor(self.x_test, device=device)
         if isinstance(method, Sgd):
             return SgdClient(self.client, model, x_train, x_test, lr=method.lr, momentum=method.momentum)
+        if found := opponent(self.spec):
+            return make_client(self.spec, found, self.client, model, x_train, x_test, self.sigma)
+        assert isinstance(method, Dpzv | Frozen)
         batches = _batches(method, len(x_train), key / "batches" / self.client)
         if isinstance(method, Frozen):
             return FrozenClient(self.client, model, x_train, x_test, batches)
@@ -79,6 +85,12 @@ class ServerRecipe:
 
     def check(self) -> None:
         """Raise SpecError if the head is larger than any machine holds; builds no parameters."""
+        model = self.spec.model
+        if model.head == "sum" and model.embedding != self.classes:
+            raise SpecError(
+                f'model.embedding: wanted {self.classes}, the number of classes, with head = "sum", '
+                f"got {model.embedding}"
+            )
         with torch.device("meta"):
             check_size(self._head(), "the head")
 
@@ -96,6 +108,9 @@ class ServerRecipe:
             return SgdServer(
                 head, batches, labels, labels_test, clients=clients, width=width, fixed_batches=fixed
             )
+        if found := opponent(spec):
+            return make_server(spec, found, model, labels, labels_test, self.sigma)
+        assert isinstance(method, Dpzv | Frozen)
         table = EmbeddingTable(len(labels), clients, width, device)
         if isinstance(method, Frozen):
             head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
@@ -133,7 +148,9 @@ class ServerRecipe:
 
     def _head(self) -> torch.nn.Module:
         spec = self.spec
-        return two_layer(spec.split.clients, spec.model.embedding, spec.model.head_hidden, self.classes)
+        return HEADS[spec.model.head](
+            spec.split.clients, spec.model.embedding, spec.model.head_hidden, self.classes
+        )
 
     def _noise(self, key: Key) -> Noise:
         fresh: Noise = NoNoise()

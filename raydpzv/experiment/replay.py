@@ -20,6 +20,7 @@ from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.released import compare, released
+from raydpzv.experiment.row_privacy import check_recomputable
 from raydpzv.experiment.run import local_device, one_thread, parameters
 from raydpzv.experiment.spec import Spec
 from raydpzv.keys import Key
@@ -68,6 +69,7 @@ def replay(path: Path, at: int | None = None) -> Replayed:
         )
     experiment = prepare(_vertical(folder))
     check_same(experiment, folder)
+    check_recomputable(experiment.spec, path, replay=True)
     digest = _compared(experiment, folder, rows)
     experiment = experiment.with_record(released(rows, None), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
@@ -106,6 +108,7 @@ def resuming(path: Path) -> tuple[Experiment, RunFolder, str]:
             )
         experiment = prepare(spec)
         check_same(experiment, folder)
+        check_recomputable(spec, path, replay=False)
         with _ledger(experiment, folder) as ledger:
             releases = released(folder.rows(), ledger)
         _check_gaps(releases, path)

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from raydpzv.experiment.spec_batches import Batched
+from raydpzv.experiment.spec_opponents import OPPONENTS, Czofo, Vafl, ZooVfl
 from raydpzv.experiment.values import (
     Count,
     Fraction,
@@ -30,7 +32,7 @@ class Data(Section):
     source: str = "digits"
     """Data set, one of `raydpzv list`."""
     folder: str | None = None
-    """Folder with the data set's files (mnist, fashion_mnist, cifar10)."""
+    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3)."""
     file: str | None = None
     """Table or array file (csv, parquet, multiview)."""
     target: str | None = None
@@ -44,11 +46,13 @@ class Data(Section):
     test_rows: Count | None = None
     """Use only so many test rows, drawn by class."""
     rows: Count = 1000
-    """Rows of the synthetic data set."""
+    """Rows of the synthetic data sets."""
     columns: Count = 16
-    """Columns of the synthetic data set."""
+    """Columns of the synthetic data sets, or variables of the time series."""
     classes: Annotated[int, Field(ge=2)] = 2
-    """Classes of the synthetic data set."""
+    """Classes of the synthetic data sets."""
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 24
+    """Time steps of the synthetic time series."""
 
 
 Columns = Annotated[tuple[int, ...], Field(strict=False)]
@@ -57,8 +61,8 @@ Columns = Annotated[tuple[int, ...], Field(strict=False)]
 class Split(Section):
     """Which features each client holds."""
 
-    how: Literal["columns", "rows", "patches", "views"] = "columns"
-    """Columns of a table, rows of an image, patches of an image, or views of an object."""
+    how: Literal["columns", "rows", "patches", "views", "variables"] = "columns"
+    """Columns of a table, rows or patches of an image, views of an object, or variables of a time series."""
     clients: Annotated[int, Field(ge=1, le=1000)] = 4
     """Number of clients."""
     grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
@@ -70,28 +74,19 @@ class Split(Section):
 class Model(Section):
     """The composed model: one bottom per client, one head at the server."""
 
-    bottom: Literal["mlp", "cnn"] = "mlp"
-    """Bottom model."""
+    bottom: Literal["mlp", "cnn", "linear", "lstm"] = "mlp"
+    """Bottom model; "linear" is one linear layer, "lstm" takes time series."""
     hidden: Widths = (32,)
-    """Hidden widths of the mlp, or channels of the cnn's convolutions."""
+    """Hidden widths of the mlp, channels of the cnn's convolutions, or units of the lstm's layers; unused by linear."""
     embedding: Width = 2
     """Width E of a client's embedding."""
+    head: Literal["mlp", "linear", "sum"] = "mlp"
+    """Two linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
     head_hidden: Width = 32
     """Hidden width of the head's two linear layers."""
 
 
-class _Batches(Section):
-    batch: Count = 64
-    """Rows per upload, B."""
-    batches: Literal["shuffle", "uniform", "poisson"] = "shuffle"
-    """Permuted epochs, without replacement within a batch, or one coin per row with probability B/D."""
-    server_lr: Positive = 0.02
-    """Step size of the head; its own two-point step (server = "zo") wants a tenth of this."""
-    server_momentum: Momentum = 0.9
-    """Momentum of the head."""
-
-
-class Dpzv(_Batches):
+class Dpzv(Batched):
     """DPZV: two-point estimates, one noised scalar per update (dpzv papers, Algorithm 1)."""
 
     name: Literal["dpzv"] = "dpzv"
@@ -110,14 +105,14 @@ class Dpzv(_Batches):
     """How the head learns: backpropagation, its own two-point step, or not at all."""
 
 
-class Frozen(_Batches):
+class Frozen(Batched):
     """Control: random bottoms that are never trained; only the head learns."""
 
     name: Literal["frozen"] = "frozen"
     """The method."""
 
 
-class Sgd(_Batches):
+class Sgd(Batched):
     """Control: synchronous split learning by backpropagation, no privacy."""
 
     name: Literal["sgd"] = "sgd"
@@ -128,23 +123,24 @@ class Sgd(_Batches):
     """Momentum of the clients."""
 
 
-Method = Annotated[Dpzv | Frozen | Sgd, Field(discriminator="name")]
-METHODS: dict[str, type[Dpzv] | type[Frozen] | type[Sgd]] = {"dpzv": Dpzv, "frozen": Frozen, "sgd": Sgd}
+Method = Annotated[Dpzv | Frozen | Sgd | Vafl | ZooVfl | Czofo, Field(discriminator="name")]
+METHODS: dict[str, type[Batched]] = {"dpzv": Dpzv, "frozen": Frozen, "sgd": Sgd, **OPPONENTS}
 
 
 class Privacy(Section):
     """Clipping and noise. What may be claimed is on the privacy page, not here."""
 
     mode: Literal["none", "paper"] = "none"
-    """No noise, or noise as the DPZV papers calibrate it (which does not prove what they claim)."""
+    """No noise, or noise as the DPZV papers calibrate it (which does not prove what they claim).
+    For other methods: noise on rows, see `calibration`."""
     epsilon: Positive | None = None
     """ε the paper's calibration aims at; σ follows from it, δ, the clip, the rows and the planned updates."""
     delta: Fraction | None = None
     """δ; must be given with ε or σ."""
     sigma: Positive | None = None
-    """Noise deviation on the released mean, in place of ε."""
+    """Noise deviation on the released mean (DPZV) or on each coordinate of a row (others), in place of ε."""
     clip: Positive | None = None
-    """Two-sided clipping threshold C of the per-sample slopes; without it nothing is clipped."""
+    """Two-sided threshold C of per-sample slopes (DPZV), norm S of each row (others); without it nothing is clipped."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 
@@ -216,8 +212,8 @@ class Budget(Section):
     """Bytes both ways."""
     epsilon: Positive | None = None
     """Stop before a release would pass this ε against `adversary`."""
-    adversary: Literal["paper", "client", "external"] = "client"
-    """Whose ε the budget limits."""
+    adversary: Literal["paper", "client", "server", "external"] = "client"
+    """Whose ε the budget limits; "server" where embeddings are noised."""
 
 
 class Evaluate(Section):

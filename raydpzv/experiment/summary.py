@@ -13,7 +13,7 @@ from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.guard import settled
 from raydpzv.experiment.prepared import Prepared
 from raydpzv.experiment.warn import warnings
-from raydpzv.privacy.adversaries import claims, verdict
+from raydpzv.privacy.statements import claims, verdict
 from raydpzv.records import folds
 from raydpzv.records.lags import lag_summary
 from raydpzv.records.store import Rows, digest

@@ -16,11 +16,13 @@ from raydpzv.wire.messages import Body
 
 @dataclass(frozen=True)
 class Release:
-    """One value that left the server, with the receipt of its noise."""
+    """What left a party, with the receipt of its noise: a scalar, or rows of an array (then the value is NaN)."""
 
     perturbation: int
     value: float
     receipt: Receipt
+    step: int | None = None  # of the upload it belongs to; None: the one being served
+    ids: np.ndarray | None = None  # the rows it is about; None: those of the upload being served
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Order:
     body: Body
     round: int = 0
     at_once: bool = False  # True: work on arrival; False: at the client's next activation
+    aside: bool = False  # True: a query, answered beside the client's round trip and changing nothing in it
     reply_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
     releases: tuple[Release, ...] = ()
     cache: tuple[CacheUse, ...] = ()
@@ -69,13 +72,22 @@ class Upload:
     """A message from one client to the server.
 
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
-    loss: the client's training loss, if it is the client who computes it: a fact for the record, not on the wire.
+    loss: the client's training loss, if it is the client who computes it; releases: the receipts of noise that the
+    client added. Both are facts for the record, not on the wire. aside: the answer to a query.
     """
 
     client: int
     step: int
     body: Body
     loss: float = math.nan
+    releases: tuple[Release, ...] = ()
+    aside: bool = False
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The rows it is about; none for a body without row ids."""
+        found = getattr(self.body, "ids", None)
+        return np.zeros(0, np.int64) if found is None else np.asarray(found, np.int64)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class SplitClient:
     def evaluate(self) -> Upload:
         """Return the embeddings of the held-out rows."""
         with torch.no_grad():
-            blocks = [self.model.module(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
+            blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
         return Upload(self.client, self._step, TestEmbeddings(np.concatenate(blocks)))
 
     def sha256(self) -> str:
@@ -55,6 +55,9 @@ class SplitClient:
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters, float32 [d]."""
         return self.model.flat.detach().cpu().numpy().copy()
+
+    def _embedding(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model.module(x)
 
     def _rows(self, ids: np.ndarray) -> torch.Tensor:
         return self._x_train[torch.from_numpy(ids).long()]

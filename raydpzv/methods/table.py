@@ -31,6 +31,16 @@ class EmbeddingTable:
         """Return a copy of the newest embeddings of these rows, [B, M, E]."""
         return self._values_DME[torch.from_numpy(ids).long()]
 
+    def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
+        """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
+
+        Rows never uploaded count among them: their zeros are the embedding of no model.
+        """
+        refreshed_BM = self._refreshed_DM[ids]
+        old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
+        old_BM[:, serving] = False
+        return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}
+
     def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
         """Return how old the other clients' entries for these rows are, in server rounds."""
         refreshed_BM = self._refreshed_DM[ids]

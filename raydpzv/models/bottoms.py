@@ -55,4 +55,49 @@ def cnn(shape: Sequence[int], channels: Sequence[int], width: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * rows, width))
 
 
-BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int], nn.Module]] = {"mlp": mlp, "cnn": cnn}
+def linear(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
+    """Flatten, then one linear layer: [B, *shape] -> [B, width]; `hidden` is not looked at (VAFL, Section 5)."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), width))
+
+
+class LastStep(nn.Module):
+    """The last time step of a recurrent layer's outputs."""
+
+    def forward(self, outputs: tuple[torch.Tensor, object]) -> torch.Tensor:
+        """([B, T, H], state) -> [B, H]."""
+        return outputs[0][:, -1]
+
+
+class AllSteps(nn.Module):
+    """All time steps of a recurrent layer's outputs, for the next one."""
+
+    def forward(self, outputs: tuple[torch.Tensor, object]) -> torch.Tensor:
+        """([B, T, H], state) -> [B, T, H]."""
+        return outputs[0]
+
+
+def lstm(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
+    """LSTM layers, all but the last in both directions, then one linear layer: [B, T, F] -> [B, width].
+
+    VAFL, Section G.3.2: a bidirectional layer of 16 units, then a plain one of 16 (hidden = [16, 16]).
+    """
+    if len(shape) != 2 or not hidden:
+        raise SpecError(
+            f"model.bottom: an lstm needs time series [steps, variables] and at least one hidden width, but the split "
+            f'gives each client {list(shape)}, with {len(hidden)} hidden widths; use how = "variables" on a time series'
+        )
+    before = shape[1]
+    layers: list[nn.Module] = []
+    for units in hidden[:-1]:
+        layers += [nn.LSTM(before, units, batch_first=True, bidirectional=True), AllSteps()]
+        before = 2 * units
+    layers += [nn.LSTM(before, hidden[-1], batch_first=True), LastStep()]
+    return nn.Sequential(*layers, nn.Linear(hidden[-1], width))
+
+
+BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int], nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "linear": linear,
+    "lstm": lstm,
+}

@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.models.heads import SumHead
 
 
 class FlatModel:
@@ -82,13 +83,14 @@ def _refuse_unsuitable(module: nn.Module) -> None:
 def initialise(module: nn.Module, key: Key) -> None:
     """Fill every parameter from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does.
 
-    Normalisation layers start as the identity. A layer type of unknown fan-in is an error, never a guess.
+    Normalisation layers and a summing head start as the identity. A layer type of unknown fan-in is an error, never a
+    guess.
     """
     for path, layer in module.named_modules():
         own = dict(layer.named_parameters(recurse=False))
         if not own:
             continue
-        if isinstance(layer, nn.GroupNorm | nn.LayerNorm):
+        if isinstance(layer, nn.GroupNorm | nn.LayerNorm | SumHead):
             layer.reset_parameters()
             continue
         bound = 1 / math.sqrt(_fan_in(layer))

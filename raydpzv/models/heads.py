@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import nn
 
 
 def two_layer(clients: int, width: int, hidden: int, classes: int) -> nn.Module:
     """Two linear layers with ReLU (DPZV, Section VII): [B, M·E] -> [B, classes]."""
     return nn.Sequential(nn.Linear(clients * width, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def one_layer(clients: int, width: int, hidden: int, classes: int) -> nn.Module:
+    """One linear layer (VAFL, Section G.3.2): [B, M·E] -> [B, classes]; `hidden` is not looked at."""
+    return nn.Linear(clients * width, classes)
+
+
+class SumHead(nn.Module):
+    """Σ_m h_m + b: with linear bottoms, logistic regression (VAFL, Section 5)."""
+
+    def __init__(self, clients: int, classes: int) -> None:
+        super().__init__()
+        self._clients = clients
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def reset_parameters(self) -> None:
+        """Start at b = 0."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, M·K] -> [B, K]."""
+        return x.view(len(x), self._clients, -1).sum(1) + self.bias
+
+
+def summed(clients: int, width: int, hidden: int, classes: int) -> nn.Module:
+    """The sum of the embeddings with a bias; E must be the number of classes."""
+    return SumHead(clients, classes)
+
+
+HEADS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
+    "mlp": two_layer,
+    "linear": one_layer,
+    "sum": summed,
+}
+"""By name: clients, width, hidden width and classes to a head."""

@@ -7,6 +7,7 @@ and nothing else.
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,24 +15,27 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
-from raydpzv.privacy.clip import clip_two_sided
+from raydpzv.privacy.clip import clip_rows, clip_two_sided
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """How one value was released."""
+    """How one value, or every row of an array, was released."""
 
-    mechanism: str  # "gaussian" or "none"
+    mechanism: (
+        str  # "gaussian" or "none"; "gaussian rows": independent noise on every coordinate of every row
+    )
     source: str  # "system", "seeded", "recorded" or "none"
-    sigma: float  # standard deviation of the noise on the mean
-    sensitivity_replace: float  # 2C / divisor
+    sigma: float  # standard deviation of the noise on the mean, or on each coordinate of a row
+    sensitivity_replace: float  # 2C / divisor; of a row, its ℓ2 norm
     sensitivity_add_remove: float  # C / divisor
     divisor: int  # the constant the sum is divided by
     batch: int  # records in the batch
-    nonfinite: int  # slopes mapped to 0 before the clip
+    nonfinite: int  # slopes, or rows, mapped to 0 before the clip
 
 
 Address = tuple[int, int, int]
@@ -45,6 +49,20 @@ class Noise(Protocol):
 
     def release(self, mean: float, sigma: float, address: Address) -> float:
         """Return mean + N(0, sigma²)."""
+        ...
+
+
+class RowNoise(Protocol):
+    """A source of noise for rows of an array."""
+
+    source: str
+
+    def normal(self, count: int, address: Address) -> np.ndarray:
+        """Return standard normal draws, float64 [count]."""
+        ...
+
+    def uniform(self, count: int, address: Address) -> np.ndarray:
+        """Return uniform draws on [-1, 1], float64 [count]."""
         ...
 
 
@@ -63,6 +81,14 @@ class SystemNoise:
         """Return mean + N(0, sigma²)."""
         return mean + self._random.gauss(0.0, sigma)
 
+    def normal(self, count: int, address: Address) -> np.ndarray:
+        """Return standard normal draws, the inverse of Φ at uniform ones of 53 bits."""
+        return np.asarray(ndtri(_system_uniform(count)))
+
+    def uniform(self, count: int, address: Address) -> np.ndarray:
+        """Return uniform draws on [-1, 1]."""
+        return 2 * _system_uniform(count) - 1
+
 
 class SeededNoise:
     """Gaussian noise that anybody with the seed can subtract: for tests and reproducibility studies. NOT PRIVATE."""
@@ -77,6 +103,18 @@ class SeededNoise:
         client, step, perturbation = address
         draw = (self._key / client / step / perturbation).generator().standard_normal()
         return mean + sigma * float(draw)
+
+    def normal(self, count: int, address: Address) -> np.ndarray:
+        """Return standard normal draws, a function of the seed and the address."""
+        return self._rows(address).standard_normal(count)
+
+    def uniform(self, count: int, address: Address) -> np.ndarray:
+        """Return uniform draws on [-1, 1], a function of the seed and the address."""
+        return self._rows(address).uniform(-1.0, 1.0, count)
+
+    def _rows(self, address: Address) -> np.random.Generator:
+        client, step, which = address
+        return (self._key / "rows" / client / step / which).generator()
 
 
 class NoNoise:
@@ -142,3 +180,24 @@ def release_mean(
         nonfinite=nonfinite,
     )
     return value, receipt
+
+
+def release_rows(
+    rows_BE: torch.Tensor, *, threshold: float | None, sigma: float, noise: RowNoise, address: Address
+) -> tuple[np.ndarray, Receipt]:
+    """Release every row clipped to norm S plus N(0, σ²) on each coordinate, float32 [B, E], with its receipt.
+
+    A row belongs to one record, whose replacement moves it by at most 2S. threshold None: rows are not clipped, their
+    sensitivity is unbounded, and no ε follows. VAFL Eq. (11a) with the clip that a claim needs.
+    """
+    bound = math.inf if threshold is None else threshold
+    clipped_BE, nonfinite = clip_rows(rows_BE, bound)
+    draws_BE = noise.normal(clipped_BE.numel(), address).reshape(clipped_BE.shape)
+    receipt = Receipt("gaussian rows", noise.source, sigma, 2 * bound, bound, 1, len(rows_BE), nonfinite)
+    return (clipped_BE.cpu().numpy() + sigma * draws_BE).astype(np.float32), receipt
+
+
+def _system_uniform(count: int) -> np.ndarray:
+    """Draws on (0, 1) from the operating system: odd multiples of 2^-54, so that neither end is reached."""
+    words = np.frombuffer(os.urandom(8 * count), np.uint64)
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -17,7 +17,7 @@ from rich.text import Text
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
 
-CONDITION = "* No guarantee: what ε would be, all else equal, if the server kept no hidden state."
+CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
 """What the conditional column means; stands below a table that has one."""
 
 _CONDITIONAL = "if no hidden state*"
@@ -97,7 +97,9 @@ class PrivacyBlock:
 
 
 def calibration(facts: Mapping[str, Any]) -> str:
-    """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy.setting.Setting`."""
+    """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy` setting."""
+    if "on" in facts:
+        return _row_calibration(facts)
     sigma, target, delta = text.number(facts["sigma"]), facts["target"], facts["delta"]
     if target is None:
         return f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
@@ -109,6 +111,24 @@ def calibration(facts: Mapping[str, Any]) -> str:
         f"(replace one record, as the paper claims it). Clip C = {clip}; T = {releases} planned "
         f"{'release' if releases == '1' else 'releases'}; D = {rows} training rows; μ = {mu} is the Gaussian DP "
         "that gives this ε and δ (closed form)."
+    )
+
+
+def _row_calibration(facts: Mapping[str, Any]) -> str:
+    """The same for a `raydpzv.privacy.rows.RowSetting`."""
+    sigma, target, what = text.number(facts["sigma"]), facts["target"], facts["on"]
+    if target is None:
+        return f"σ = {sigma} on each coordinate of every {what} row is given by the scenario; it follows from no ε."
+    mu = text.number(mu_of(target, facts["delta"]))
+    form = {
+        "counted": "2S√n/μ, n releases of one record's rows if every client makes its expected share of the updates",
+        "sampled": "2S (B/D) √K/μ, K releases of batches, the argument of DPZV journal Theorem VI.5",
+    }[facts["calibration"]]
+    return (
+        f"Calibration: σ = {form}: {sigma} on each coordinate of every {what} row, from the target "
+        f"ε = {text.number(target)} at δ = {text.number(facts['delta'])}. S = {text.number(facts['clip'])}; "
+        f"μ = {mu} is the Gaussian DP that gives this ε and δ (closed form). The DPZV papers do not state how they "
+        "calibrated their opponents' noise."
     )
 
 

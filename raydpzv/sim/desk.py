@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from raydpzv.methods.roles import Metrics, Order, PullServer, Server, Sync, Upload
+from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.terms import Activation, Budget, Guard, Observer, Status
 
 
@@ -85,19 +85,25 @@ class Desk:
         if refusal := self.guard.refuses(upload):
             self.stop(refusal)
             return ()
-        round = self.server.updates + 1
+        round = self.server.updates + (0 if upload.aside else 1)
         orders = self.server.receive(upload)
         served = now()
-        self._count(uploads=1, bytes_up=upload.body.wire_bytes, late=int(how.late))
+        self._count(
+            uploads=int(not upload.aside),
+            bytes_up=upload.body.wire_bytes,
+            late=int(how.late and not upload.aside),
+        )
         self._status |= {"time": served, "updates": self.server.updates}
-        self._record_service(upload, how, arrived, served, orders, round)
+        self._record_upload(upload, how, arrived, round)
+        if not upload.aside:
+            self._record_service(upload, how, served, orders, round)
         if not self.server.answers and self.server.updates >= round:  # never in the midst of a round
             self._check_budget()
             if self.stop_reason:
                 return ()
         for order in orders:
             self._count(bytes_down=order.body.wire_bytes)
-            self._record_order(upload, order, round)
+            self._record_order(upload, order, served)
         if self.server.answers:
             self._check_budget()
         return orders
@@ -151,15 +157,7 @@ class Desk:
         elif limit.bytes is not None and used["bytes_up"] + used["bytes_down"] >= limit.bytes:
             self.stop(f"the budget of {limit.bytes} bytes is spent")
 
-    def _record_service(
-        self,
-        upload: Upload,
-        how: Activation,
-        arrived: float,
-        served: float,
-        orders: Sequence[Order],
-        round: int,
-    ) -> None:
+    def _record_upload(self, upload: Upload, how: Activation, arrived: float, round: int) -> None:
         self.observer.emit(
             "message",
             round=round,
@@ -170,6 +168,11 @@ class Desk:
             arrived=arrived,
             bytes=upload.body.wire_bytes,
         )
+        self._record_releases(upload.releases, upload, upload.client, round)
+
+    def _record_service(
+        self, upload: Upload, how: Activation, served: float, orders: Sequence[Order], round: int
+    ) -> None:
         self._record_sync(upload.client, round)
         self.applied(upload.client, math.nan)
         service = {
@@ -202,14 +205,17 @@ class Desk:
                 pulled=sync.pulled,
             )
 
-    def _record_order(self, upload: Upload, order: Order, round: int) -> None:
+    def _record_order(self, upload: Upload, order: Order, served: float) -> None:
+        row = self._open_services.get(order.client)
+        if row and math.isnan(row["loss"]) and row["round"] == order.round and not order.aside:
+            row |= {"loss": order.loss, "served": served}  # its upload was held back until now
         if order.cache:
             used = sum(c.rows - c.missing for c in order.cache)
             self._status["staleness"] = sum(c.age_sum for c in order.cache) / used if used else math.nan
         for use in order.cache:
             self.observer.emit(
                 "staleness",
-                round=round,
+                round=order.round,
                 client=use.client,
                 rows=use.rows,
                 missing=use.missing,
@@ -217,17 +223,22 @@ class Desk:
                 age_max=use.age_max,
                 age_bins=use.age_bins,
             )
-        if not order.releases:
+        self._record_releases(order.releases, upload, order.client, order.round)
+
+    def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
+        """Account what was released, and take it down; `upload`: whose service it came of."""
+        if not releases:
             return
-        paper, client = self.guard.charge(upload, order)
-        self._status["epsilon_paper"], self._status["epsilon_client"] = paper, client
-        for release in order.releases:
+        ids = releases[0].ids
+        paper, proved = self.guard.charge(client, upload.ids if ids is None else ids, len(releases))
+        self._status["epsilon_paper"], self._status["epsilon_client"] = paper, proved
+        for release in releases:
             receipt = release.receipt
             self.observer.emit(
                 "release",
                 round=round,
-                client=order.client,
-                step=upload.step,
+                client=client,
+                step=upload.step if release.step is None else release.step,
                 perturbation=release.perturbation,
                 value=release.value,
                 mechanism=receipt.mechanism,
@@ -238,5 +249,5 @@ class Desk:
                 batch=receipt.batch,
                 nonfinite=receipt.nonfinite,
                 epsilon_paper=paper,
-                epsilon_client=client,
+                epsilon_client=proved,
             )

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raydpzv.methods.roles import Order, Upload
+import numpy as np
+
+from raydpzv.methods.roles import Upload
 
 
 class Observer(Protocol):
@@ -19,11 +21,17 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Spent:
-    """What was released: scalars, the most of them that one record took part in, the largest batch."""
+    """What was released: how often, the most releases that one record took part in, the largest batch.
+
+    rows, uploads: only where rows of arrays are released: rows (each with its own noise) and uploads, of the client
+    with most of them if every client releases its own.
+    """
 
     releases: int
     counted: int
     largest_batch: int
+    rows: int = 0
+    uploads: int = 0
 
 
 class Guard(Protocol):
@@ -33,8 +41,8 @@ class Guard(Protocol):
         """Return why serving this upload would exceed the privacy budget, or None."""
         ...
 
-    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
-        """Account the releases of one service; return ε so far (claimed by the paper, proved for clients)."""
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
+        """Account releases made to or by a client on these rows; return ε so far (claimed, proved for clients)."""
         ...
 
     def spent(self) -> Spent | None:
@@ -49,7 +57,7 @@ class FreeGuard:
         """Never refuse."""
         return None
 
-    def charge(self, upload: Upload, order: Order) -> tuple[float, float]:
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
         """Nothing is noised, nothing is claimed."""
         return math.nan, math.nan
 

@@ -3,6 +3,7 @@
 A client's life: its next epoch (or the end of the running round trip, if later) -> compute -> uplink -> queue at
 the server -> downlink -> apply. Clients' work is started as soon as its order has arrived in virtual time, so on
 a parallel host the clients compute side by side while the server serves strictly in virtual-time order.
+A query (an order `aside`) is answered on arrival, with the model as it is then; only its way there and back takes time.
 """
 
 from __future__ import annotations
@@ -147,6 +148,9 @@ class VirtualRun:
     def _deliver(self, event: _Delivery, now: float) -> None:
         """The client applies the order and starts its next work; the upload's arrival is known already."""
         order, client = event.order, event.order.client
+        if order.aside:
+            self._work(order, self._host.perform(order), now, Activation(now, now, False, now))
+            return
         self._desk.applied(client, now)
         handle = event.handle if order.at_once else self._host.perform(order)
         due = now if order.at_once else self._next_epoch(client)
@@ -162,9 +166,10 @@ class VirtualRun:
 
     def _work(self, order: Order, handle: Any, begins: float, how: Activation) -> None:
         """Plan the arrival of the upload that comes of an order whose work begins then."""
-        client = order.client
-        sent = begins + self._timing.compute.of(client, self._works[client])
-        self._works[client] += 1
+        client, sent = order.client, begins
+        if not order.aside:
+            sent += self._timing.compute.of(client, self._works[client])
+            self._works[client] += 1
         size, upload = order.reply_bytes, None
         if size is None and self._timing.network.needs_size(client):
             upload = self._host.take(handle)
@@ -179,7 +184,7 @@ class VirtualRun:
                 f"client {event.client} sent {upload.body.wire_bytes} bytes where its order promised {event.promised}"
             )
         begins = max(now, self._busy_until)
-        delay = self._timing.service.of(0, self._desk.uploads)
+        delay = 0.0 if upload.aside else self._timing.service.of(0, self._desk.uploads)
         if self._past_the_budget(begins + delay):
             self._desk.stop_at_time()
             return
@@ -205,7 +210,7 @@ class VirtualRun:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
         while self._agenda:
             time, event = self._agenda.pop()
-            if isinstance(event, _Delivery):
+            if isinstance(event, _Delivery) and not event.order.aside:
                 self._clock.advance(time)
                 self._desk.applied(event.order.client, time)
                 if not event.order.at_once:

@@ -71,9 +71,10 @@ class WallDesk:
         """Serve one upload."""
         arrived = self._clock.now()
         with self._serving:
-            pause(self._stopping, self._service(self._desk.uploads))
+            pause(self._stopping, 0.0 if upload.aside else self._service(self._desk.uploads))
             with self._changed:
-                self._desk.applied(upload.client, applied)
+                if not upload.aside:
+                    self._desk.applied(upload.client, applied)
                 if self._over():
                     return Answer(None, True)
                 orders = self._desk.serve(upload, how, arrived, self._clock.now)
@@ -136,6 +137,8 @@ class ClientLoop:
 
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
     round trip is served at its end and counted as late. Simulated compute and network delays are real sleeps here.
+    A role that is `attentive` answers the server's queries while it waits for its epoch or for an order, not while it
+    computes or sends.
     patience: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
     whoever else uses the role. after, works: of a client that goes on in the midst of a run, the time from which its
     epochs count and the pieces of work it has done.
@@ -158,6 +161,7 @@ class ClientLoop:
         self._timing, self._clock, self._patience = timing, clock, patience
         self._lock = lock or threading.Lock()
         self._after, self._works = after, works
+        self._attentive = bool(getattr(role, "attentive", False))
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -168,19 +172,23 @@ class ClientLoop:
         while True:
             # an answer is applied even when the run is stopping: its release is on record
             answer = answer if answer.order or answer.over else self._await_order()
-            if answer.order is None:
+            order = answer.order
+            if order is None:
                 break
-            self._pause(self._timing.network.downlink(self._client, answer.order.body.wire_bytes))
+            if order.aside:
+                answer = self._answer_query(order)
+                continue
+            self._pause(self._timing.network.downlink(self._client, order.body.wire_bytes))
             with self._lock:
-                self._role.apply(answer.order)
+                self._role.apply(order)
             applied = self._clock.now()
             if answer.over or self._stopping.is_set():
                 break
-            due = applied if answer.order.at_once else next(epochs, None)
+            due = applied if order.at_once else next(epochs, None)
             if due is None:
                 break
             late = due < applied
-            self._pause(due - applied)
+            self._idle(due)
             if self._stopping.is_set():
                 break
             woke = self._clock.now()
@@ -204,6 +212,28 @@ class ClientLoop:
 
     def _pause(self, seconds: float) -> None:
         pause(self._stopping, seconds)
+
+    def _idle(self, until: float) -> None:
+        """Wait for the next epoch; an attentive role listens for queries meanwhile."""
+        while self._attentive and not self._stopping.is_set():
+            left = until - self._clock.now()
+            if left <= 0:
+                return
+            answer = self._port.wait(self._client, min(left, 1.0))
+            while answer.order and not answer.over:
+                answer = self._answer_query(answer.order)
+            if answer.over:
+                self._stopping.set()
+        self._pause(until - self._clock.now())
+
+    def _answer_query(self, query: Order) -> Answer:
+        network = self._timing.network
+        self._pause(network.downlink(self._client, query.body.wire_bytes))
+        with self._lock:
+            upload = self._role.perform(query)
+        now = self._clock.now()
+        self._pause(network.uplink(self._client, upload.body.wire_bytes))
+        return self._port.exchange(upload, Activation(now, now, False, now), math.nan)
 
     def _await_order(self) -> Answer:
         waited = 0.0

@@ -103,6 +103,44 @@ class PerturbedEmbeddings(Body):
 
 
 @dataclass(frozen=True)
+class Query(Body):
+    """Send fresh embeddings of these rows: ids int32 [R] (VAFL's bounded delay)."""
+
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class FreshEmbeddings(Body):
+    """The answer to a query: the row ids int32 [R] and their embeddings float32 [R, E]."""
+
+    ids: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class EmbeddingPair(Body):
+    """Row ids int32 [B]; embeddings at w and at w + λu, float32 [B, E] each (ZOO-VFL)."""
+
+    ids: np.ndarray
+    values: np.ndarray
+    ahead: np.ndarray
+
+
+@dataclass(frozen=True)
+class Gradient(Body):
+    """Gradient of the batch's mean loss by the uploaded embeddings, float32 [B, E]."""
+
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class LossDifference(Body):
+    """Mean loss at w + λu minus mean loss at w, float32 [1]."""
+
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
 class Slopes(Body):
     """The released scalars Δ_p, float32 [P]."""
 

@@ -60,3 +60,44 @@ def test_views_of_objects(tmp_path):
     overrides += ["split.clients=4", "model.bottom=cnn", "model.hidden=[4]", *FEW]
     run = scenarios.run(scenarios.load("digits_dpzv", overrides))
     assert run.summary["updates"] == 20
+
+
+FEW_VAFL = ("budget.updates=14", "evaluate.every=7", "method.batch=16")
+
+
+@pytest.mark.parametrize("name", ["mnist_vafl", "fashion_vafl"])
+def test_vafl_on_images_by_rows(mnist, name):
+    run = scenarios.run(scenarios.load(name, [f"data.folder={mnist}", *FEW_VAFL]))
+    assert (run.summary["bytes_up"], run.summary["bytes_down"]) == (14 * 16 * 44, 14 * 16 * 40)
+    assert run.models["client 0"].size == 4 * 28 * 10 + 10
+
+
+def test_vafl_on_patches(cifar10):
+    run = scenarios.run(scenarios.load("cifar10_vafl", [f"data.folder={cifar10}", *FEW_VAFL]))
+    assert run.summary["updates"] == 14
+    assert run.models["client 7"].size == 3 * 16 * 8 * 10 + 10
+
+
+def test_vafl_on_a_table_of_ones_own(tmp_path):
+    draws = (Key(4) / "speech").generator().standard_normal((90, 7))
+    lines = ["id,a,b,c,d,e,f,class", *(",".join(map(str, [*row, i % 2])) for i, row in enumerate(draws))]
+    (tmp_path / "speech.csv").write_text("\n".join(lines) + "\n")
+    spec = scenarios.load("parkinson_vafl", [f"data.file={tmp_path / 'speech.csv'}", *FEW_VAFL[:2]])
+    assert scenarios.run(spec).summary["updates"] == 14
+
+
+def test_vafl_on_views_with_the_papers_noise(tmp_path):
+    draws = (Key(3) / "views").generator()
+    x = draws.standard_normal((40, 12, 1, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "views.npz", x=x, y=np.arange(40) % 4)
+    noise = ["privacy.mode=paper", "privacy.sigma=1.0", "method.layer_noise=[0.0577, 0.0577, 0.00577]"]
+    spec = scenarios.load("multiview_vafl", [f"data.file={tmp_path / 'views.npz'}", *FEW_VAFL, *noise])
+    run = scenarios.run(spec)
+    assert run.summary["bytes_down"] == 14 * 16 * 512 * 4
+    assert run.rows("release").num_rows == 14
+
+
+def test_vafl_on_time_series_with_noise_on_every_layer():
+    noise = ["privacy.mode=paper", "privacy.sigma=0.01", "method.layer_noise=[0.01]", "data.rows=80"]
+    run = scenarios.run(scenarios.load("lstm_vafl", [*FEW_VAFL, *noise]))
+    assert run.summary["updates"] == 14

@@ -27,7 +27,7 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"budgett": {}}, r'budgett: unknown setting.*Did you mean "budget"\?'),
         (
             {"method": {"name": "dpz"}},
-            r'method.name: wanted one of dpzv, frozen, sgd, decomfl, .*, got \'dpz\'.*"dpzv"',
+            r'method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*, got \'dpz\'.*"dpzv"',
         ),
         ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' in x.toml"),
         ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
@@ -42,7 +42,7 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
         (
             {"split": {"how": "cols"}},
-            r"split.how: wanted 'columns', 'rows', 'patches' or 'views', got 'cols'",
+            r"split.how: wanted 'columns', 'rows', 'patches', 'views' or 'variables', got 'cols'",
         ),
         ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
         ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),

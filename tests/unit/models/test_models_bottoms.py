@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
-from raydpzv.models.bottoms import BOTTOMS, SlicedMaxPool, cnn, mlp
+from raydpzv.models.bottoms import BOTTOMS, SlicedMaxPool, cnn, linear, lstm, mlp
 from raydpzv.models.heads import two_layer
 
 
@@ -66,7 +66,7 @@ def test_a_cnn_needs_images() -> None:
 
 
 def test_the_bottoms_on_offer() -> None:
-    assert dict(BOTTOMS) == {"mlp": mlp, "cnn": cnn}
+    assert dict(BOTTOMS) == {"mlp": mlp, "cnn": cnn, "linear": linear, "lstm": lstm}
 
 
 def test_the_head_is_two_linear_layers_with_relu() -> None:

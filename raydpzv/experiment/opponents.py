@@ -1,0 +1,124 @@
+"""How the parties of DPZV's opponents come into being, from their recipes' data."""
+
+from __future__ import annotations
+
+import torch
+
+from raydpzv.data.batches import Batches
+from raydpzv.experiment.row_privacy import noised
+from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
+from raydpzv.keys import Key
+from raydpzv.methods.czofo import CzofoServer
+from raydpzv.methods.dpzv import ZerothOrder
+from raydpzv.methods.head import Head
+from raydpzv.methods.roles import Client, VerticalServer
+from raydpzv.methods.sender import RowPrivacy
+from raydpzv.methods.table import EmbeddingTable
+from raydpzv.methods.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
+from raydpzv.methods.zoo_vfl import ZooVflClient, ZooVflServer
+from raydpzv.models.flat import FlatModel
+from raydpzv.privacy.noise import RowNoise, SeededNoise, SystemNoise
+
+
+def make_client(
+    spec: Spec,
+    method: Opponent,
+    client: int,
+    model: FlatModel,
+    x_train: torch.Tensor,
+    x_test: torch.Tensor,
+    sigma: float,
+) -> Client:
+    """Build a client's role."""
+    key = Key(spec.seed)
+    same_rows = isinstance(method, Vafl) and method.synchrony == "synchronous"
+    batches = Batches(
+        method.batches, method.batch, len(x_train), key / "batches" / ("server" if same_rows else client)
+    )
+    privacy = _privacy(spec, "embedding", sigma)
+    if isinstance(method, ZooVfl):
+        return ZooVflClient(client, model, x_train, x_test, batches, _zeroth_order(method), key, privacy)
+    settings = FirstOrder(method.lr, method.momentum, method.l2 if isinstance(method, Vafl) else 0.0)
+    attentive = isinstance(method, Vafl) and method.max_delay is not None
+    return VaflClient(client, model, x_train, x_test, batches, settings, privacy, attentive=attentive)
+
+
+def make_server(
+    spec: Spec,
+    method: Opponent,
+    model: FlatModel,
+    labels: torch.Tensor,
+    labels_test: torch.Tensor,
+    sigma: float,
+) -> VerticalServer:
+    """Build the server's role."""
+    key, clients, width = Key(spec.seed), spec.split.clients, spec.model.embedding
+    table = EmbeddingTable(len(labels), clients, width, labels.device)
+    fixed = method.batches != "poisson"
+    if isinstance(method, ZooVfl):
+        head = Head(
+            model,
+            method.server,
+            method.server_lr,
+            method.server_momentum,
+            smoothing=method.smoothing,
+            law=method.direction,
+            key=key,
+        )
+        return ZooVflServer(
+            head,
+            table,
+            labels,
+            labels_test,
+            clients=clients,
+            width=width,
+            batch=method.batch,
+            fixed_batches=fixed,
+        )
+    head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
+    parts = (head, table, labels, labels_test)
+    if isinstance(method, Czofo):
+        return CzofoServer(
+            *parts,
+            Synchrony(),
+            perturbations=method.perturbations,
+            smoothing=method.smoothing,
+            key=key,
+            clients=clients,
+            width=width,
+            batch=method.batch,
+            fixed_batches=fixed,
+        )
+    return VaflServer(
+        *parts,
+        _synchrony(method, clients),
+        _privacy(spec, "gradient", sigma),
+        clients=clients,
+        width=width,
+        batch=method.batch,
+        fixed_batches=fixed,
+    )
+
+
+def _synchrony(method: Vafl, clients: int) -> Synchrony:
+    if method.synchrony == "synchronous":
+        return Synchrony(wait_for=clients, same_rows=True)
+    return Synchrony(wait_for=method.wait_for or 1, max_delay=method.max_delay)
+
+
+def _privacy(spec: Spec, place: str, sigma: float) -> RowPrivacy:
+    """What is done to rows at this place; a clip without noise holds as well, as it does for DPZV."""
+    method = spec.method
+    assert isinstance(method, Vafl | ZooVfl | Czofo)
+    if noised(method) != place:
+        return RowPrivacy()
+    key = Key(spec.seed)
+    noise: RowNoise = SeededNoise(key) if spec.privacy.noise == "seeded" else SystemNoise()
+    on = spec.privacy.mode != "none"
+    layers = method.layer_noise if isinstance(method, Vafl) and place == "embedding" else ()
+    return RowPrivacy(spec.privacy.clip, sigma, noise if on else None, layers if on else ())
+
+
+def _zeroth_order(method: ZooVfl) -> ZerothOrder:
+    return ZerothOrder(method.smoothing, method.lr, method.momentum, law=method.direction)

@@ -1,0 +1,164 @@
+"""Privacy of the methods that noise rows: their setting, their σ, and the accounting of a run in progress."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.spec import Budget, Spec
+from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
+from raydpzv.experiment.values import per_client
+from raydpzv.methods.roles import Upload
+from raydpzv.privacy.row_account import RowSpending
+from raydpzv.privacy.row_claims import row_defect
+from raydpzv.privacy.rows import RowSetting, expected_participations, row_sigma
+from raydpzv.sim.terms import Spent
+
+
+def opponent(spec: Spec) -> Opponent | None:
+    """Return the method's settings if it is one that noises rows."""
+    method = spec.method
+    return method if isinstance(method, Vafl | ZooVfl | Czofo) else None
+
+
+def row_setting(spec: Spec, rows: int) -> RowSetting | None:
+    """Return what privacy depends on, or None for a run without noise or for another method."""
+    method, privacy = opponent(spec), spec.privacy
+    if method is None or privacy.mode == "none":
+        return None
+    return RowSetting(
+        on=noised(method),
+        rows=rows,
+        batch=method.batch,
+        updates=spec.budget.updates or 1,
+        per_upload=method.releases_per_upload,
+        clip=privacy.clip,
+        sigma=opponent_sigma(spec, method, rows),
+        delta=math.nan if privacy.delta is None else privacy.delta,
+        batches=method.batches,
+        noise=privacy.noise,
+        shares=shares(spec),
+        hidden=not isinstance(method, ZooVfl),
+        width=spec.model.embedding,
+        queries=isinstance(method, Vafl) and method.max_delay is not None,
+        exact_shares=isinstance(method, Vafl) and method.synchrony == "synchronous",
+        calibration=method.calibration,
+        target=privacy.epsilon,
+    )
+
+
+def noised(method: Opponent) -> str:
+    """Return what the noise is on."""
+    return method.noise_on if isinstance(method, Vafl) else "embedding"
+
+
+def opponent_sigma(spec: Spec, method: Opponent, rows: int) -> float:
+    """Return σ on each coordinate of a row: given, or calibrated to ε."""
+    privacy = spec.privacy
+    if privacy.mode == "none" or privacy.epsilon is None:
+        return privacy.sigma or 0.0
+    assert privacy.delta is not None
+    assert privacy.clip is not None
+    assert spec.budget.updates is not None
+    on, updates, per_upload = noised(method), spec.budget.updates, method.releases_per_upload
+    largest = math.ceil(updates * max(shares(spec)) * (1 - 1e-12)) if on == "embedding" else updates
+    return row_sigma(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        calibration=method.calibration,
+        participations=expected_participations(
+            on, method.batches, updates, per_upload, rows, method.batch, shares(spec)
+        ),
+        uploads=largest * per_upload,
+        rate=method.batch / rows,
+    )
+
+
+def shares(spec: Spec) -> tuple[float, ...]:
+    """Return each client's expected share of the updates: by its rate; even with a trace or a barrier of all."""
+    clients, method = spec.split.clients, spec.method
+    even = spec.arrivals.kind == "trace" or (isinstance(method, Vafl) and method.synchrony == "synchronous")
+    rates = [1.0] * clients if even else per_client(spec.arrivals.rate, clients)
+    return tuple(rate / sum(rates) for rate in rates)
+
+
+def check_first_upload(setting: RowSetting, budget: Budget) -> None:
+    """Refuse an ε budget that not even one update fits into."""
+    limit, ids = budget.epsilon, np.arange(setting.batch)
+    if limit is None:
+        return
+    if _account(setting).would_exceed(0, ids, setting.per_upload, limit, budget.adversary):
+        raise SpecError(
+            f"budget.epsilon: one update alone exceeds ε={limit:g} against {budget.adversary} (δ={setting.delta:g}); "
+            "raise it, add noise, or ask: raydpzv privacy"
+        )
+
+
+def check_recomputable(spec: Spec, path: Path, *, replay: bool) -> None:
+    """Raise InputError for a run that its record cannot bring back."""
+    method = opponent(spec)
+    if method is None:
+        return
+    if spec.privacy.mode != "none" and spec.privacy.noise == "system":
+        raise InputError(
+            f"{path}: its noise on every {noised(method)} row came from the operating system and was not kept, so it "
+            "cannot be computed again; start a new run"
+        )
+    if replay and isinstance(method, Vafl) and method.max_delay is not None:
+        raise InputError(
+            f"{path}: what its queries were answered with (method.max_delay) hangs on the times of its messages, which "
+            "a replay does not have; with the virtual clock the same scenario runs to the same bits"
+        )
+
+
+class RowGuard:
+    """Counts every record's releases and refuses an upload that would exceed the budget.
+
+    Noise on embeddings is added by the clients, whose account the simulator keeps at the server's door: an upload that
+    is refused is thrown away unread.
+    """
+
+    def __init__(self, setting: RowSetting, budget: Budget) -> None:
+        self._setting, self._budget = setting, budget
+        self._spending = _account(setting)
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why serving this upload would exceed the ε budget, or None."""
+        limit, releases = self._budget.epsilon, self._setting.per_upload
+        if limit is None or not self._spending.would_exceed(
+            upload.client, upload.ids, releases, limit, self._budget.adversary
+        ):
+            return None
+        return (
+            f"the next release would exceed the budget ε={limit:g} (adversary {self._budget.adversary}, "
+            f"δ={self._setting.delta:g}, replace one record)"
+        )
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
+        """Account releases of these rows; return ε so far: claimed by the calibration, proved against the clients."""
+        self._spending.add(client, ids, releases)
+        against_clients = self._setting.adversary == "client"
+        return self._spending.claimed(), self._spending.epsilon() if against_clients else math.inf
+
+    def spent(self) -> Spent:
+        """Return what the final claims need."""
+        s = self._spending
+        return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
+
+
+def settled_rows(setting: RowSetting, spent: Spent) -> RowSetting:
+    """Return a finished run's setting: what was planned replaced by what was counted."""
+    if spent.releases == 0:
+        return setting
+    return dataclasses.replace(
+        setting, counted=spent.counted, rows_released=spent.rows, uploads=spent.uploads
+    )
+
+
+def _account(setting: RowSetting) -> RowSpending:
+    return RowSpending(setting, private=not row_defect(setting))

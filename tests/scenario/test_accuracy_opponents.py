@@ -1,0 +1,52 @@
+"""What DPZV's opponents reach on digits with E = 2, with reproducible noise. Thresholds are the project's promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import scenarios
+
+NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-3", "privacy.noise=seeded")
+
+
+def accuracies(scenario, *overrides, seeds=3):
+    found = []
+    for seed in range(seeds):
+        spec = scenarios.load(
+            scenario, [f"seed={seed}", "evaluate.every=2000", "record.staleness=false", *overrides]
+        )
+        found.append(scenarios.run(spec).summary["accuracy"])
+    return np.array(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scenario", "least"), [("vafl", 0.92), ("czofo", 0.90), ("zoo_vfl", 0.84)])
+def test_without_privacy(scenario, least):
+    assert np.median(accuracies(scenario)) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["vafl", "czofo", "zoo_vfl"])
+def test_embedding_noise_at_epsilon_1_leaves_next_to_nothing(scenario):
+    assert np.median(accuracies(scenario, *NOISE, "privacy.clip=0.1")) < 0.35
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "least"),
+    [
+        (("privacy.clip=0.03", "method.lr=1e-3", "method.momentum=0.9"), 0.70),
+        (("privacy.clip=0.3", "method.lr=0.02", "method.calibration=sampled"), 0.80),
+    ],
+    ids=["counted", "sampled"],
+)
+def test_noise_on_the_gradient_is_the_fair_opponent(how, least):
+    assert np.median(accuracies("vafl", *NOISE, "method.noise_on=gradient", *how)) >= least
+
+
+@pytest.mark.slow
+def test_federated_logistic_regression_and_lstms():
+    assert accuracies("vafl_digits", seeds=1)[0] >= 0.92
+    assert accuracies("vafl_breast_cancer", seeds=1)[0] >= 0.93
+    assert accuracies("lstm_vafl", seeds=1)[0] >= 0.90

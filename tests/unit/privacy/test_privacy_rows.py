@@ -1,0 +1,168 @@
+"""Accounting of noised rows against closed forms, and what is claimed against whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from raydpzv.errors import InputError, SpecError
+from raydpzv.keys import Key
+from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.row_account import RowSpending
+from raydpzv.privacy.row_claims import row_claims, row_defect, row_verdict
+from raydpzv.privacy.rows import RowSetting, row_sigma
+
+ZOO = RowSetting(
+    on="embedding",
+    rows=1000,
+    batch=50,
+    updates=400,
+    per_upload=2,
+    clip=1.5,
+    sigma=40.0,
+    delta=1e-5,
+    batches="shuffle",
+    noise="system",
+    shares=(0.25,) * 4,
+    hidden=False,
+    width=2,
+)
+VAFL = dataclasses.replace(ZOO, per_upload=1, hidden=True)
+DOWN = dataclasses.replace(VAFL, on="gradient")
+
+
+def by(setting: RowSetting) -> dict[str, object]:
+    return {c.adversary: c for c in row_claims(setting)}
+
+
+def test_the_calibration_meets_its_target_under_its_own_argument() -> None:
+    """4 clients, 400 updates: 100 uploads each, 20 batches a pass, so 5 passes and, twice per upload, 10 releases."""
+    assert ZOO.expected_participations == 10
+    assert VAFL.expected_participations == 5
+    assert DOWN.expected_participations == 20
+    sigma = row_sigma(
+        epsilon=1.0, delta=1e-5, clip=1.5, calibration="counted", participations=10, uploads=200, rate=0.05
+    )
+    assert math.sqrt(10) * 2 * 1.5 / sigma == pytest.approx(mu_of(1.0, 1e-5))
+    found = by(dataclasses.replace(ZOO, sigma=sigma, target=1.0))
+    assert found["paper"].epsilon == pytest.approx(1.0, rel=1e-9)
+    sampled = row_sigma(
+        epsilon=1.0, delta=1e-5, clip=1.5, calibration="sampled", participations=10, uploads=200, rate=0.05
+    )
+    # DPZV's σ = 2C√T/(Dμ) is on a mean of B rows: B times that on a row
+    assert sampled == pytest.approx(50 * 2 * 1.5 * math.sqrt(200) / (1000 * mu_of(1.0, 1e-5)))
+    found = by(dataclasses.replace(ZOO, sigma=sampled, calibration="sampled", target=1.0))
+    assert found["paper"].epsilon == pytest.approx(1.0, rel=1e-9)
+    assert not found["paper"].holds
+    with pytest.raises(InputError, match="no noise level"):
+        row_sigma(
+            epsilon=1.0, delta=0.0, clip=1, calibration="counted", participations=1, uploads=1, rate=0.1
+        )
+
+
+def test_shares_follow_the_rates() -> None:
+    uneven = dataclasses.replace(ZOO, shares=(0.7, 0.1, 0.1, 0.1))
+    assert uneven.expected_uploads == 280
+    assert uneven.expected_participations == 2 * 14
+    assert dataclasses.replace(uneven, on="gradient", per_upload=1).expected_participations == 14 + 3 * 2
+    poisson = dataclasses.replace(ZOO, batches="poisson", per_upload=1)
+    assert poisson.expected_participations == 5
+
+
+def test_planned_bounds_hold_for_every_arrival_order() -> None:
+    """All 400 uploads may be one client's: 20 passes, two releases each, 400 · 50 rows, twice."""
+    assert ZOO.participations == 40
+    assert ZOO.released == 2 * 400 * 50
+    assert dataclasses.replace(ZOO, batches="poisson").participations == 800
+    assert dataclasses.replace(ZOO, batches="poisson").released == 2 * 400 * 1000
+    assert dataclasses.replace(ZOO, queries=True).participations == 800
+    exact = dataclasses.replace(VAFL, exact_shares=True)
+    assert (exact.participations, exact.released) == (5, 100 * 50)
+    # on gradients all clients' passes meet in one record: 4 + (400 - 4) // 20
+    assert DOWN.participations == 23
+    assert DOWN.released == 400 * 50
+
+
+def test_a_zoo_vfl_clients_rows_are_proved_by_counted_participation() -> None:
+    counted = dataclasses.replace(ZOO, counted=12, rows_released=9000, uploads=90)
+    found = by(counted)
+    assert found["server"].epsilon == pytest.approx(epsilon_of(math.sqrt(12) * 3 / 40, 1e-5))
+    assert found["server"].holds
+    assert found["server"].direct_only is None
+    assert found["server"].relation == "replace"
+    assert found["server"].accountant == "closed form (GDP)"
+    for who in ("client", "external"):
+        assert found[who].epsilon == math.inf
+        assert not found[who].holds
+    private, why = row_verdict(counted)
+    assert not private
+    assert "Proved against the server: ε = " in why
+    assert "one record's features at one client" in why
+
+
+@pytest.mark.parametrize(("setting", "who"), [(VAFL, "server"), (DOWN, "client")])
+def test_with_hidden_state_only_the_range_of_all_rows_is_proved(setting: RowSetting, who: str) -> None:
+    counted = dataclasses.replace(setting, counted=6, rows_released=5000, uploads=100)
+    found = by(counted)
+    assert found[who].epsilon == pytest.approx(epsilon_of(math.sqrt(5000) * 3 / 40, 1e-5))
+    assert found[who].direct_only == pytest.approx(epsilon_of(math.sqrt(6) * 3 / 40, 1e-5))
+    assert found["paper"].epsilon == pytest.approx(found[who].direct_only)
+    assert not found["paper"].holds
+    others = {"server", "client", "external"} - {who}
+    assert all(found[other].epsilon == math.inf for other in others)
+    assert "NOT PRIVATE" in row_verdict(counted)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"clip": None}, "not clipped"), ({"noise": "seeded"}, "seed"), ({"sigma": 0.0}, "no noise")],
+)
+def test_no_epsilon_without_clip_secret_noise_and_noise_at_all(change: dict[str, object], why: str) -> None:
+    for setting in (ZOO, VAFL, DOWN):
+        broken = dataclasses.replace(setting, **change)
+        assert why in row_defect(broken)
+        assert all(c.epsilon == math.inf and not c.holds for c in row_claims(broken))
+        assert why in row_verdict(broken)[1]
+
+
+def test_spending_counts_by_client_and_record_as_a_slow_count_does() -> None:
+    generator = (Key(8) / "spending").generator()
+    account = RowSpending(ZOO, private=True)
+    slow = np.zeros((4, 1000), int)
+    for _ in range(60):
+        client, size = int(generator.integers(4)), int(generator.integers(0, 60))
+        ids = generator.choice(1000, size, replace=False)
+        account.add(client, ids, 2)
+        slow[client, ids] += 2
+    assert account.participations == slow.max()
+    assert account.rows == slow.sum(1).max()
+    assert account.epsilon() == pytest.approx(epsilon_of(math.sqrt(slow.max()) * 3 / 40, 1e-5))
+    together = RowSpending(DOWN, private=True)
+    together.add(0, np.arange(5), 1)
+    together.add(3, np.arange(5), 1)
+    assert (together.participations, together.rows) == (2, 10)
+
+
+def test_a_release_that_would_pass_the_budget_is_seen_before() -> None:
+    account, ids, count = RowSpending(ZOO, private=True), np.arange(50), 0
+    budget = epsilon_of(math.sqrt(6) * 3 / 40, 1e-5)
+    while not account.would_exceed(1, ids, 2, budget, "server"):
+        account.add(1, ids, 2)
+        count += 1
+    assert count == 3
+    assert not account.would_exceed(2, ids, 2, budget, "server")
+    assert not account.would_exceed(1, np.arange(50, 100), 2, budget, "server")
+    assert account.would_exceed(2, ids, 2, 1e9, "client")
+    assert RowSpending(ZOO, private=False).would_exceed(1, ids, 2, 1e9, "server")
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(InputError, match="distinct"):
+        RowSpending(ZOO, private=True).add(0, np.array([3, 3]), 1)
+    with pytest.raises(InputError, match=r"0\.\.999"):
+        RowSpending(ZOO, private=True).add(0, np.array([1000]), 1)
+    with pytest.raises(SpecError, match=r'"embeddings".*Did you mean "embedding"'):
+        dataclasses.replace(ZOO, on="embeddings")
