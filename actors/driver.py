@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from actors.host import get
 from raydpzv.errors import RaydpzvError, RunError, Stalled
-from raydpzv.experiment.closing import USER, Closing, Run, Sink
+from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
+from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.prepared import Prepared
 from raydpzv.sim.terms import Spent, Status
+
+C = TypeVar("C")
 
 LOOK = 0.2
 """Seconds between looks at a run."""
@@ -21,19 +28,22 @@ _CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What a driver is given besides the actors: where rows go, how the run is closed, whom to tell, when to stop."""
+
+    sink: Sink
+    closing: Closing
+    progress: Callable[[Status], None]
+    stop: threading.Event
+
+
 class Driver:
     """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
 
-    def __init__(
-        self,
-        server: Any,
-        sink: Sink,
-        closing: Closing,
-        progress: Callable[[Status], None],
-        stop: threading.Event | None,
-    ) -> None:
-        self._server, self._sink, self._closing = server, sink, closing
-        self._progress, self._stop = progress, stop or threading.Event()
+    def __init__(self, server: Any, watch: Watch) -> None:
+        self._server, self._sink, self._closing = server, watch.sink, watch.closing
+        self._progress, self._stop = watch.progress, watch.stop
         self._stop_sent = False
         self._status = Status()
 
@@ -53,6 +63,10 @@ class Driver:
                 raise
             raise failure from error
         return self._closing.done(models, self._status, spent, facts)
+
+    def leave(self) -> None:
+        """Let go of the ledger, so that whoever goes on next finds it free."""
+        raise NotImplementedError
 
     def _work(self) -> None:
         raise NotImplementedError
@@ -114,6 +128,33 @@ class Driver:
             if not is_ray_error(error):
                 raise
             return None
+
+
+def drive(
+    experiment: Prepared,
+    out: Path | RunFolder | None,
+    cast: AbstractContextManager[C],
+    make: Callable[[C, Watch], Driver],
+    scenario: str,
+    progress: Callable[[Status], None],
+    stop: threading.Event | None,
+) -> Run:
+    """Run an experiment with its actors; nothing is written before all have come up. Arguments as of `run_prepared`.
+
+    cast: creates the actors, and dismisses them at the end; make: its driver.
+    """
+    name = scenario or experiment.spec.name
+    with (
+        cast as actors,
+        opened(out, experiment, scenario=name, runner="ray", device="as placed by Ray") as folder,
+    ):
+        sink = Sink(folder, experiment.spec.record.flush)
+        watch = Watch(sink, Closing(experiment, sink, name), progress, stop or threading.Event())
+        driver = make(actors, watch)
+        try:
+            return driver.run()
+        finally:
+            driver.leave()
 
 
 def translated(error: BaseException) -> BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import numpy as np
 
 from actors.book import Bookkeeping
 from actors.cast import Cast, create, dismiss
-from actors.driver import HEAD_START, LOOK, Driver, translated
+from actors.driver import HEAD_START, LOOK, Driver, Watch, drive, translated
 from actors.host import get, lost
-from actors.placement import Plan, plan, reserve
+from actors.placement import Plan, plan, reserved
 from actors.session import connected
 from actors.transport import Wire
 from raydpzv.errors import SpecError
 from raydpzv.experiment.build import Experiment
-from raydpzv.experiment.closing import Closing, Run, Sink, opened
+from raydpzv.experiment.closing import Run
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.terms import Status
@@ -48,22 +49,10 @@ def run_prepared(
     with connected(address, verbose=verbose):
         import ray
 
-        placed, name = plan(spec, ray.cluster_resources()), scenario or spec.name
-        group = reserve(placed.bundles())
-        try:
-            with (
-                _cast(experiment, placed, group) as cast,
-                opened(out, experiment, scenario=name, runner="ray", device="as placed by Ray") as folder,
-            ):
-                sink = Sink(folder, spec.record.flush)
-                closing = Closing(experiment, sink, name)
-                driver = _Driver(experiment, placed, cast, sink, closing, progress, stop)
-                try:
-                    return driver.run()
-                finally:
-                    driver.leave()
-        finally:
-            ray.util.remove_placement_group(group)
+        placed = plan(spec, ray.cluster_resources())
+        with reserved(placed) as group:
+            cast, driver = _cast(experiment, placed, group), partial(_Driver, experiment, placed)
+            return drive(experiment, out, cast, driver, scenario, progress, stop)
 
 
 @contextmanager
@@ -87,15 +76,12 @@ class _Driver(Driver):
         experiment: Experiment,
         placed: Plan,
         cast: Cast,
-        sink: Sink,
-        closing: Closing,
-        progress: Callable[[Status], None],
-        stop: threading.Event | None,
+        watch: Watch,
     ) -> None:
-        super().__init__(cast.server, sink, closing, progress, stop)
+        super().__init__(cast.server, watch)
         self._experiment, self._plan, self._cast = experiment, placed, cast
         self._patience = experiment.spec.resources.timeout
-        self._book = Bookkeeping(cast, experiment.plan(), sink.folder, self._patience)
+        self._book = Bookkeeping(cast, experiment.plan(), watch.sink.folder, self._patience)
         self._losses = 0
         self._loops: dict[Any, int] = {}
         self._start: Callable[[int], None] = lambda actor: None

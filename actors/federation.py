@@ -13,12 +13,12 @@ import numpy as np
 
 from actors.cast import ledger_actor, placed, wrapped
 from actors.crew_host import Crews
-from actors.driver import HEAD_START, LOOK, Driver, is_ray_error, translated
+from actors.driver import HEAD_START, LOOK, Driver, Watch, drive, is_ray_error, translated
 from actors.federation_server import FederationServer
 from actors.host import get, lost
-from actors.placement import Plan, plan_hosts, reserve
+from actors.placement import Plan, plan_hosts, reserved
 from actors.session import OBJECT_STORE, connected
-from raydpzv.experiment.closing import Closing, Run, Sink, opened
+from raydpzv.experiment.closing import Run
 from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.plan import MODEL
@@ -45,26 +45,18 @@ def run_federation(
     verbose: bool = False,
 ) -> Run:
     """Run a federation on Ray; arguments and errors as of `actors.execute.run_prepared`."""
-    spec, name = federation.spec, scenario or federation.spec.name
     with connected(address, verbose=verbose, object_store_memory=_room_for(federation)):
         import ray
 
-        plan = plan_hosts(spec, ray.cluster_resources())
-        group = reserve(plan.bundles(), fewer="hosts")
-        try:
-            with (
-                _cast(federation, plan, group) as cast,
-                opened(out, federation, scenario=name, runner="ray", device="as placed by Ray") as folder,
-            ):
-                _begin(federation, cast, folder, goes_on=isinstance(out, RunFolder))
-                sink = Sink(folder, spec.record.flush)
-                closing = Closing(federation, sink, name)
-                try:
-                    return _Driver(federation, cast, sink, closing, progress, stop).run()
-                finally:
-                    _let_go(cast.ledger)
-        finally:
-            ray.util.remove_placement_group(group)
+        plan = plan_hosts(federation.spec, ray.cluster_resources())
+
+        def driver(cast: _Cast, watch: Watch) -> _Driver:
+            _begin(federation, cast, watch.sink.folder, goes_on=isinstance(out, RunFolder))
+            return _Driver(federation, cast, watch)
+
+        with reserved(plan, fewer="hosts") as group:
+            cast = _cast(federation, plan, group)
+            return drive(federation, out, cast, driver, scenario, progress, stop)
 
 
 def _room_for(federation: Federation) -> int:
@@ -115,17 +107,6 @@ def _begin(federation: Federation, cast: _Cast, folder: RunFolder | None, *, goe
         raise translated(error) from error
 
 
-def _let_go(ledger: Any | None) -> None:
-    """Close the ledger before its actor ends, so that whoever goes on next finds it free; all of it is written."""
-    if ledger is None:
-        return
-    try:
-        get(ledger.close.remote(), 10.0, "the ledger to close")
-    except Exception as error:
-        if not is_ray_error(error):
-            raise
-
-
 class _Driver(Driver):
     """Of a horizontal run."""
 
@@ -133,12 +114,9 @@ class _Driver(Driver):
         self,
         federation: Federation,
         cast: _Cast,
-        sink: Sink,
-        closing: Closing,
-        progress: Callable[[Status], None],
-        stop: threading.Event | None,
+        watch: Watch,
     ) -> None:
-        super().__init__(cast.server, sink, closing, progress, stop)
+        super().__init__(cast.server, watch)
         self._federation, self._ledger, self._crews = federation, cast.ledger, cast.crews
         self._patience = federation.spec.resources.timeout
 
@@ -147,6 +125,16 @@ class _Driver(Driver):
             self._await(self._server.run_virtual.remote(self._crews))
         else:
             self._wall()
+
+    def leave(self) -> None:
+        """Close the ledger before its actor ends, so that whoever goes on next finds it free; all of it is written."""
+        if self._ledger is None:
+            return
+        try:
+            get(self._ledger.close.remote(), 10.0, "the ledger to close")
+        except Exception as error:
+            if not is_ray_error(error):
+                raise
 
     def _models(self) -> dict[str, np.ndarray]:
         return {MODEL: self._seen(self._server.parameters.remote, "the final parameters")}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actors.host import get, lost
-from actors.ledger import pack_slice, unpack_slice
+from actors.ledger import arguments, pack_slice, unpack_slice
 from raydpzv.errors import RunError
 from raydpzv.ledger.entries import COLUMNS, Slice
 from raydpzv.ledger.header import Header, Settings
@@ -28,15 +28,7 @@ class RelayedLedger(Ledger):
         facts = self._ask(self._actor.facts.remote(), "the ledger's state")
         self._recalls = facts["ledger"]["bytes"] > 0
         for u in unpack_slice(self._ask(self._actor.since.remote(self.version), "the ledger")).updates():
-            super().append(
-                party=u.party,
-                read=u.read,
-                lr=u.lr,
-                step=u.step,
-                perturbation=u.perturbation,
-                seed=u.seed,
-                scalar=u.scalar,
-            )
+            super().append(**arguments(u))
 
     @property
     def recalls(self) -> bool:

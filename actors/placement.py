@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +128,18 @@ def reserve(
                 f"{free}; a share must fit on one machine and one GPU; lower the shares or {fewer}"
             )
     return group
+
+
+@contextmanager
+def reserved(plan: Plan, *, fewer: str = "client_actors") -> Iterator[Any]:
+    """A placement group for the actors of a plan, given back at the end; as `reserve`."""
+    import ray
+
+    group = reserve(plan.bundles(), fewer=fewer)
+    try:
+        yield group
+    finally:
+        ray.util.remove_placement_group(group)
 
 
 def _client_shares(

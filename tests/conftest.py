@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> Callable[..., Spec]:
     """digits_dpzv cut to 120 updates with reproducible noise; further overrides as arguments."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,12 @@ import numpy as np
 import torch
 
 from raydpzv.experiment.build import Experiment
-from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
+from raydpzv.experiment.closing import Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.keeper import keeping, opened_ledger
 from raydpzv.experiment.ledgers import ledger_facts
 from raydpzv.experiment.spec import Spec
+from raydpzv.experiment.threads import HEAD_START, run_threads
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.recorder import Recorder
@@ -24,14 +24,10 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.desk import Desk
 from raydpzv.sim.host import LocalHost, split_score
 from raydpzv.sim.terms import Status
-from raydpzv.sim.virtual import NOBODY_WAKES, VirtualRun
+from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import ClientLoop, WallDesk
 
 Progress = Callable[[Status], None]
-_LOOK = 0.02
-"""Seconds between looks at a wall-clock run."""
-_HEAD_START = 0.1
-"""Seconds until a wall clock strikes 0, so that every thread is ready by then."""
 
 
 def run_prepared(
@@ -117,56 +113,23 @@ class _Session:
     def _wall(self) -> None:
         spec, timing = self._experiment.spec, self._experiment.timing
         warm_up(self._experiment, local_device(spec))
-        clock = WallClock.starting_in(_HEAD_START)
+        clock = WallClock.starting_in(HEAD_START)
         wall = WallDesk(self._desk, clock, lambda which: timing.service.of(0, which), len(self._clients))
         loops = [
             ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)
             for m, role in enumerate(self._clients)
         ]
-        failures: list[BaseException] = []
-        threads = [
-            threading.Thread(target=kept(loop.run, failures, wall.stop), daemon=True) for loop in loops
-        ]
-        wall.evaluate([loop.evaluate() for loop in loops])
-        for thread in threads:
-            thread.start()
-        try:
-            self._watch(wall, loops, threads, clock)
-        finally:
-            # whatever ended the watch, no client goes on after it
-            wall.stop("the run broke off")
-            for loop in loops:
-                loop.stop()
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
-        wall.close()
-        wall.evaluate([loop.evaluate() for loop in loops])
-        self._tick()
 
-    def _watch(
-        self,
-        wall: WallDesk,
-        loops: Sequence[ClientLoop],
-        threads: Sequence[threading.Thread],
-        clock: WallClock,
-    ) -> None:
-        spec, evaluated = self._experiment.spec, 0
-        while any(thread.is_alive() for thread in threads):
-            if self._stop.is_set():
-                wall.stop(USER)
-            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
-                wall.stop(f"the budget of {spec.budget.seconds:g} seconds is spent")
-            if wall.status().stop_reason:
-                for loop in loops:
-                    loop.stop()
-            elif self._desk.updates // spec.evaluate.every > evaluated:
-                evaluated = self._desk.updates // spec.evaluate.every
-                wall.evaluate([loop.evaluate() for loop in loops])
-            self._tick()
-            time.sleep(_LOOK)
-        wall.stop(NOBODY_WAKES)
+        def evaluate() -> None:
+            wall.evaluate([loop.evaluate() for loop in loops])
+
+        evaluate()
+        run_threads(
+            loops, self._desk, wall.stop, clock, spec, stop=self._stop, evaluate=evaluate, look=self._tick
+        )
+        wall.close()
+        evaluate()
+        self._tick()
 
 
 def warm_up(experiment: Experiment, device: str) -> None:
@@ -198,18 +161,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def kept(
-    work: Callable[[], None], failures: list[BaseException], stop: Callable[[str], None]
-) -> Callable[[], None]:
-    """Return a thread's work whose failure ends the run and is left for the thread that started it to raise."""
-
-    def body() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-            stop("a client failed")
-
-    return body

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ import numpy as np
 import torch
 
 from raydpzv.experiment.checkpoint import Checkpoint, Cut
-from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
+from raydpzv.experiment.closing import Closing, Run, Sink, opened
 from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.ledgers import begin_ledger, ledger_facts
 from raydpzv.experiment.plan import MODEL
-from raydpzv.experiment.run import kept, one_thread
+from raydpzv.experiment.run import one_thread
+from raydpzv.experiment.threads import HEAD_START, run_threads
 from raydpzv.experiment.view import CrewView, ServerView, Snapshots, View
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.decomfl_clients import SeparateClients
@@ -30,14 +30,10 @@ from raydpzv.sim.desk import Desk
 from raydpzv.sim.host import CrewHost, Host
 from raydpzv.sim.pull import PullDesk, PullLoop, PullRun
 from raydpzv.sim.terms import Status
-from raydpzv.sim.virtual import NOBODY_WAKES, VirtualRun
+from raydpzv.sim.virtual import VirtualRun
 from raydpzv.wire.seeds import Tail
 
 Progress = Callable[[Status], None]
-_LOOK = 0.02
-"""Seconds between looks at a wall-clock run."""
-_HEAD_START = 0.1
-"""Seconds until a wall clock strikes 0, so that every host is ready by then."""
 
 
 def federation_device(federation: Federation) -> str:
@@ -173,47 +169,33 @@ class _Session:
         crews = [self._federation.seeded_crew(self._ledger, self._device) for _ in range(hosts)]
         for crew in crews:
             warm_up(crew)
-        clock = WallClock.starting_in(_HEAD_START)
+        clock = WallClock.starting_in(HEAD_START)
         timing = self._federation.timing
         desk = PullDesk(self._desk, clock, lambda which: timing.service.of(0, which))
         loops = [
             PullLoop(crew, desk, timing, clock, part=part, parts=hosts) for part, crew in enumerate(crews)
         ]
-        desk.evaluate(self._view.evaluate)
-        failures: list[BaseException] = []
-        threads = [
-            threading.Thread(target=kept(loop.run, failures, desk.stop), daemon=True) for loop in loops
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            self._watch(desk, threads, clock)
-        finally:
-            # whatever ended the watch, no host goes on after it
-            desk.stop("the run broke off")
-            for loop in loops:
-                loop.stop()
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
-        desk.evaluate(self._view.evaluate)
-        self._tick()
 
-    def _watch(self, desk: PullDesk, threads: list[threading.Thread], clock: WallClock) -> None:
-        spec, evaluated = self._federation.spec, 0
-        while any(thread.is_alive() for thread in threads) and self._desk.stop_reason is None:
-            if self._stop.is_set():
-                desk.stop(USER)
-            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
-                desk.stop(f"the budget of {spec.budget.seconds:g} seconds is spent")
-            if self._desk.updates // spec.evaluate.every > evaluated:
-                evaluated = self._desk.updates // spec.evaluate.every
-                desk.evaluate(self._view.evaluate)
+        def evaluate() -> None:
+            desk.evaluate(self._view.evaluate)
+
+        def look() -> None:
             self._snapshots.look(self._desk.updates)
             self._tick()
-            time.sleep(_LOOK)
-        desk.stop(NOBODY_WAKES)
+
+        evaluate()
+        run_threads(
+            loops,
+            self._desk,
+            desk.stop,
+            clock,
+            self._federation.spec,
+            stop=self._stop,
+            evaluate=evaluate,
+            look=look,
+        )
+        evaluate()
+        self._tick()
 
 
 def virtual_run(

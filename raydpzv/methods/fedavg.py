@@ -15,9 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from raydpzv.data.horizontal import Parts
 from raydpzv.errors import Diverged
-from raydpzv.keys import Key
 from raydpzv.methods.cohort import Cohorts, CohortServer
 from raydpzv.methods.compress import Codec
 from raydpzv.methods.objective import Objective
@@ -96,20 +94,8 @@ class LocalSgd:
     batch: int = 32
 
 
-class LocalTrainers(WeightCrew):
+class LocalTrainers(WeightCrew[LocalSgd]):
     """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of its own."""
-
-    def __init__(
-        self,
-        objectives: Sequence[Objective],
-        parts: Parts,
-        codec: Codec,
-        settings: LocalSgd,
-        key: Key,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(objectives, parts, codec, settings.batch, key, device)
-        self._settings = settings
 
     def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
         descent = MomentumDescent(x, self._settings.lr, self._settings.momentum)

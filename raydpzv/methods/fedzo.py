@@ -16,9 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from raydpzv.data.horizontal import Parts
-from raydpzv.keys import Key, direction_seed
-from raydpzv.methods.compress import Codec
+from raydpzv.keys import direction_seed
 from raydpzv.methods.objective import Objective
 from raydpzv.methods.weights import WeightCrew
 from raydpzv.zo.descent import Descent, Rule, Step
@@ -43,20 +41,8 @@ class LocalZerothOrder:
     batch: int = 32
 
 
-class ZerothOrderTrainers(WeightCrew):
+class ZerothOrderTrainers(WeightCrew[LocalZerothOrder]):
     """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of its own."""
-
-    def __init__(
-        self,
-        objectives: Sequence[Objective],
-        parts: Parts,
-        codec: Codec,
-        settings: LocalZerothOrder,
-        key: Key,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(objectives, parts, codec, settings.batch, key, device)
-        self._settings = settings
 
     def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
         descent = Descent(x, Rule(self._settings.law))

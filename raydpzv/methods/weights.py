@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +21,23 @@ from raydpzv.methods.rows import batch_rows
 from raydpzv.wire.weights import Weights
 
 
-class WeightCrew:
+class Settings(Protocol):
+    """What every client's settings have: rows per local step, at most."""
+
+    @property
+    def batch(self) -> int:
+        """Return the rows."""
+        ...
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class WeightCrew(Generic[S]):
     """Clients that copy the weights they get, train the copy and return what changed. They keep nothing.
 
-    objectives: one per thread, which moves no bits; device: theirs. codec: makes messages of updates. batch: rows per
-    local step, at most. A subclass says what training is (`_train`).
+    objectives: one per thread, which moves no bits; device: theirs. codec: makes messages of updates. settings: the
+    clients'. A subclass says what training is (`_train`).
     """
 
     def __init__(
@@ -32,7 +45,7 @@ class WeightCrew:
         objectives: Sequence[Objective],
         parts: Parts,
         codec: Codec,
-        batch: int,
+        settings: S,
         key: Key,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -40,7 +53,7 @@ class WeightCrew:
         self._idle: SimpleQueue[Objective] = SimpleQueue()
         for objective in objectives:
             self._idle.put(objective)
-        self._parts, self._codec, self._batch, self._key = parts, codec, batch, key
+        self._parts, self._codec, self._settings, self._key = parts, codec, settings, key
         self._device = device
 
     def perform(self, orders: Sequence[Order]) -> list[Upload]:
@@ -72,4 +85,4 @@ class WeightCrew:
 
     def _rows(self, client: int, round: int, step: int) -> np.ndarray:
         """Return the rows of a client's local step 0, 1, ..."""
-        return batch_rows(self._parts, self._key, client, round, step, self._batch)
+        return batch_rows(self._parts, self._key, client, round, step, self._settings.batch)

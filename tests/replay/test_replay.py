@@ -19,6 +19,19 @@ MESSY = (
 )
 
 
+@pytest.fixture(scope="module")
+def recorded_once(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    scenarios.run(small(), folder)
+    return folder
+
+
+@pytest.fixture
+def recorded(recorded_once, tmp_path):
+    """The folder of a run of 120 updates: a copy for each test to harm."""
+    return shutil.copytree(recorded_once, tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -49,43 +62,40 @@ def test_a_wall_run_replays_its_arrival_order_to_the_same_bits(small, tmp_path):
 
 
 def test_a_synchronous_wall_run_replays_too(tmp_path):
-    spec = scenarios.load("sgd", ["clock.kind=wall", "budget.updates=80"])
+    spec = scenarios.load("sgd", ["clock.kind=wall", "budget.updates=80", "arrivals.rate=20"])
     scenarios.run(spec, tmp_path / "run")
     assert replay(tmp_path / "run").verified
 
 
-def test_replay_stops_where_it_is_told(small, tmp_path):
-    scenarios.run(small(), tmp_path / "long")
-    part = replay(tmp_path / "long", at=50)
+def test_replay_stops_where_it_is_told(recorded):
+    part = replay(recorded, at=50)
     assert (part.updates, part.verified) == (50, False)
-    whole = replay(tmp_path / "long")
+    whole = replay(recorded)
     assert not np.array_equal(part.models["server"], whole.models["server"])
     with pytest.raises(InputError, match=r"--at: wanted 1..120"):
-        replay(tmp_path / "long", at=121)
+        replay(recorded, at=121)
 
 
-def test_a_changed_release_is_found_out(small, tmp_path):
-    scenarios.run(small(), tmp_path / "run")
-    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+def test_a_changed_release_is_found_out(recorded):
+    path = recorded / "rows" / "release" / "part-00000.parquet"
     table = pq.read_table(path)
     values = table.column("value").to_numpy().copy()
     values[40] += 0.01
     pq.write_table(table.set_column(table.schema.get_field_index("value"), "value", [values]), path)
     with pytest.raises(ReplayMismatch, match="one of them was changed"):
-        replay(tmp_path / "run")
+        replay(recorded)
     # the bits alone tell it too
-    shutil.rmtree(tmp_path / "run" / "ledger")
+    shutil.rmtree(recorded / "ledger")
     with pytest.raises(ReplayMismatch, match="the server's loss was"):
-        replay(tmp_path / "run")
+        replay(recorded)
 
 
-def test_a_missing_release_is_found_out(small, tmp_path):
-    scenarios.run(small(), tmp_path / "run")
-    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
+def test_a_missing_release_is_found_out(recorded):
+    path = recorded / "rows" / "release" / "part-00000.parquet"
     table = pq.read_table(path)
     pq.write_table(table.slice(0, 100), path)
     with pytest.raises(ReplayMismatch, match="the record has no release for client"):
-        replay(tmp_path / "run")
+        replay(recorded)
 
 
 def test_a_folder_that_is_no_run(tmp_path):

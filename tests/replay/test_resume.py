@@ -1,21 +1,21 @@
+"""Runs that were stopped or killed go on to the bits of an uninterrupted one, and lose no release."""
+
 from __future__ import annotations
 
 import inspect
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 
-import pyarrow.parquet as pq
 import pytest
+from small_federations import stop_after
 
 import scenarios
-from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
+from raydpzv.errors import InputError, StoppedEarly
 from raydpzv.experiment.closing import Sink
 from raydpzv.experiment.folder import NEXT, OLD, RunFolder
 from raydpzv.experiment.replay import replay, resuming
@@ -29,11 +29,6 @@ MESSY = (
     "network.up=50000",
     "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
 )
-
-
-def stop_after(updates):
-    stop = threading.Event()
-    return stop, lambda status: stop.set() if status.updates >= updates else None
 
 
 @pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=2",), ("privacy.mode=none",)])
@@ -75,26 +70,19 @@ def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
 
 def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     """kill -9 at some moment; nothing but what was flushed survives."""
-    spec = small("budget.updates=1500", "record.flush=0.05", "privacy.noise=seeded")
+    settings = ("budget.updates=600", "record.flush=0.05", "privacy.noise=seeded", "evaluate.every=40")
+    spec = small(*settings)
     whole = scenarios.run(spec).summary
     folder = tmp_path / "run"
-    overrides = [
-        "--set",
-        "budget.updates=1500",
-        "--set",
-        "record.flush=0.05",
-        "--set",
-        "privacy.noise=seeded",
-    ]
-    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", "--out", str(folder), *overrides]
-    command += ["--set", "evaluate.every=40"]
+    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", "--out", str(folder)]
+    command += [part for item in settings for part in ("--set", item)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60
-    while len(list(folder.glob("rows/release/part-*.parquet"))) < 4 and time.monotonic() < limit:
+    while len(list(folder.glob("rows/release/part-*.parquet"))) < 2 and time.monotonic() < limit:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait(30)
-    assert 0 < read_rows(folder, "release").num_rows < 1500
+    assert 0 < read_rows(folder, "release").num_rows < 600
     assert not (folder / "summary.json").exists()
     experiment, resumed, _ = resuming(folder)
     end = scenarios.run_prepared(experiment, resumed, runner="local").summary
@@ -158,18 +146,6 @@ def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small,
     assert not (folder / "summary.json").exists()
     with Ledger.open(folder / "ledger") as ledger:
         assert ledger.version == 60
-
-
-def test_rows_that_disagree_with_the_ledger_are_not_continued(small, tmp_path):
-    stop, progress = stop_after(40)
-    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
-    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
-    table = pq.read_table(path)
-    values = table.column("value").to_numpy().copy()
-    values[20] += 0.01
-    pq.write_table(table.set_column(table.schema.get_field_index("value"), "value", [values]), path)
-    with pytest.raises(ReplayMismatch, match="one of them was changed"):
-        resuming(tmp_path / "run")
 
 
 def begin_or_go_on(spec, folder, progress):
@@ -262,94 +238,3 @@ def unclosed():
         yield
     finally:
         patch.undo()
-
-
-@pytest.mark.parametrize(
-    ("edit", "said"),
-    [
-        (("updates = 120", "updates = 20000"), "scenario.toml changed"),
-        (("lr = 0.003", "lr = 0.004"), "scenario.toml changed"),
-        (("test_fraction = 0.2", "test_fraction = 0.3"), "scenario.toml changed"),
-    ],
-)
-def test_a_changed_scenario_is_neither_continued_nor_replayed(small, tmp_path, edit, said):
-    stop, progress = stop_after(40)
-    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
-    path = tmp_path / "run" / "scenario.toml"
-    changed = path.read_text().replace(*edit)
-    assert changed != path.read_text()
-    path.write_text(changed)
-    for again in (resuming, replay):
-        with pytest.raises(InputError, match=said):
-            again(tmp_path / "run")
-
-
-def test_changed_data_are_found_out(tmp_path):
-    table = tmp_path / "table.csv"
-    table.write_text("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(80)))
-    overrides = ["data.source=csv", f"data.file={table}", "data.target=label", "split.how=columns"]
-    spec = scenarios.load("frozen", [*overrides, "split.clients=2", "method.batch=8", "budget.updates=20"])
-    scenarios.run(spec, tmp_path / "run")
-    table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
-    with pytest.raises(InputError, match="the data changed"):
-        replay(tmp_path / "run")
-
-
-def test_a_folder_is_written_by_one_process_at_a_time(small, tmp_path):
-    stop, progress = stop_after(40)
-    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
-    _, folder, _ = resuming(tmp_path / "run")
-    with folder, pytest.raises(InputError, match="another process is writing this run"):
-        resuming(tmp_path / "run")
-    resuming(tmp_path / "run")[1].__exit__()
-
-
-def test_missing_and_damaged_parts_are_named(small, tmp_path):
-    spec = small("record.flush=0.001")
-    stop, progress = stop_after(40)
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
-    folder = tmp_path / "run" / "rows" / "release"
-    parts = sorted(folder.glob("part-*.parquet"))
-    assert len(parts) > 3
-    content = parts[1].read_bytes()
-    parts[1].write_bytes(content[: len(content) // 2])
-    for again in (resuming, replay):
-        with pytest.raises(DataError, match=r"part-00001\.parquet: cannot be read"):
-            again(tmp_path / "run")
-    pq.write_table(read_rows(tmp_path / "run", "evaluation"), parts[1])
-    with pytest.raises(DataError, match="is not a part of release rows"):
-        replay(tmp_path / "run")
-    parts[1].unlink()
-    for again in (resuming, replay):
-        with pytest.raises(DataError, match="a part is missing"):
-            again(tmp_path / "run")
-
-
-def test_a_gap_in_the_record_is_not_drawn_again(small, tmp_path):
-    """The ledger has what the rows lack; without it the gap is an error."""
-    stop, progress = stop_after(40)
-    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
-    path = tmp_path / "run" / "rows" / "release" / "part-00000.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.slice(5), path)
-    resuming(tmp_path / "run")[1].__exit__()
-    shutil.rmtree(tmp_path / "run" / "ledger")
-    with pytest.raises(DataError, match="the record lacks the release"):
-        resuming(tmp_path / "run")
-
-
-@pytest.mark.parametrize("content", ["{", "[1]"])
-def test_a_damaged_summary_is_named(small, tmp_path, content):
-    stop, progress = stop_after(40)
-    scenarios.run(small(), tmp_path / "run", progress=progress, stop=stop)
-    (tmp_path / "run" / "summary.json").write_text(content)
-    with pytest.raises(DataError, match=r"summary.json: is damaged"):
-        resuming(tmp_path / "run")
-
-
-def test_a_wall_run_cannot_be_resumed(small, tmp_path):
-    stop, progress = stop_after(10)
-    spec = small("clock.kind=wall", "arrivals.rate=50")
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
-    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
-        resuming(tmp_path / "run")

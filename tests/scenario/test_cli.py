@@ -25,6 +25,22 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of 60 updates, for what only reads it."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert call("run", "digits_dpzv", *QUICK, "--out", folder).exit_code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory):
+    """The folder of a run of the control."""
+    folder = tmp_path_factory.mktemp("frozen") / "run"
+    assert call("run", "frozen", *QUICK, "--out", folder).exit_code == 0
+    return folder
+
+
 def complaint(result):
     assert result.exit_code == 2, result.output
     lines = [line for line in result.stderr.splitlines() if line.strip()]
@@ -103,9 +119,8 @@ def test_an_unwritable_output_folder(tmp_path):
     assert "cannot write the run folder" in line
 
 
-def test_a_folder_that_holds_a_run_is_refused(tmp_path):
-    assert call("run", "frozen", *QUICK, "--out", tmp_path / "run").exit_code == 0
-    assert "holds a run already" in complaint(call("run", "frozen", *QUICK, "--out", tmp_path / "run"))
+def test_a_folder_that_holds_a_run_is_refused(frozen):
+    assert "holds a run already" in complaint(call("run", "frozen", *QUICK, "--out", frozen))
 
 
 def test_unknown_names():
@@ -149,32 +164,30 @@ def test_list_names_everything():
     assert call("list", "--settings").stdout.startswith("# Settings of a scenario")
 
 
-def test_report_writes_one_page_and_pictures(tmp_path):
-    call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run")
-    result = call("report", tmp_path / "run")
+def test_report_writes_one_page_and_pictures(finished, tmp_path):
+    result = call("report", finished)
     assert result.exit_code == 0, result.output
-    page = tmp_path / "run" / "report.html"
+    page = finished / "report.html"
     assert str(page) in result.stdout.replace("\n", "")
     text = page.read_text()
     assert "NOT PRIVATE" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
-    pictures = {p.name for p in (tmp_path / "run" / "plots").glob("*.png")}
+    pictures = {p.name for p in (finished / "plots").glob("*.png")}
     assert {"accuracy_over_updates.png", "accuracy_over_seconds.png", "accuracy_over_bytes.png"} <= pictures
     assert len(pictures) >= 6
     complaint(call("report", tmp_path))
 
 
-def test_replay_checks_and_writes_models(tmp_path):
-    call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run")
-    result = call("replay", tmp_path / "run", "--out", tmp_path / "models.npz")
+def test_replay_checks_and_writes_models(finished, tmp_path):
+    result = call("replay", finished, "--out", tmp_path / "models.npz")
     assert "replayed 60 updates; every loss and all final parameters have the recorded bits" in result.stdout
-    final, again = np.load(tmp_path / "run" / "models.npz"), np.load(tmp_path / "models.npz")
+    final, again = np.load(finished / "models.npz"), np.load(tmp_path / "models.npz")
     assert all(np.array_equal(final[name], again[name]) for name in final.files)
-    one = call("replay", tmp_path / "run", "--client", 2, "--at", 30)
+    one = call("replay", finished, "--client", 2, "--at", 30)
     assert "client 2: 610 parameters" in one.stdout
     assert "client 1" not in one.stdout
-    assert "--client: wanted 0..3, got 4" in complaint(call("replay", tmp_path / "run", "--client", 4))
-    assert "--at: wanted 1..60" in complaint(call("replay", tmp_path / "run", "--at", 99))
+    assert "--client: wanted 0..3, got 4" in complaint(call("replay", finished, "--client", 4))
+    assert "--at: wanted 1..60" in complaint(call("replay", finished, "--at", 99))
 
 
 def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
@@ -192,20 +205,18 @@ def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def start(folder, *arguments):
-    command = [
-        sys.executable,
-        "-m",
-        "scenarios",
-        "run",
-        "digits_dpzv",
-        *INFINITE,
-        "--out",
-        str(folder),
-        *arguments,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    limit = time.monotonic() + 90
+def start(folder, *arguments, **environment):
+    """Start a run without end and return its process when the first releases are on disk."""
+    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", *INFINITE]
+    command += ["--out", str(folder), *arguments]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    limit = time.monotonic() + 120
     while not list(folder.glob("rows/release/part-*.parquet")) and time.monotonic() < limit:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -230,17 +241,8 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
 
 @pytest.mark.ray
 def test_the_ray_runner_works_from_the_command_line_and_stops_cleanly(tmp_path):
-    environment = dict(os.environ, HOME=str(tmp_path))
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", *INFINITE, "--runner", "ray"]
-    command += ["--out", str(folder), "--set", "resources.client_actors=1"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    limit = time.monotonic() + 120
-    while not list(folder.glob("rows/release/part-*.parquet")) and time.monotonic() < limit:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
+    process = start(folder, "--runner", "ray", "--set", "resources.client_actors=1", HOME=str(tmp_path))
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130, errors
@@ -269,9 +271,8 @@ def test_the_ray_runner_works_from_the_command_line_and_stops_cleanly(tmp_path):
         ("replay", "{run}", "--out", "/dev/null"),
     ],
 )
-def test_odd_input_ends_with_one_line_and_status_2(tmp_path, arguments):
-    call("run", "frozen", *QUICK, "--out", tmp_path / "run")
-    complaint(call(*(a.format(run=tmp_path / "run", tmp=tmp_path) for a in arguments)))
+def test_odd_input_ends_with_one_line_and_status_2(frozen, tmp_path, arguments):
+    complaint(call(*(a.format(run=frozen, tmp=tmp_path) for a in arguments)))
     assert not os.path.isfile("/dev/null")
 
 

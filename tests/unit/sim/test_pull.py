@@ -1,4 +1,4 @@
-"""Clients that pull when they wake: the order of events, staleness, lateness, hosts, both clocks."""
+"""Clients that pull when they wake: the order of events, staleness, lateness, hosts."""
 
 from __future__ import annotations
 
@@ -8,87 +8,22 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 import seed_parties as toy
+from pulling import HOW, NOTHING, RATES, Scribe, column, run, timing
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.decomfl import client_seeds
-from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.methods.roles import Order, Upload
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.store import Rows, digest
-from raydpzv.sim import pull
-from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson, Trace
-from raydpzv.sim.clock import WallClock
+from raydpzv.records.store import digest
+from raydpzv.sim.arrivals import Constant, Poisson, Trace
 from raydpzv.sim.desk import Desk
 from raydpzv.sim.host import CrewHost
-from raydpzv.sim.pull import PullDesk, PullLoop, PullRun, Queue
+from raydpzv.sim.pull import PullRun, Queue
 from raydpzv.sim.terms import Budget, FreeGuard
 from raydpzv.sim.virtual import NOBODY_WAKES, Timing
-from raydpzv.wire.network import Network, instant
-from raydpzv.wire.seeds import SeededScalars
-
-HOW = toy.settings()
-RATES = [3.0, 1.0, 0.3, 5.0, 2.0, 1.0]
-NOTHING = Metrics(0.5, 1.0, 0.5)
-
-
-class Scribe:
-    """A crew that answers without computing."""
-
-    def perform(self, orders: Sequence[Order]) -> list[Upload]:
-        return [self._answer(order) for order in orders]
-
-    def _answer(self, order: Order) -> Upload:
-        seeds = client_seeds(HOW, order.client, order.round - 1)
-        return Upload(order.client, 0, SeededScalars(seeds, np.full(len(seeds), 0.1, np.float32)))
-
-
-class Dealer:
-    """Hosts that hold every second client each, as in a run on several machines."""
-
-    def __init__(self, crews: Sequence[Any]) -> None:
-        self.hosts = [CrewHost(crew) for crew in crews]
-
-    def perform(self, order: Order) -> tuple[int, int]:
-        at = order.client % len(self.hosts)
-        return at, self.hosts[at].perform(order)
-
-    def take(self, handle: tuple[int, int]) -> Upload:
-        return self.hosts[handle[0]].take(handle[1])
-
-
-def timing(
-    arrivals: Arrivals | None = None,
-    *,
-    compute: float = 0.0,
-    law: Any = "constant",
-    service: float = 0.0,
-    network: Network | None = None,
-) -> Timing:
-    clients = len(RATES)
-    return Timing(
-        arrivals or Poisson(RATES, Key(1)),
-        Delays([compute * (1 + m) for m in range(clients)], law, Key(2) / "compute"),
-        Delays([service], law, Key(2) / "service"),
-        network or instant(clients),
-    )
-
-
-def run(
-    when: Timing, budget: Budget, *, host: Any = None, book: Ledger | None = None, every: int = 10**9
-) -> tuple[Rows, Ledger, Desk]:
-    book = book or toy.ledger(HOW)
-    recorder = Recorder()
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, budget)
-    PullRun(desk, host or CrewHost(Scribe()), when, score=lambda: NOTHING, evaluate_every=every).run()
-    return recorder.drain(), book, desk
-
-
-def column(rows: Rows, kind: str, name: str) -> list[Any]:
-    return rows[kind].column(name).to_pylist()
-
+from raydpzv.wire.network import Network
 
 # --- the order of events ---------------------------------------------------------------------------------------
 
@@ -244,6 +179,20 @@ def test_a_run_is_evaluated_before_at_every_so_many_updates_and_after() -> None:
 # --- hosts -----------------------------------------------------------------------------------------------------
 
 
+class Dealer:
+    """Hosts that hold every second client each, as in a run on several machines."""
+
+    def __init__(self, crews: Sequence[Any]) -> None:
+        self.hosts = [CrewHost(crew) for crew in crews]
+
+    def perform(self, order: Order) -> tuple[int, int]:
+        at = order.client % len(self.hosts)
+        return at, self.hosts[at].perform(order)
+
+    def take(self, handle: tuple[int, int]) -> Upload:
+        return self.hosts[handle[0]].take(handle[1])
+
+
 @pytest.mark.parametrize("compute", [0.0, 0.4])
 def test_the_number_of_hosts_moves_no_bits(compute: float) -> None:
     when, digests = timing(compute=compute, law="exponential"), []
@@ -277,108 +226,3 @@ def test_the_number_of_hosts_moves_no_bits(compute: float) -> None:
         book = toy.ledger(HOW)
         _, other, _ = run(when, Budget(updates=70), host=CrewHost(Hasty(book)), book=book, every=20)
         assert other.digest != digests[0][1]
-
-
-# --- the wall clock --------------------------------------------------------------------------------------------
-
-
-class FastClock:
-    """A clock that a pause moves on, so that a test of an hour takes a moment."""
-
-    def __init__(self) -> None:
-        self.time = -0.5
-
-    def now(self) -> float:
-        return self.time
-
-    def pause(self, stopping: threading.Event, seconds: float) -> None:
-        self.time += max(0.0, seconds)
-
-
-def live(when: Timing, budget: Budget, clock: FastClock, crew: Any = None) -> tuple[Rows, Ledger, Desk]:
-    book, recorder = toy.ledger(HOW), Recorder()
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, budget)
-    PullLoop(crew or Scribe(), PullDesk(desk, clock), when, clock).run()
-    return recorder.drain(), book, desk
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FastClock:
-    fast = FastClock()
-    monkeypatch.setattr(pull, "pause", fast.pause)
-    return fast
-
-
-@pytest.mark.parametrize("compute", [0.0, 0.1, 0.8])
-def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, compute: float) -> None:
-    when = timing(compute=compute, network=Network([0.01] * 6, [3000.0] * 6, [4000.0] * 6))
-    wall, book, desk = live(when, Budget(updates=120), clock)
-    rows, other, _ = run(when, Budget(updates=120))
-    assert book.digest == other.digest
-    assert desk.stop_reason == "120 updates done"
-    for name in ("read", "lag", "missed", "client"):
-        assert column(wall, "sync", name) == column(rows, "sync", name)
-    for name in ("due", "woke", "served"):
-        assert column(wall, "service", name) == pytest.approx(column(rows, "service", name), abs=1e-9)
-    assert column(wall, "service", "late") == column(rows, "service", "late")
-    assert any(column(wall, "service", "late"))
-
-
-def test_a_host_that_computes_is_late_for_other_epochs(clock: FastClock) -> None:
-    class Slow(Scribe):
-        def perform(self, orders: Sequence[Order]) -> list[Upload]:
-            clock.time += 0.5
-            return super().perform(orders)
-
-    rows, _, desk = live(timing(Trace({0: [1.0], 1: [1.2], 2: [3.0]})), Budget(updates=9), clock, Slow())
-    assert column(rows, "service", "woke") == pytest.approx([1.0, 1.5, 3.0])
-    assert column(rows, "service", "late") == [False, True, False]
-    assert desk.updates == 3
-    uplinks = [r["sent"] for r in rows["message"].to_pylist() if r["direction"] == "up"]
-    assert uplinks == pytest.approx([1.5, 2.0, 3.5])
-
-
-def test_a_host_leaves_when_the_run_is_over(clock: FastClock) -> None:
-    book = toy.ledger(HOW)
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), Recorder(), Budget(updates=50))
-    port = PullDesk(desk, clock)
-    loop = PullLoop(Scribe(), port, timing(compute=0.1), clock)
-    port.stop("enough")
-    loop.run()
-    assert book.version == 0
-    assert port.wake(1) is None
-    stopped = PullLoop(
-        Scribe(),
-        PullDesk(Desk(toy.pull_server(book, HOW), FreeGuard(), Recorder(), Budget()), clock),
-        timing(),
-        clock,
-    )
-    stopped.stop()
-    stopped.run()
-    assert book.version == 0
-
-
-def test_hosts_side_by_side_lose_nothing() -> None:
-    """Two threads with real pauses: every update is whole, in the ledger's order, and replays to one model."""
-    book, recorder = toy.ledger(HOW), Recorder()
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, Budget(updates=300))
-    clock = WallClock.starting_in(0.05)
-    port, when = PullDesk(desk, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
-    crews = [toy.shared(book, HOW) for _ in range(2)]
-    loops = [PullLoop(crew, port, when, clock, part=part, parts=2) for part, crew in enumerate(crews)]
-    threads = [threading.Thread(target=loop.run) for loop in loops]
-    for thread in threads:
-        thread.start()
-    port.evaluate(lambda version: NOTHING)
-    for thread in threads:
-        thread.join(30)
-    rows = recorder.drain()
-    assert book.version == 300
-    assert set(column(rows, "service", "client")) == set(range(6))
-    lags = column(rows, "sync", "lag")
-    assert lags == [r - 1 - read for r, read in enumerate(column(rows, "sync", "read"), 1)]
-    assert max(lags) > 0
-    slow = toy.SlowModel(HOW)
-    for seeds, scalars, _ in book.since(0).steps():
-        slow.update(seeds[None], scalars[None])
-    assert {toy.bits(crew.state(300)[0]) for crew in crews} == {toy.bits(slow.x)}

@@ -1,0 +1,127 @@
+"""Clients that pull when they wake, under the wall clock: as under the virtual one, but for real pauses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import seed_parties as toy
+from pulling import HOW, NOTHING, Scribe, column, run, timing
+
+from raydpzv.keys import Key
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.store import Rows
+from raydpzv.sim import pull
+from raydpzv.sim.arrivals import Poisson, Trace
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.desk import Desk
+from raydpzv.sim.pull import PullDesk, PullLoop
+from raydpzv.sim.terms import Budget, FreeGuard
+from raydpzv.sim.virtual import Timing
+from raydpzv.wire.network import Network
+
+
+class FastClock:
+    """A clock that a pause moves on, so that a test of an hour takes a moment."""
+
+    def __init__(self) -> None:
+        self.time = -0.5
+
+    def now(self) -> float:
+        return self.time
+
+    def pause(self, stopping: threading.Event, seconds: float) -> None:
+        self.time += max(0.0, seconds)
+
+
+def live(when: Timing, budget: Budget, clock: FastClock, crew: Any = None) -> tuple[Rows, Ledger, Desk]:
+    book, recorder = toy.ledger(HOW), Recorder()
+    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, budget)
+    PullLoop(crew or Scribe(), PullDesk(desk, clock), when, clock).run()
+    return recorder.drain(), book, desk
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FastClock:
+    fast = FastClock()
+    monkeypatch.setattr(pull, "pause", fast.pause)
+    return fast
+
+
+@pytest.mark.parametrize("compute", [0.0, 0.1, 0.8])
+def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, compute: float) -> None:
+    when = timing(compute=compute, network=Network([0.01] * 6, [3000.0] * 6, [4000.0] * 6))
+    wall, book, desk = live(when, Budget(updates=120), clock)
+    rows, other, _ = run(when, Budget(updates=120))
+    assert book.digest == other.digest
+    assert desk.stop_reason == "120 updates done"
+    for name in ("read", "lag", "missed", "client"):
+        assert column(wall, "sync", name) == column(rows, "sync", name)
+    for name in ("due", "woke", "served"):
+        assert column(wall, "service", name) == pytest.approx(column(rows, "service", name), abs=1e-9)
+    assert column(wall, "service", "late") == column(rows, "service", "late")
+    assert any(column(wall, "service", "late"))
+
+
+def test_a_host_that_computes_is_late_for_other_epochs(clock: FastClock) -> None:
+    class Slow(Scribe):
+        def perform(self, orders: Sequence[Order]) -> list[Upload]:
+            clock.time += 0.5
+            return super().perform(orders)
+
+    rows, _, desk = live(timing(Trace({0: [1.0], 1: [1.2], 2: [3.0]})), Budget(updates=9), clock, Slow())
+    assert column(rows, "service", "woke") == pytest.approx([1.0, 1.5, 3.0])
+    assert column(rows, "service", "late") == [False, True, False]
+    assert desk.updates == 3
+    uplinks = [r["sent"] for r in rows["message"].to_pylist() if r["direction"] == "up"]
+    assert uplinks == pytest.approx([1.5, 2.0, 3.5])
+
+
+def test_a_host_leaves_when_the_run_is_over(clock: FastClock) -> None:
+    book = toy.ledger(HOW)
+    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), Recorder(), Budget(updates=50))
+    port = PullDesk(desk, clock)
+    loop = PullLoop(Scribe(), port, timing(compute=0.1), clock)
+    port.stop("enough")
+    loop.run()
+    assert book.version == 0
+    assert port.wake(1) is None
+    stopped = PullLoop(
+        Scribe(),
+        PullDesk(Desk(toy.pull_server(book, HOW), FreeGuard(), Recorder(), Budget()), clock),
+        timing(),
+        clock,
+    )
+    stopped.stop()
+    stopped.run()
+    assert book.version == 0
+
+
+def test_hosts_side_by_side_lose_nothing() -> None:
+    """Two threads with real pauses: every update is whole, in the ledger's order, and replays to one model."""
+    book, recorder = toy.ledger(HOW), Recorder()
+    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, Budget(updates=300))
+    clock = WallClock.starting_in(0.05)
+    port, when = PullDesk(desk, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
+    crews = [toy.shared(book, HOW) for _ in range(2)]
+    loops = [PullLoop(crew, port, when, clock, part=part, parts=2) for part, crew in enumerate(crews)]
+    threads = [threading.Thread(target=loop.run) for loop in loops]
+    for thread in threads:
+        thread.start()
+    port.evaluate(lambda version: NOTHING)
+    for thread in threads:
+        thread.join(30)
+    rows = recorder.drain()
+    assert book.version == 300
+    assert set(column(rows, "service", "client")) == set(range(6))
+    lags = column(rows, "sync", "lag")
+    assert lags == [r - 1 - read for r, read in enumerate(column(rows, "sync", "read"), 1)]
+    assert max(lags) > 0
+    slow = toy.SlowModel(HOW)
+    for seeds, scalars, _ in book.since(0).steps():
+        slow.update(seeds[None], scalars[None])
+    assert {toy.bits(crew.state(300)[0]) for crew in crews} == {toy.bits(slow.x)}
