@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from raydpzv.data import builtin, cifar, idx, multiview, series, tabular
+from raydpzv.data import builtin, cifar, idx, multiview, reviews, series, tabular
+from raydpzv.data import text as texts
 from raydpzv.data.builtin import Mixture
-from raydpzv.data.table import Split, Table, stratified_split
+from raydpzv.data.table import Limits, Split, Table, stratified_split
+from raydpzv.data.text import Text
 from raydpzv.errors import SpecError, suggest
 from raydpzv.keys import Key
 
@@ -24,16 +26,22 @@ class Request:
     test_fraction: float
     key: Key
     mixture: Mixture
+    text: Text
+    limits: Limits
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target."""
+    """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
+
+    tokens: its rows are token ids, for models that embed tokens.
+    """
 
     about: str
     home: str
     read: Callable[[Request], Split]
     needs: tuple[str, ...] = ()
+    tokens: bool = False
 
 
 def load(
@@ -45,18 +53,30 @@ def load(
     test_fraction: float,
     key: Key,
     mixture: Mixture | None = None,
+    text: Text | None = None,
+    limits: Limits | None = None,
 ) -> Split:
     """Return the training and test rows of the data set `name` (see SOURCES), unscaled.
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, stratified by
-    class. `mixture` shapes the synthetic data. Raises SpecError for an unknown name and for settings that are
-    missing or do not belong, DataError for files that are missing or malformed.
+    class. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are too
+    large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. Raises
+    SpecError for an unknown name and for settings that are missing or do not belong, DataError for files that are
+    missing or malformed.
     """
     if name not in SOURCES:
         raise SpecError(f'data set "{name}" is unknown. {suggest(name, SOURCES)}Choose {", ".join(SOURCES)}')
     _check_settings(name, {"folder": folder, "file": file, "target": target})
     request = Request(
-        name, folder or Path(), file or Path(), target or "", test_fraction, key, mixture or Mixture()
+        name,
+        folder or Path(),
+        file or Path(),
+        target or "",
+        test_fraction,
+        key,
+        mixture or Mixture(),
+        text or Text(),
+        limits or Limits(None, None, key),
     )
     return SOURCES[name].read(request)
 
@@ -155,6 +175,29 @@ SOURCES: dict[str, Source] = {
         "time series whose frequency is their class, generated from the seed in the size asked for",
         "nowhere: it is generated",
         _drawn(lambda request: series.synthetic_series(request.mixture, request.key)),
+    ),
+    "amazon_polarity": Source(
+        "4,000,000 reviews, negative or positive, their words hashed to token ids",
+        "the Amazon Review Polarity set by Zhang, Zhao and LeCun, amazon_review_polarity_csv "
+        "(github.com/zhangxiangxiao/Crepe), or in fastText's form (kaggle.com/datasets/bittlingmayer/amazonreviews)",
+        lambda request: reviews.read_folder(
+            request.folder, request.text, request.limits, SOURCES["amazon_polarity"].home
+        ),
+        ("folder",),
+        tokens=True,
+    ),
+    "tokens": Source(
+        "your own texts as token ids of any tokenizer: x [D, L] (0: padding) and y [D] in an .npz archive",
+        "your own data",
+        lambda request: texts.read_npz(request.file, request.text, request.test_fraction, request.key),
+        ("file",),
+        tokens=True,
+    ),
+    "synthetic_reviews": Source(
+        "texts with words that tell their class, generated from the seed in the size asked for",
+        "nowhere: it is generated",
+        _drawn(lambda request: texts.synthetic_reviews(request.mixture, request.text, request.key)),
+        tokens=True,
     ),
 }
 """Every data set by its name in a scenario."""

@@ -1,7 +1,7 @@
 """A labelled table, its division into training and test rows, and the scaling of its features.
 
-D rows, F features of a flat table, C channels, V views, H x W pixels. `x` is [D, F], [D, C, H, W],
-[D, V, F] or [D, V, C, H, W]; `y` is [D] with the classes 0..classes-1.
+D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens. `x` is [D, F], [D, C, H, W],
+[D, V, F], [D, V, C, H, W] or [D, L]; `y` is [D] with the classes 0..classes-1.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from raydpzv.data.files import one_line
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.keys import Key
 
+MOST_TOKENS = 2**24
+"""Largest vocabulary: up to here float32, in which features travel, holds every whole number exactly."""
 _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 
 
@@ -23,8 +25,10 @@ class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
     `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the
-    columns of a flat table and may be empty. Raises DataError for lengths that disagree, no rows, values that
-    are NaN or infinite, labels outside 0..classes-1 and fewer than 2 classes.
+    columns of a flat table and may be empty. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
+    ids 0..vocabulary-1: names, not quantities, which no scaling touches. Raises DataError for lengths that disagree,
+    no rows, values that are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2
+    classes.
     """
 
     name: str
@@ -32,6 +36,7 @@ class Table:
     y: np.ndarray
     classes: int
     features: tuple[str, ...] = ()
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -40,6 +45,8 @@ class Table:
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int64))
         self._check_finite()
         self._check_labels()
+        if self.vocabulary is not None:
+            self._check_ids(self.vocabulary)
 
     @property
     def rows(self) -> int:
@@ -105,6 +112,15 @@ class Table:
                 f"outside 0..{self.classes - 1}: number the classes from 0"
             )
 
+    def _check_ids(self, vocabulary: int) -> None:
+        for block in _blocks(self.x):
+            wrong = (block < 0) | (block >= min(vocabulary, MOST_TOKENS)) | (block != np.floor(block))
+            if wrong.any():
+                raise DataError(
+                    f'table "{self.name}" has the token id {block[wrong][0]:.9g}, wanted whole numbers in '
+                    f"0..{vocabulary - 1}: raise data.vocabulary or make the ids again"
+                )
+
     def _column(self, i: int) -> str:
         return f'"{one_line(self.features[i])}"' if self.features else str(i)
 
@@ -147,14 +163,36 @@ def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     return Split(table.select(train), table.select(test))
 
 
-def limit(split: Split, train_rows: int | None, test_rows: int | None, key: Key) -> Split:
-    """Return at most so many training and test rows (None: all), drawn at random and stratified.
+@dataclass(frozen=True)
+class Limits:
+    """At most so many training and test rows (None: all), drawn at random and stratified.
 
-    Every class keeps its proportional share within one row, and every row has the same chance. The rows stay
-    in the table's order. Raises SpecError for fewer rows than classes.
+    Every class keeps its proportional share within one row, and every row has the same chance. The draw needs the
+    labels alone, so that a source with many rows can choose before it reads their features.
     """
-    train = _subset(split.train, train_rows, "train_rows", key / "limit" / "train")
-    return Split(train, _subset(split.test, test_rows, "test_rows", key / "limit" / "test"))
+
+    train_rows: int | None
+    test_rows: int | None
+    key: Key
+
+    def train(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
+        """Return the training rows to keep, ascending, None for all; SpecError for fewer than classes."""
+        return _chosen(labels, classes, name, self.train_rows, "train_rows", self.key / "limit" / "train")
+
+    def test(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
+        """Return the test rows to keep, ascending, None for all; SpecError for fewer than classes."""
+        return _chosen(labels, classes, name, self.test_rows, "test_rows", self.key / "limit" / "test")
+
+
+def limit(split: Split, train_rows: int | None, test_rows: int | None, key: Key) -> Split:
+    """Return at most so many training and test rows in the table's order; see `Limits`."""
+    limits, train, test = Limits(train_rows, test_rows, key), split.train, split.test
+    keep_train = limits.train(train.y, train.classes, train.name)
+    keep_test = limits.test(test.y, test.classes, test.name)
+    return Split(
+        train if keep_train is None else train.select(keep_train),
+        test if keep_test is None else test.select(keep_test),
+    )
 
 
 def standardise(split: Split) -> Split:
@@ -175,11 +213,11 @@ def scale(split: Split, how: str) -> Split:
     """Scale the features: "standard", "unit" or "none"; SpecError for another word.
 
     "unit" maps the training rows' smallest and largest value to 0 and 1 by the same groups as `standardise`;
-    test values may lie outside.
+    test values may lie outside. Token ids stay as they are, whatever the word.
     """
     if how not in SCALINGS:
         raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
-    return SCALINGS[how](split)
+    return split if split.train.vocabulary is not None else SCALINGS[how](split)
 
 
 def _unit(split: Split) -> Split:
@@ -220,20 +258,22 @@ def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
         yield x[start : start + _BLOCK_ROWS]
 
 
-def _subset(table: Table, rows: int | None, setting: str, key: Key) -> Table:
+def _chosen(
+    labels: np.ndarray, classes: int, name: str, rows: int | None, setting: str, key: Key
+) -> np.ndarray | None:
     """Systematic sampling along the rows sorted by class: equally spaced places from a random start."""
-    if rows is None or rows >= table.rows:
-        return table
-    if rows < table.classes:
+    if rows is None or rows >= len(labels):
+        return None
+    if rows < classes:
         raise SpecError(
-            f'{setting} is {rows}, fewer than the {table.classes} classes of "{table.name}": ask for at '
-            f"least {table.classes} rows, or none for all"
+            f'{setting} is {rows}, fewer than the {classes} classes of "{name}": ask for at least {classes} rows, or '
+            "none for all"
         )
     generator = key.generator()
-    order = generator.permutation(table.rows)
-    by_class = order[np.argsort(table.y[order], kind="stable")]
-    places = (np.arange(rows) + generator.random()) * (table.rows / rows)
-    return table.select(np.sort(by_class[places.astype(np.int64)]))
+    order = generator.permutation(len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    places = (np.arange(rows) + generator.random()) * (len(labels) / rows)
+    return np.sort(by_class[places.astype(np.int64)])
 
 
 def _too_few(table: Table, test_fraction: float) -> DataError:

@@ -1,6 +1,6 @@
 """How the features of aligned rows are shared out among clients (vertical federation).
 
-D rows, M clients, F columns, C channels, H x W pixels, V views. The shares of one partition are disjoint;
+D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one partition are disjoint;
 unless explicit columns leave some out, together they are everything. They are as even as possible: where M
 does not divide, the first clients have one more.
 """
@@ -41,7 +41,7 @@ class Part:
         """Return the share in words, such as "image rows 2..3"."""
         if self.how == "columns":
             return _several("column", _runs(self.columns))
-        if self.how in ("views", "variables"):
+        if self.how in ("views", "variables", "tokens"):
             return _several(self.how[:-1], [self.spans[-1 if self.how == "variables" else 0]])
         rows = "image " + _several("row", [self.spans[1]])
         return rows if self.how == "rows" else rows + ", " + _several("column", [self.spans[2]])
@@ -71,12 +71,13 @@ def partition(
     columns: Sequence[Sequence[int]] | None = None,
     grid: tuple[int, int] | None = None,
 ) -> tuple[Part, ...]:
-    """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches", "views" or "variables".
+    """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches", "views", "variables" or "tokens".
 
     columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client. rows: bands
     of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in reading
     order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. variables:
-    [D, T, f], the last axis of a time series shared out. Raises SpecError where that cannot be done.
+    [D, T, f], the last axis of a time series shared out. tokens: [D, l], spans of a text of exactly the same length.
+    Raises SpecError where that cannot be done.
     """
     if how not in _SHARES:
         raise SpecError(f'partition "{how}" is unknown. {suggest(how, _SHARES)}Choose {", ".join(_SHARES)}')
@@ -163,12 +164,27 @@ def _variables(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     )
 
 
+def _tokens(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    if len(shape) != 1:
+        raise SpecError(
+            f'partition "tokens" wants texts of L tokens; these rows are {shape}: choose '
+            f'"{"rows" if len(shape) == 3 else "views"}"'
+        )
+    if shape[0] % clients:
+        raise SpecError(
+            f"{clients} clients cannot have equal spans of {shape[0]} tokens: make it a multiple of {clients} "
+            "(data.tokens)"
+        )
+    return tuple(Part("tokens", shape, (span,)) for span in _even(shape[0], clients, "tokens"))
+
+
 _SHARES: dict[str, Callable[[tuple[int, ...], int], tuple[Part, ...]]] = {
     "columns": _columns,
     "rows": _rows,
     "patches": _patches,
     "views": _views,
     "variables": _variables,
+    "tokens": _tokens,
 }
 
 

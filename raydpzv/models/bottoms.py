@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from raydpzv.errors import SpecError
+from raydpzv.models.resnet import resnet18
+from raydpzv.models.transformer import transformer
 
 
 def mlp(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
@@ -100,4 +102,29 @@ BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int], nn.Module]] = {
     "cnn": cnn,
     "linear": linear,
     "lstm": lstm,
+    "resnet18": resnet18,
 }
+"""Bottoms for numbers, by name: one record's shape, hidden widths and E to a model."""
+TEXT_BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int, int], nn.Module]] = {
+    "transformer": transformer,
+}
+"""Bottoms for token ids, by name; the last argument is the vocabulary."""
+
+
+def bottom(
+    name: str, shape: Sequence[int], hidden: Sequence[int], width: int, vocabulary: int | None = None
+) -> nn.Module:
+    """Return the bottom model `name` for records of `shape`; vocabulary: of data that are token ids, else None.
+
+    Raises SpecError for a model that takes the other kind of data.
+    """
+    if vocabulary is not None and name in TEXT_BOTTOMS:
+        return TEXT_BOTTOMS[name](shape, hidden, width, vocabulary)
+    if vocabulary is None and name in BOTTOMS:
+        return BOTTOMS[name](shape, hidden, width)
+    kind, fitting = (
+        ("numbers", BOTTOMS) if vocabulary is None else ("token ids, names and no quantities", TEXT_BOTTOMS)
+    )
+    raise SpecError(
+        f'model.bottom: the data are {kind}, which "{name}" does not take: use {" or ".join(fitting)}'
+    )

@@ -83,8 +83,8 @@ def _refuse_unsuitable(module: nn.Module) -> None:
 def initialise(module: nn.Module, key: Key) -> None:
     """Fill every parameter from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does.
 
-    Normalisation layers and a summing head start as the identity. A layer type of unknown fan-in is an error, never a
-    guess.
+    An embedding's entries are drawn on ±1/√width. Normalisation layers and a summing head start as the identity. A
+    layer type of unknown fan-in is an error, never a guess.
     """
     for path, layer in module.named_modules():
         own = dict(layer.named_parameters(recurse=False))
@@ -106,6 +106,8 @@ def _fan_in(layer: nn.Module) -> int:
         return layer.in_channels // layer.groups * math.prod(layer.kernel_size)
     if isinstance(layer, nn.LSTM):
         return layer.hidden_size
+    if isinstance(layer, nn.Embedding):
+        return layer.embedding_dim
     raise InputError(
-        f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM or a norm"
+        f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM, Embedding or a norm"
     )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 from raydpzv.errors import SpecError
+from raydpzv.experiment.spec import Model
 from raydpzv.keys import Key
-from raydpzv.models.bottoms import BOTTOMS, SlicedMaxPool, cnn, linear, lstm, mlp
+from raydpzv.models.bottoms import BOTTOMS, TEXT_BOTTOMS, SlicedMaxPool, cnn, linear, lstm, mlp
 from raydpzv.models.heads import two_layer
+from raydpzv.models.resnet import resnet18
+from raydpzv.models.transformer import transformer
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,11 @@ def test_a_cnn_needs_images() -> None:
 
 
 def test_the_bottoms_on_offer() -> None:
-    assert dict(BOTTOMS) == {"mlp": mlp, "cnn": cnn, "linear": linear, "lstm": lstm}
+    numbers = {"mlp": mlp, "cnn": cnn, "linear": linear, "lstm": lstm, "resnet18": resnet18}
+    assert numbers == BOTTOMS
+    assert {"transformer": transformer} == TEXT_BOTTOMS
+    offered = Model.model_fields["bottom"].annotation
+    assert set(get_args(offered)) == {*BOTTOMS, *TEXT_BOTTOMS}, "the scenario's choices are these"
 
 
 def test_the_head_is_two_linear_layers_with_relu() -> None:
