@@ -16,11 +16,13 @@ import pyarrow.parquet
 
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.sources import load
-from raydpzv.data.table import Split, limit, scale
+from raydpzv.data.table import Limits, Split, limit, scale
+from raydpzv.data.text import Text
 from raydpzv.data.vertical import Part, partition
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.bottom_plan import BottomPlan
 from raydpzv.experiment.guard import PrivacyGuard
+from raydpzv.experiment.pace import links
 from raydpzv.experiment.recipes import ClientRecipe, Releases, ServerRecipe
 from raydpzv.experiment.row_privacy import (
     RowGuard,
@@ -38,10 +40,9 @@ from raydpzv.privacy.calibrate import paper_sigma
 from raydpzv.privacy.rows import RowSetting
 from raydpzv.privacy.setting import Setting
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson, Trace
+from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Immediate, Poisson, Trace
 from raydpzv.sim.terms import Budget, FreeGuard, Guard
 from raydpzv.sim.virtual import Timing
-from raydpzv.wire.network import Network
 
 
 @dataclass(frozen=True)
@@ -169,17 +170,12 @@ def _check_first_release(spec: Spec, found: AnySetting | None) -> None:
 
 def timing(spec: Scenario, clients: int) -> Timing:
     """Return arrivals, delays and network of a scenario."""
-    key = Key(spec.seed)
-    network, clock = spec.network, spec.clock
+    key, clock = Key(spec.seed), spec.clock
     return Timing(
         _arrivals(spec, clients, key),
-        Delays(per_client(clock.compute, clients), clock.compute_law, key / "compute"),
+        Delays(per_client(clock.compute, clients), clock.compute_law, key / "compute", clock.compute_quantum),
         Delays([clock.service], clock.service_law, key / "service"),
-        Network(
-            per_client(network.latency, clients),
-            per_client(network.up or math.inf, clients),
-            per_client(network.down or math.inf, clients),
-        ),
+        links(spec, clients),
     )
 
 
@@ -194,6 +190,8 @@ def load_data(spec: Scenario) -> Split:
         test_fraction=data.test_fraction,
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
+        text=Text(data.tokens, data.vocabulary),
+        limits=Limits(data.train_rows, data.test_rows, key / "limit"),
     )
     return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
 
@@ -226,6 +224,8 @@ def _arrivals(spec: Scenario, clients: int, key: Key) -> Arrivals:
     if arrivals.kind == "trace":
         assert arrivals.file is not None
         return Trace(_trace(Path(arrivals.file), clients))
+    if arrivals.kind == "immediate":
+        return Immediate()
     rates = per_client(arrivals.rate, clients)
     return Poisson(rates, key) if arrivals.kind == "poisson" else Constant(rates)
 

@@ -8,8 +8,10 @@ from typing import Any
 from raydpzv.data.sources import SOURCES
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment.check_opponents import opponents
+from raydpzv.experiment.pace import stands_still
 from raydpzv.experiment.row_privacy import opponent
-from raydpzv.experiment.spec import Dpzv, Scenario, Spec
+from raydpzv.experiment.spec import Arrivals, Dpzv, Scenario, Spec
+from raydpzv.experiment.values import MOST, per_client
 
 
 def check(spec: Spec, where: str) -> None:
@@ -31,6 +33,7 @@ def check(spec: Spec, where: str) -> None:
         *budget(limits),
         *_epsilon_budget(spec),
         *arrivals(spec),
+        *_end(spec),
     ):
         raise SpecError(f"{complaint} in {where}")
 
@@ -95,6 +98,40 @@ def _epsilon_budget(spec: Spec) -> Iterator[str]:
 
 
 def arrivals(spec: Scenario) -> Iterator[str]:
-    """Complain of a trace without a file, or a file without a trace."""
-    if (spec.arrivals.kind == "trace") != (spec.arrivals.file is not None):
+    """Complain of what contradicts itself in when clients activate and how long they compute."""
+    given = spec.arrivals
+    if (given.kind == "trace") != (given.file is not None):
         yield 'arrivals.file: goes with arrivals.kind = "trace", and a trace needs it'
+    if given.kind == "immediate":
+        if not isinstance(spec, Spec):
+            yield (
+                'arrivals.kind: "immediate" is for vertical methods (rounds know no activations, and clients that pull '
+                'need a clock); use "poisson", "constant" or "trace"'
+            )
+        if given.rate != Arrivals().rate:
+            yield 'arrivals.rate: has no meaning with arrivals.kind = "immediate", clock.compute sets the pace; drop it'
+    yield from _quantum(spec)
+
+
+def _quantum(spec: Scenario) -> Iterator[str]:
+    clock = spec.clock
+    if (clock.compute_law == "poisson") != (clock.compute_quantum is not None):
+        yield 'clock.compute_quantum: goes with clock.compute_law = "poisson", which needs it'
+    if clock.compute_quantum is None:
+        return
+    least = max(per_client(clock.compute, 1)) / MOST
+    if clock.compute_quantum < least:
+        yield (
+            f"clock.compute_quantum: wanted at least {least:g} (clock.compute / {MOST:g}), "
+            f"got {clock.compute_quantum:g}"
+        )
+
+
+def _end(spec: Spec) -> Iterator[str]:
+    """Complain of a budget of seconds that is never spent."""
+    limits = (spec.budget.updates, spec.budget.bytes, spec.budget.epsilon)
+    if all(limit is None for limit in limits) and stands_still(spec):
+        yield (
+            "budget.updates: wanted, since this run never ends otherwise: clients that begin immediately and need no "
+            "clock.compute, clock.service or network delays take no simulated time"
+        )

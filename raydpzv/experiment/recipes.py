@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.data.sources import SOURCES
 from raydpzv.errors import SpecError
 from raydpzv.experiment.opponents import make_client, make_server
 from raydpzv.experiment.row_privacy import opponent
@@ -23,7 +24,7 @@ from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.methods.sgd import SgdClient, SgdServer
 from raydpzv.methods.table import EmbeddingTable
-from raydpzv.models.bottoms import BOTTOMS
+from raydpzv.models.bottoms import bottom
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import HEADS
 from raydpzv.privacy.noise import Address, Noise, NoNoise, RecordedNoise, SeededNoise, SystemNoise
@@ -183,4 +184,6 @@ def _batches(method: Dpzv | Frozen | Sgd, rows: int, key: Key) -> Batches:
 
 
 def _bottom(spec: Spec, shape: Sequence[int]) -> torch.nn.Module:
-    return BOTTOMS[spec.model.bottom](tuple(shape), spec.model.hidden, spec.model.embedding)
+    model, data = spec.model, spec.data
+    vocabulary = data.vocabulary if SOURCES[data.source].tokens else None
+    return bottom(model.bottom, tuple(shape), model.hidden, model.embedding, vocabulary)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.pace import round_trips
 from raydpzv.experiment.spec import Budget, Spec
 from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
 from raydpzv.experiment.values import per_client
@@ -80,11 +81,31 @@ def opponent_sigma(spec: Spec, method: Opponent, rows: int) -> float:
 
 
 def shares(spec: Spec) -> tuple[float, ...]:
-    """Return each client's expected share of the updates: by its rate; even with a trace or a barrier of all."""
+    """Return each client's expected share of the updates.
+
+    Even with a trace or a barrier of all; else by its rate, or without an activation clock by one over its mean round
+    trip. Waiting, for the server or at a barrier of some, only evens shares out, so that the largest is an upper end.
+    """
     clients, method = spec.split.clients, spec.method
-    even = spec.arrivals.kind == "trace" or (isinstance(method, Vafl) and method.synchrony == "synchronous")
-    rates = [1.0] * clients if even else per_client(spec.arrivals.rate, clients)
+    if spec.arrivals.kind == "trace" or (isinstance(method, Vafl) and method.synchrony == "synchronous"):
+        rates = [1.0] * clients
+    elif spec.arrivals.kind == "immediate":
+        rates = _immediate_rates(spec)
+    else:
+        rates = per_client(spec.arrivals.rate, clients)
     return tuple(rate / sum(rates) for rate in rates)
+
+
+def _immediate_rates(spec: Spec) -> list[float]:
+    """Updates per second up to a factor; clients that need no time at all leave none for the others."""
+    method, width = opponent(spec), spec.model.embedding
+    assert method is not None
+    bytes_up = 4 * method.batch * (1 + width * method.releases_per_upload)
+    bytes_down = 4 if isinstance(method, ZooVfl) else 4 * method.batch * width
+    trips = round_trips(spec, bytes_up, bytes_down)
+    if min(trips) == 0:
+        return [float(trip == 0) for trip in trips]
+    return [1 / trip for trip in trips]
 
 
 def check_first_upload(setting: RowSetting, budget: Budget) -> None:

@@ -32,15 +32,15 @@ class Data(Section):
     source: str = "digits"
     """Data set, one of `raydpzv list`."""
     folder: str | None = None
-    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3)."""
+    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity)."""
     file: str | None = None
-    """Table or array file (csv, parquet, multiview)."""
+    """Table or array file (csv, parquet, multiview, tokens)."""
     target: str | None = None
     """Column with the label (csv, parquet)."""
     test_fraction: Fraction = 0.2
     """Share of the rows held out, stratified by class; ignored where the data set has its own test rows."""
     scale: Literal["standard", "unit", "none"] = "standard"
-    """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none."""
+    """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
     train_rows: Count | None = None
     """Use only so many training rows, drawn by class."""
     test_rows: Count | None = None
@@ -53,6 +53,10 @@ class Data(Section):
     """Classes of the synthetic data sets."""
     steps: Annotated[int, Field(ge=1, le=100_000)] = 24
     """Time steps of the synthetic time series."""
+    tokens: Annotated[int, Field(ge=1, le=100_000)] = 192
+    """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut, shorter ones padded."""
+    vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
+    """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
 
 
 Columns = Annotated[tuple[int, ...], Field(strict=False)]
@@ -61,8 +65,8 @@ Columns = Annotated[tuple[int, ...], Field(strict=False)]
 class Split(Section):
     """Which features each client holds."""
 
-    how: Literal["columns", "rows", "patches", "views", "variables"] = "columns"
-    """Columns of a table, rows or patches of an image, views of an object, or variables of a time series."""
+    how: Literal["columns", "rows", "patches", "views", "variables", "tokens"] = "columns"
+    """Columns of a table, rows or patches of an image, views of an object, variables of a series, spans of a text."""
     clients: Annotated[int, Field(ge=1, le=1000)] = 4
     """Number of clients."""
     grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
@@ -74,10 +78,10 @@ class Split(Section):
 class Model(Section):
     """The composed model: one bottom per client, one head at the server."""
 
-    bottom: Literal["mlp", "cnn", "linear", "lstm"] = "mlp"
-    """Bottom model; "linear" is one linear layer, "lstm" takes time series."""
+    bottom: Literal["mlp", "cnn", "linear", "lstm", "resnet18", "transformer"] = "mlp"
+    """Bottom model; "linear" is one linear layer, "lstm" takes series, "resnet18" images, "transformer" token ids."""
     hidden: Widths = (32,)
-    """Hidden widths of the mlp, channels of the cnn's convolutions, or units of the lstm's layers; unused by linear."""
+    """Widths of the layers of mlp, lstm and transformer, or channels of cnn and resnet18; unused by linear."""
     embedding: Width = 2
     """Width E of a client's embedding."""
     head: Literal["mlp", "linear", "sum"] = "mlp"
@@ -152,8 +156,10 @@ class Clock(Section):
     """Simulated time (deterministic), or real time with real concurrency."""
     compute: PerClientNotNegative = 0.0
     """Seconds a client computes per upload; one number or one per client. Under the wall clock: added by sleeping."""
-    compute_law: Literal["constant", "exponential"] = "constant"
-    """Constant, or exponential with that mean."""
+    compute_law: Literal["constant", "exponential", "poisson"] = "constant"
+    """Constant, or exponential or Poisson with that mean."""
+    compute_quantum: Positive | None = None
+    """Seconds of one count of the Poisson law: a delay is quantum · Poisson(compute / quantum)."""
     service: NotNegative = 0.0
     """Seconds the server takes per upload."""
     service_law: Literal["constant", "exponential"] = "constant"
@@ -163,10 +169,10 @@ class Clock(Section):
 class Arrivals(Section):
     """When clients activate."""
 
-    kind: Literal["poisson", "constant", "trace"] = "poisson"
-    """Independent Poisson clocks, regular clocks, or a recorded trace."""
+    kind: Literal["poisson", "constant", "trace", "immediate"] = "poisson"
+    """Independent Poisson clocks, regular clocks, a recorded trace, or none: a client begins as soon as it is free."""
     rate: PerClientPositive = 1.0
-    """Activations per second; one number or one per client."""
+    """Activations per second of "poisson" and "constant"; one number or one per client."""
     file: str | None = None
     """Trace: a CSV or Parquet file with the columns client and time."""
 

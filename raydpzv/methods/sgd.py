@@ -86,9 +86,7 @@ class SgdServer(SplitServer):
     def open(self) -> Sequence[Order]:
         """Name the first rows."""
         ids = self._batches.draw(0)
-        return [
-            Order(m, Rows(ids), at_once=True, reply_bytes=self._reply_bytes) for m in range(self._clients)
-        ]
+        return [Order(m, Rows(ids), reply_bytes=self._reply_bytes) for m in range(self._clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Collect; when the last client's embeddings are there, step and answer in client order."""
@@ -111,7 +109,6 @@ class SgdServer(SplitServer):
                 m,
                 GradientAndRows(np.ascontiguousarray(gradient[:, m]), ids),
                 self._round,
-                at_once=True,
                 reply_bytes=self._reply_bytes,
                 loss=loss,
             )

@@ -111,8 +111,8 @@ class VaflClient(SplitClient):
 class Synchrony:
     """When the server steps: on every upload (wait_for = 1), or on those of t clients together (Algorithm 2).
 
-    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD. max_delay: D, a cached
-    embedding older than that many rounds is queried afresh first.
+    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, whoever comes last.
+    max_delay: D, a cached embedding older than that many rounds is queried afresh first.
     """
 
     wait_for: int = 1
@@ -154,10 +154,7 @@ class VaflServer(SplitServer):
 
     def open(self) -> Sequence[Order]:
         """Tell every client to begin."""
-        return [
-            Order(m, Start(), at_once=self._synchrony.same_rows, reply_bytes=self._reply_bytes)
-            for m in range(self._clients)
-        ]
+        return [Order(m, Start(), reply_bytes=self._reply_bytes) for m in range(self._clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Take an upload or the answer to a query; return the answers and queries that it leads to."""
@@ -245,7 +242,6 @@ class VaflServer(SplitServer):
             upload.client,
             Gradient(values_BE),
             round,
-            at_once=self._synchrony.same_rows,
             reply_bytes=self._reply_bytes,
             releases=releases,
             cache=self._table.ages(upload.ids, round, upload.client),

@@ -1,4 +1,4 @@
-"""When each client activates: open-loop clocks whose epochs do not wait for the client's work."""
+"""When each client activates, by a clock of its own or as soon as it is free, and how long its work takes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, repeat
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
 
-from raydpzv.errors import DataError
+from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
 
-Law = Literal["constant", "exponential"]
+Law = Literal["constant", "exponential", "poisson"]
 
 
 class Arrivals(Protocol):
-    """Gives every client the endless (or, for a trace, ending) sequence of its activation epochs."""
+    """Gives every client the endless (or, for a trace, ending) sequence of its activation epochs.
+
+    closed_loop: there are no epochs to wait for, a client is due whenever it is free. Else the loop is open: epochs do
+    not wait for the client's work.
+    """
+
+    closed_loop: ClassVar[bool]
 
     def epochs(self, client: int) -> Iterator[float]:
         """Yield the client's epochs in seconds since the run began, ascending, from the first."""
@@ -30,6 +36,8 @@ class Arrivals(Protocol):
 
 class Poisson:
     """Independent Poisson processes: exponential gaps with the client's own rate, in activations per second."""
+
+    closed_loop: ClassVar[bool] = False
 
     def __init__(self, rates: Sequence[float], key: Key) -> None:
         self._rates, self._key = rates, key / "arrivals"
@@ -60,6 +68,8 @@ class Poisson:
 class Constant:
     """Regular activations, 1/rate apart."""
 
+    closed_loop: ClassVar[bool] = False
+
     def __init__(self, rates: Sequence[float]) -> None:
         self._rates = rates
 
@@ -77,6 +87,8 @@ class Constant:
 
 class Trace:
     """Activations as recorded: a client whose trace has ended never wakes again."""
+
+    closed_loop: ClassVar[bool] = False
 
     def __init__(self, epochs: Mapping[int, Iterable[float]]) -> None:
         self._epochs = {client: list(times) for client, times in epochs.items()}
@@ -96,19 +108,43 @@ class Trace:
         return _merge(self, [client for client in sorted(self._epochs) if client % parts == part])
 
 
+class Immediate:
+    """No activation clock: a client begins its next work as soon as it is free, so that its delays set its pace."""
+
+    closed_loop: ClassVar[bool] = True
+
+    def epochs(self, client: int) -> Iterator[float]:
+        """Yield 0 for ever: the client is due from the beginning on."""
+        return repeat(0.0)
+
+    def merged(self, part: int = 0, parts: int = 1) -> NoReturn:
+        """Raise SpecError: without a clock there is no process of epochs to merge."""
+        raise SpecError(
+            'arrivals.kind: "immediate" has no epochs for clients that pull; use "poisson", "constant" or "trace"'
+        )
+
+
 def _merge(arrivals: Arrivals, clients: Sequence[int]) -> Iterator[tuple[float, int]]:
     return heapq.merge(*(zip(arrivals.epochs(client), repeat(client)) for client in clients))
 
 
 class Delays:
-    """Seconds of work: constant, or exponential with the given mean, addressed by (who, which)."""
+    """Seconds of work, addressed by (who, which): constant, exponential or Poisson with the given means.
 
-    def __init__(self, means: Sequence[float], law: Law, key: Key) -> None:
-        self._means, self._law, self._key = means, law, key
+    quantum: of the Poisson law, the seconds that a count stands for: a delay is quantum · Poisson(mean / quantum), of
+    variance mean · quantum. VAFL, Section G.2: worker m of M has Poisson(2m) / 2M, mean m / M and quantum 1 / 2M.
+    """
+
+    def __init__(self, means: Sequence[float], law: Law, key: Key, quantum: float | None = None) -> None:
+        self._means, self._law, self._key, self._quantum = means, law, key, quantum
 
     def of(self, who: int, which: int) -> float:
         """Return how long `who`'s piece of work number `which` takes."""
         mean = self._means[who]
         if mean == 0 or self._law == "constant":
             return mean
-        return float((self._key / who / which).generator().exponential(mean))
+        generator = (self._key / who / which).generator()
+        if self._law == "exponential":
+            return float(generator.exponential(mean))
+        assert self._quantum is not None
+        return self._quantum * float(generator.poisson(mean / self._quantum))

@@ -1,8 +1,9 @@
 """The virtual clock: a run as a heap of events, the same bits on any host.
 
-A client's life: its next epoch (or the end of the running round trip, if later) -> compute -> uplink -> queue at
-the server -> downlink -> apply. Clients' work is started as soon as its order has arrived in virtual time, so on
-a parallel host the clients compute side by side while the server serves strictly in virtual-time order.
+A client's life: its next epoch (or the end of the running round trip, if later or if there are no epochs) -> compute
+-> uplink -> queue at the server -> downlink -> apply. Clients' work is started as soon as its order has arrived in
+virtual time, so on a parallel host the clients compute side by side while the server serves strictly in virtual-time
+order.
 A query (an order `aside`) is answered on arrival, with the model as it is then; only its way there and back takes time.
 """
 
@@ -153,7 +154,8 @@ class VirtualRun:
             return
         self._desk.applied(client, now)
         handle = event.handle if order.at_once else self._host.perform(order)
-        due = now if order.at_once else self._next_epoch(client)
+        at_once = order.at_once or self._timing.arrivals.closed_loop
+        due = now if at_once else self._next_epoch(client)
         if due is None:
             return
         woke = max(due, now)

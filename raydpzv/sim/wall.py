@@ -136,7 +136,8 @@ class ClientLoop:
     """One client's life under the wall clock.
 
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
-    round trip is served at its end and counted as late. Simulated compute and network delays are real sleeps here.
+    round trip is served at its end and counted as late; arrivals without epochs let it begin at once. Simulated compute
+    and network delays are real sleeps here.
     A role that is `attentive` answers the server's queries while it waits for its epoch or for an order, not while it
     computes or sends.
     patience: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
@@ -184,7 +185,8 @@ class ClientLoop:
             applied = self._clock.now()
             if answer.over or self._stopping.is_set():
                 break
-            due = applied if order.at_once else next(epochs, None)
+            at_once = order.at_once or self._timing.arrivals.closed_loop
+            due = applied if at_once else next(epochs, None)
             if due is None:
                 break
             late = due < applied

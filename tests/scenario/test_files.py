@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import scenarios
+from raydpzv.data.table import limit
+from raydpzv.errors import SpecError
+from raydpzv.experiment.build import load_data
 from raydpzv.keys import Key
 
 FEW = ("budget.updates=20", "evaluate.every=10", "method.batch=16", "privacy.noise=seeded")
@@ -101,3 +104,138 @@ def test_vafl_on_time_series_with_noise_on_every_layer():
     noise = ["privacy.mode=paper", "privacy.sigma=0.01", "method.layer_noise=[0.01]", "data.rows=80"]
     run = scenarios.run(scenarios.load("lstm_vafl", [*FEW_VAFL, *noise]))
     assert run.summary["updates"] == 14
+
+
+def write_views(path, size=8):
+    """Objects in 12 views, with the test rows of their own that ModelNet40 has."""
+    draws = (Key(3) / "views").generator()
+    arrays = {
+        f"{name}{part}": values
+        for part, rows in (("", 40), ("_test", 12))
+        for name, values in (
+            ("x", draws.integers(0, 256, (rows, 12, 1, size, size), np.uint8)),
+            ("y", np.arange(rows) % 4),
+        )
+    }
+    np.savez(path / "modelnet40.npz", **arrays)
+    return path / "modelnet40.npz"
+
+
+def write_reviews(path, form):
+    """Amazon Review Polarity in one of its two forms; words tell the class."""
+    for part, rows in (("train", 80), ("test", 20)):
+        texts = [
+            (1 + i % 2, f"number {i}", ("awful ", "lovely ")[i % 2] * (1 + i % 5) + "thing")
+            for i in range(rows)
+        ]
+        csv_lines = [f'"{label}","{title}","{text}"' for label, title, text in texts]
+        ft_lines = [f"__label__{label} {title}: {text}" for label, title, text in texts]
+        lines = csv_lines if form == "csv" else ft_lines
+        (path / f"{part}.{form}").write_text("\n".join(lines) + "\n")
+    return path
+
+
+TINY_RESNET = ("model.hidden=[4, 4, 8, 16]", "model.embedding=4")
+TINY_TRANSFORMER = ("model.hidden=[8]", "model.embedding=4", "data.tokens=12", "data.vocabulary=200")
+
+
+def test_modelnet40_with_twelve_clients(tmp_path):
+    spec = scenarios.load("modelnet40_dpzv", [f"data.file={write_views(tmp_path)}", *TINY_RESNET, *FEW])
+    run = scenarios.run(spec)
+    assert run.summary["updates"] == 20
+    assert run.summary["bytes_up"] == 20 * 16 * (4 + 2 * 4 * 4)
+    assert len([name for name in run.models if name.startswith("client")]) == 12
+
+
+@pytest.mark.parametrize("form", ["csv", "ft.txt"])
+def test_amazon_reviews_with_three_clients(tmp_path, form):
+    overrides = [f"data.folder={write_reviews(tmp_path, form)}", *TINY_TRANSFORMER, *FEW]
+    run = scenarios.run(
+        scenarios.load("amazon_dpzv", [*overrides, "data.train_rows=60", "data.test_rows=10"])
+    )
+    assert run.summary["updates"] == 20
+    # V·W + L·W + 2W for the embeddings, 12W² + 13W for the layer, (W + 1)·E
+    assert run.models["client 2"].size == (200 + 4 + 2) * 8 + 12 * 64 + 13 * 8 + 9 * 4
+    assert run.summary["private"] is not True
+
+
+def test_both_forms_of_the_reviews_give_the_same_run(tmp_path):
+    digests = set()
+    for form in ("csv", "ft.txt"):
+        (tmp_path / form).mkdir()
+        folder = write_reviews(tmp_path / form, form)
+        spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW])
+        digests.add(scenarios.run(spec).models["client 0"].tobytes())
+    assert len(digests) == 1
+
+
+def test_the_settings_of_texts_reach_the_data(tmp_path):
+    folder = write_reviews(tmp_path, "csv")
+
+    def rows(*overrides):
+        spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW, *overrides])
+        return load_data(spec)
+
+    split = rows("data.train_rows=30", "data.test_rows=6")
+    assert (split.train.x.shape, split.test.x.shape) == ((30, 12), (6, 12))
+    assert split.train.vocabulary == 200
+    assert np.array_equal(split.train.x, np.floor(split.train.x)), (
+        "no scaling, though data.scale says standard"
+    )
+    whole = rows()
+    kept = limit(whole, 30, 6, Key(0) / "data" / "limit")
+    assert np.array_equal(split.train.x, kept.train.x)
+
+
+def test_texts_and_models_of_other_kinds(tmp_path):
+    folder = write_reviews(tmp_path, "csv")
+    overrides = [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW]
+    with pytest.raises(SpecError, match=r"token ids, names and no quantities.*use transformer"):
+        scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "model.bottom=mlp"]))
+    with pytest.raises(SpecError, match="5 clients cannot have equal spans of 12 tokens"):
+        scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "split.clients=5"]))
+    with pytest.raises(SpecError, match='numbers, which "transformer" does not take'):
+        scenarios.run(scenarios.load("digits_dpzv", ["model.bottom=transformer", "split.how=columns"]))
+
+
+METHODS = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("scenario", ["modelnet40_dpzv", "amazon_dpzv"])
+def test_every_method_runs_on_these_models(tmp_path, scenario, name):
+    if scenario == "amazon_dpzv":
+        source = [f"data.folder={write_reviews(tmp_path, 'csv')}", *TINY_TRANSFORMER]
+    else:
+        source = [f"data.file={write_views(tmp_path)}", *TINY_RESNET]
+    overrides = [f'method={{name="{name}", batch=16}}', 'privacy={mode="none"}', "budget.updates=26"]
+    run = scenarios.run(scenarios.load(scenario, [*source, *overrides, "evaluate.every=13"]))
+    assert run.summary["updates"] >= 26
+    assert np.isfinite(run.models["client 0"]).all()
+    still = scenarios.run(scenarios.load(scenario, [*source, *overrides, "budget.updates=1"])).models[
+        "client 1"
+    ]
+    moved = not np.array_equal(run.models["client 1"], still)
+    assert moved == (name != "frozen")
+
+
+def test_a_poisson_batch_without_a_record_goes_through_these_models(tmp_path):
+    few = ["method.batch=1", "method.batches=poisson", "budget.updates=12", "privacy.noise=seeded"]
+    reviews = [f"data.folder={write_reviews(tmp_path, 'csv')}", *TINY_TRANSFORMER]
+    views = [f"data.file={write_views(tmp_path)}", *TINY_RESNET]
+    for scenario, source in (("amazon_dpzv", reviews), ("modelnet40_dpzv", views)):
+        run = scenarios.run(scenarios.load(scenario, [*source, *few]))
+        sizes = np.array(run.summary["bytes_up"])
+        assert run.summary["updates"] == 12
+        assert sizes != 12 * (4 + 2 * 4 * 4), "control: they were not all of one record"
+
+
+@pytest.mark.slow
+def test_generated_reviews_are_learned_offline():
+    def accuracy(*overrides):
+        spec = scenarios.load("reviews_dpzv", ["evaluate.every=4000", "record.staleness=false", *overrides])
+        return scenarios.run(spec).summary["accuracy"]
+
+    assert accuracy("privacy.noise=seeded") >= 0.72
+    assert accuracy('privacy={mode="none", clip=2.0}') >= 0.75
+    assert accuracy('method={name="frozen", batch=64}', 'privacy={mode="none"}') <= 0.66, "control"

@@ -7,7 +7,8 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.build import prepare
-from raydpzv.experiment.spec import Dpzv, Frozen, Spec
+from raydpzv.experiment.spec import METHODS, Dpzv, Frozen, Spec
+from raydpzv.experiment.spec_horizontal import HORIZONTAL_METHODS
 from raydpzv.experiment.toml import as_toml, load, override, parse
 from scenarios.find import names
 
@@ -42,7 +43,7 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
         (
             {"split": {"how": "cols"}},
-            r"split.how: wanted 'columns', 'rows', 'patches', 'views' or 'variables', got 'cols'",
+            r"split.how: wanted 'columns', 'rows', 'patches', 'views', 'variables' or 'tokens', got 'cols'",
         ),
         ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
         ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),
@@ -119,6 +120,37 @@ def test_another_method_keeps_what_both_have():
     spec = scenarios.load("digits_dpzv", ["method.name=frozen", 'privacy={mode="none"}'])
     assert isinstance(spec.method, Frozen)
     assert (spec.method.batch, spec.method.server_lr) == (64, 0.02)
+
+
+MISTYPED = [
+    ("digits_dpzv", "vaffl", "vafl"),
+    ("digits_dpzv", "dpzz", "dpzv"),
+    ("digits_dpzv", "decomf", "decomfl"),  # of the other kind than the scenario's
+    ("digits_decomfl", "fedavgg", "fedavg"),
+    ("digits_decomfl", "zo_vf", "zoo_vfl"),
+]
+
+
+@pytest.mark.parametrize(("scenario", "name", "meant"), MISTYPED)
+def test_a_mistyped_method_is_answered_by_the_nearest_name(tmp_path, scenario, name, meant):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[method]\nname = "{name}"\n')
+    known = ", ".join((*METHODS, *HORIZONTAL_METHODS))
+    for said, where in (
+        (lambda: load(path), "mine.toml"),
+        (lambda: scenarios.load(scenario, [f"method.name={name}"]), f"{scenario}.toml with --set"),
+        (lambda: scenarios.load(scenario, [f'method.name="{name}"']), f"{scenario}.toml with --set"),
+        (lambda: parse({"method": {"name": name}}, "a table"), "a table"),
+    ):
+        with pytest.raises(SpecError) as error:
+            said()
+        wanted = f"method.name: wanted one of {known}, got {name!r} in {where}."
+        assert str(error.value) == f'{wanted} Did you mean "{meant}"?'
+
+
+def test_a_method_like_none_is_answered_by_the_names_alone():
+    with pytest.raises(SpecError, match=r"got 'qqqqqq' in digits_dpzv.toml with --set\.$"):
+        scenarios.load("digits_dpzv", ["method.name=qqqqqq"])
 
 
 @pytest.mark.parametrize("item", ["lr", "=3", "method..lr=3", "method.lr"])

@@ -69,7 +69,7 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
         assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
         orders = server.receive(last)
         assert [o.client for o in orders] == list(range(CLIENTS))
-        assert all(o.at_once and o.round == (step + 1) * CLIENTS for o in orders)
+        assert all(not o.at_once and o.round == (step + 1) * CLIENTS for o in orders)
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
     for client, order in zip(clients, orders, strict=True):
         client.apply(order)
@@ -82,7 +82,7 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
 def test_an_sgd_reply_carries_the_clients_own_gradient_and_the_next_rows() -> None:
     clients, server = sgd_parties(DATA, 0.0)
     orders = server.open()
-    assert all(isinstance(o.body, Rows) and o.at_once for o in orders)
+    assert all(isinstance(o.body, Rows) and not o.at_once for o in orders)
     for order in orders:
         replies = server.receive(clients[order.client].perform(order))
     bodies = [o.body for o in replies]

@@ -99,7 +99,7 @@ def test_synchronous_is_block_sgd_on_one_batch() -> None:
         assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
         orders = server.receive(last)
         assert sorted(o.client for o in orders) == list(range(CLIENTS))
-        assert all(o.at_once for o in orders)
+        assert not any(o.at_once for o in orders)
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
         central.step(loss, list(range(CLIENTS)))
     for order in orders:
