@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from raydpzv.errors import SpecError, suggest
-from raydpzv.experiment import run as _local
 from raydpzv.experiment.closing import Run
 from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.local import run_here
 from raydpzv.experiment.prepared import Prepared, prepared
-from raydpzv.experiment.run_federation import run_federation
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.spec_horizontal import HorizontalSpec
 from raydpzv.experiment.toml import AnySpec, override
@@ -83,9 +82,7 @@ def run_prepared(
 ) -> Run:
     """Run an experiment whose data is loaded already; as `run`."""
     if runner == "local":
-        if isinstance(experiment, Federation):
-            return run_federation(experiment, out, scenario=scenario, progress=progress, stop=stop)
-        return _local.run_prepared(experiment, out, scenario=scenario, progress=progress, stop=stop)
+        return run_here(experiment, out, scenario=scenario, progress=progress, stop=stop)
     if isinstance(experiment, Federation):
         from actors.federation import run_federation as run_on_ray
 

@@ -16,15 +16,19 @@ from rich.table import Table
 
 import scenarios
 from raydpzv.errors import SpecError
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.comparing import collect
+from raydpzv.experiment.comparison import read_comparison
+from raydpzv.experiment.comparison_folder import PLAN, is_comparison
+from raydpzv.experiment.local import continued
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.spec_horizontal import HorizontalSpec
 from raydpzv.experiment.toml import AnySpec
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.sim.terms import Status
+from scenarios import compare
 from scenarios.endings import STOPPED, errors, failures
 from scenarios.models import one_model, print_models, whose
+from scenarios.options import Address, Json, Seed, Set, Verbose, chosen_runner
 from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
@@ -38,12 +42,6 @@ app = typer.Typer(
 Scenario = Annotated[
     str, typer.Argument(help="Name of a scenario (see `raydpzv list`) or path to a TOML file.")
 ]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]
 
 
 @app.command()
@@ -53,14 +51,14 @@ def run(
     seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write [default: runs/SCENARIO-...]")] = None,
     runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")] = None,
+    address: Address = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a scenario; write its run folder; print a summary."""
     with errors(verbose):
         spec = _load(scenario, set_, seed)
-        chosen = _runner(runner)
+        chosen = chosen_runner(runner)
         if address and chosen == "local":
             raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
         folder = out or _default_folder(Path(scenario).stem, spec)
@@ -79,6 +77,9 @@ def run(
                 verbose=verbose,
             ),
         )
+
+
+app.command()(compare.compare)
 
 
 @app.command()
@@ -114,15 +115,24 @@ def privacy(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped or killed.")],
-    runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")] = None,
+    runner: Annotated[
+        str | None,
+        typer.Option(help="local (this process) or ray (actors) [default: local; comparisons: auto]."),
+    ] = None,
+    address: Address = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not."""
+    """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not; or a comparison."""
     with errors(verbose):
-        chosen = _runner(runner)
-        experiment, folder, name = _resuming(run)
+        if is_comparison(run):
+            plan = read_comparison(run / PLAN)
+            compare.carry_out(
+                plan, run, runner=runner or "auto", address=address, as_json=as_json, verbose=verbose
+            )
+            return
+        chosen = chosen_runner(runner or "local")
+        experiment, folder, name = continued(run)
         _watch(
             experiment.spec,
             folder.path,
@@ -172,10 +182,14 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the report of several runs.")] = None,
 ) -> None:
-    """Write a self-contained HTML page and PNG plots."""
+    """Write a self-contained HTML page and PNG plots, of runs or of a comparison as far as it has come."""
     from raydpzv.report.page import write_report
 
     with errors():
+        if len(runs) == 1 and is_comparison(runs[0]):
+            plan = read_comparison(runs[0] / PLAN)
+            print(compare.write(plan, runs[0], collect(plan, runs[0])))
+            return
         print(write_report(runs, out))
 
 
@@ -187,7 +201,7 @@ def list_(
     from raydpzv.data.sources import SOURCES
     from raydpzv.experiment.page import settings_page
     from raydpzv.experiment.toml import ALL_METHODS
-    from scenarios.find import titles
+    from scenarios.find import comparisons, titles
 
     if settings:
         print(settings_page())
@@ -197,7 +211,8 @@ def list_(
         name: f"{source.about} (needs {', '.join(source.needs) if source.needs else 'nothing'}; from {source.home})"
         for name, source in SOURCES.items()
     }
-    for title, entries in (("Scenarios", titles()), ("Methods", methods), ("Data sets", sources)):
+    listed = {"Scenarios": titles(), "Comparisons": comparisons(), "Methods": methods, "Data sets": sources}
+    for title, entries in listed.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2))
         for name, line in entries.items():
             table.add_row(name, line)
@@ -208,17 +223,6 @@ def _setting(spec: Spec, rows: int | None) -> AnySetting | None:
     from raydpzv.experiment.build import prepare, setting
 
     return setting(spec, rows) if rows else prepare(spec).setting
-
-
-def _resuming(run: Path) -> tuple[Prepared, RunFolder, str]:
-    from raydpzv.experiment.rebuild import resuming_federation
-    from raydpzv.experiment.replay import resuming
-
-    return resuming_federation(run) if _is_horizontal(run) else resuming(run)
-
-
-def _is_horizontal(run: Path) -> bool:
-    return isinstance(RunFolder.open(run).spec(), HorizontalSpec)
 
 
 UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
@@ -232,13 +236,6 @@ def main() -> None:
 def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnySpec:
     items = list(overrides or []) + ([f"seed={seed}"] if seed is not None else [])
     return scenarios.load(scenario, items)
-
-
-def _runner(name: str) -> scenarios.Runner:
-    for known in scenarios.RUNNERS:
-        if name == known:
-            return known
-    raise SpecError(f'--runner: wanted {" or ".join(scenarios.RUNNERS)}, got "{name}"')
 
 
 def _watch(

@@ -11,6 +11,7 @@ from raydpzv.experiment import toml
 from raydpzv.experiment.toml import AnySpec
 
 FOLDER = Path(__file__).parent
+COMPARISONS = FOLDER / "comparisons"
 
 
 def names() -> list[str]:
@@ -28,9 +29,30 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnySpec:
     path = Path(scenario)
     if path.suffix != ".toml" and not path.exists():
         path = FOLDER / f"{scenario}.toml"
+        if scenario in comparisons():
+            raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
         if scenario not in names():
             raise SpecError(
                 f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or one of: '
                 f"{', '.join(names())}"
             )
     return toml.load(path, overrides)
+
+
+def comparisons() -> dict[str, str]:
+    """Return every comparison that comes with the program, and its line."""
+    paths = sorted(COMPARISONS.glob("*.toml"))
+    return {path.stem: tomllib.loads(path.read_text()).get("title", "") for path in paths}
+
+
+def comparison(name: str) -> Path | None:
+    """Return the file of a comparison by name or path; None if it is no comparison but, maybe, a scenario."""
+    path = Path(name)
+    if path.suffix != ".toml" and not path.exists():
+        found = COMPARISONS / f"{name}.toml"
+        return found if found.is_file() and name not in names() else None
+    try:
+        tree = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None  # loaded as a scenario, it says what is wrong with it
+    return path if isinstance(tree.get("scenario"), str) else None

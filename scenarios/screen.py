@@ -34,7 +34,7 @@ def live_progress(spec: AnySpec, console: Console) -> Iterator[Callable[[Status]
     if not console.is_terminal:
         yield lambda status: None
         return
-    limit, unit = _limit(spec)
+    limit, unit = limit_of(spec)
     bar = Progress(
         TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
         BarColumn(),
@@ -105,7 +105,8 @@ def stop_on_signal(console: Console) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _limit(spec: AnySpec) -> tuple[float, str]:
+def limit_of(spec: AnySpec) -> tuple[float, str]:
+    """Return the budget that a bar is drawn against, and its unit: "updates", "seconds" or "bytes"."""
     budget = spec.budget
     if budget.updates is not None:
         return budget.updates, "updates"

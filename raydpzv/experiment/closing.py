@@ -136,7 +136,13 @@ class Closing:
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         self._summary(
-            "stopped" if interrupted else "failed", USER if interrupted else text, status, spent, {}, facts
+            "stopped" if interrupted else "failed",
+            USER if interrupted else text,
+            status,
+            spent,
+            {},
+            facts,
+            fault=type(error).__name__,
         )
 
     def _summary(
@@ -147,11 +153,11 @@ class Closing:
         spent: Spent | None,
         models: Mapping[str, np.ndarray],
         facts: Mapping[str, Any],
+        fault: str = "",
     ) -> Run:
         rows = self._sink.all()
-        ending = Ending(
-            kind, reason, time.monotonic() - self._started, status.time, status.updates, spent, facts
-        )
+        seconds = time.monotonic() - self._started
+        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, facts)
         summary = summarise(self._scenario, self._experiment, rows, ending)
         folder = self._sink.folder
         if folder:

@@ -8,10 +8,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from raydpzv.errors import Diverged
 from raydpzv.experiment.environment import versions
+from raydpzv.experiment.failure import DIVERGED, failure
 from raydpzv.experiment.federation import Federation
 from raydpzv.experiment.guard import settled
-from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.prepared import Prepared, held_out_shares
 from raydpzv.experiment.warn import warnings
 from raydpzv.privacy.statements import claims, verdict
 from raydpzv.records import folds
@@ -28,7 +30,10 @@ NO_ACCOUNT = (
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a run ended: status "done", "stopped" or "failed", why, and how long it took in real seconds."""
+    """How a run ended: status "done", "stopped" or "failed", why, and how long it took in real seconds.
+
+    fault: the class of the error that ended it.
+    """
 
     status: str
     reason: str
@@ -36,6 +41,7 @@ class Ending:
     simulated_seconds: float
     updates: int
     spent: Spent | None
+    fault: str = ""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -47,6 +53,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     planned = spec.budget.updates is not None
     final = settled(setting, ending.spent, planned=planned) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
+    failed, why_failed = _failure(experiment, rows, ending)
     return {
         "scenario": scenario,
         "title": spec.title,
@@ -58,6 +65,8 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "best_accuracy": folds.best_accuracy(rows["evaluation"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
+        "failure": failed or None,
+        "failure_reason": why_failed or None,
         "updates": ending.updates if isinstance(experiment, Federation) else folds.updates(service),
         "uploads": service.num_rows,
         "bytes_up": folds.bytes_up(message),
@@ -75,6 +84,12 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "versions": versions(),
         **ending.facts,
     }
+
+
+def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str]:
+    if ending.fault == Diverged.__name__:
+        return DIVERGED, ending.reason
+    return failure(rows, held_out_shares(experiment))
 
 
 def _staleness(experiment: Prepared, rows: Rows) -> dict[str, Any]:

@@ -34,12 +34,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> AnySpec:
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path.name}: not a TOML file: {error}") from None
     where = f"{path.name} with --set" if overrides else path.name
-    return parse({"name": path.stem, **_override(tree, overrides)}, where)
+    return parse({"name": path.stem, **overridden(tree, overrides)}, where)
 
 
 def override(spec: AnySpec, overrides: Sequence[str]) -> AnySpec:
     """Return a spec with `key=value` overrides applied."""
-    return parse(_override(as_tree(spec), overrides), spec.title or "the scenario")
+    return parse(overridden(as_tree(spec), overrides), spec.title or "the scenario")
 
 
 def parse(tree: Mapping[str, Any], where: str) -> AnySpec:
@@ -53,7 +53,7 @@ def parse(tree: Mapping[str, Any], where: str) -> AnySpec:
         known = ", ".join(ALL_METHODS)
         hint = suggest(name, ALL_METHODS)
         raise SpecError(f"method.name: wanted one of {known}, got {name!r} in {where}. {hint}".rstrip())
-    horizontal = isinstance(tree.get("method"), dict) and tree["method"]["name"] in HORIZONTAL_METHODS
+    horizontal = isinstance(name, str) and name in HORIZONTAL_METHODS
     kind = HorizontalSpec if horizontal else Spec
     try:
         spec = kind.model_validate(tree)
@@ -82,7 +82,8 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a scenario's tree with `key=value` overrides in it, not yet validated. Raises SpecError."""
     tree = _plain(tree)
     for item in overrides:
         key, equals, text = item.partition("=")

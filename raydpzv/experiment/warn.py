@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from raydpzv.experiment.build import Experiment
-from raydpzv.experiment.prepared import Prepared
+from raydpzv.experiment.failure import failure
+from raydpzv.experiment.pace import barrier
+from raydpzv.experiment.prepared import Prepared, held_out_shares
 from raydpzv.records import folds
 from raydpzv.records.store import Rows
 
@@ -18,8 +18,8 @@ LATE = 0.1
 def warnings(experiment: Prepared, rows: Rows) -> list[str]:
     """Return one sentence per finding; an empty list is good news."""
     if not isinstance(experiment, Experiment):
-        return [*_divergence(rows), *_overall_lateness(rows)]
-    found = [*_divergence(rows), *_lateness(experiment, rows)]
+        return [*_no_result(experiment, rows), *_overall_lateness(rows)]
+    found = [*_no_result(experiment, rows), *_lateness(experiment, rows)]
     setting = experiment.setting
     if setting and setting.delta * setting.rows > 1:
         found.append(
@@ -29,19 +29,11 @@ def warnings(experiment: Prepared, rows: Rows) -> list[str]:
     return found
 
 
-def _divergence(rows: Rows) -> list[str]:
-    evaluations = rows["evaluation"].to_pylist()
-    if not evaluations or rows["service"].num_rows == 0:
+def _no_result(experiment: Prepared, rows: Rows) -> list[str]:
+    if rows["evaluation"].num_rows == 0 or rows["service"].num_rows == 0:
         return ["no update was made"]
-    found, first, last = [], evaluations[0], evaluations[-1]
-    if not math.isfinite(last["loss"]) or last["loss"] > 3 * max(first["loss"], 1.0):
-        found.append(
-            f"DIVERGED: the test loss went from {first['loss']:.3g} to {last['loss']:.3g}; lower the step sizes"
-        )
-    if last["top_share"] == 1.0:
-        found.append(
-            f"every held-out row is predicted as one class: accuracy {last['accuracy']:.4g} is that class's share"
-        )
+    word, why = failure(rows, held_out_shares(experiment))
+    found = [f"{word.upper()}: {why}"] if word else []
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
     if nonfinite:
         found.append(f"{nonfinite:,} per-sample slopes were NaN or infinite and counted as 0")
@@ -49,6 +41,9 @@ def _divergence(rows: Rows) -> list[str]:
 
 
 def _lateness(experiment: Experiment, rows: Rows) -> list[str]:
+    # at a barrier epochs pass while a client waits for the others: late is then the protocol's doing, not a finding
+    if barrier(experiment.spec) > 1:
+        return []
     shares = folds.late_share(rows["service"], experiment.spec.split.clients)
     late = [f"client {m} {share:.0%}" for m, share in enumerate(shares) if share > LATE]
     if not late:

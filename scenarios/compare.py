@@ -1,0 +1,259 @@
+"""`raydpzv compare`: methods, values of ε and seeds on one scenario, side by side, and one table of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from raydpzv.errors import RunError, SpecError, suggest
+from raydpzv.experiment.comparing import FAILED, Compared, check_ready, collect, one_by_one
+from raydpzv.experiment.comparison import Comparison
+from raydpzv.experiment.comparison_folder import PLAN, begun, left
+from raydpzv.experiment.entrants import ComparisonFile, Entrant, read_entrants, resolved
+from scenarios import find
+from scenarios.comparing_screen import Watch, show_comparison
+from scenarios.endings import STOPPED, errors
+from scenarios.options import Address, Json, Set, Verbose, chosen_runner
+from scenarios.screen import stop_on_signal
+
+Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
+Runner = Annotated[
+    str,
+    typer.Option(
+        help="auto (Ray if it is installed and there are cores for it), local (one by one), or ray (side by side)."
+    ),
+]
+
+
+def compare(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split, model "
+            "and budget, all give their methods."
+        ),
+    ],
+    methods: Annotated[
+        str | None, typer.Option(help="Methods by name, comma between them, with their default settings.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds, from 0; or which: 0,7,9 [default: 3].")
+    ] = None,
+    epsilons: Annotated[
+        str | None, typer.Option(help='Values of ε, comma between them; "none": no noise [default: none].')
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="Test accuracies whose cost is asked for [default: 0.8,0.9].")
+    ] = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write, or to go on with [default: runs/compare-...]"),
+    ] = None,
+    jobs: Jobs = None,
+    runner: Runner = "auto",
+    address: Address = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare methods x values of ε x seeds on the same split and budget; controls are always beside them."""
+    with errors(verbose):
+        file = _asked(what, methods, seeds, epsilons, targets)
+        comparison = resolved(file, find.load, set_ or [])
+        folder = out or _default_folder(comparison.name)
+        carry_out(
+            comparison,
+            folder,
+            jobs=jobs,
+            runner=runner,
+            address=address,
+            as_json=as_json,
+            verbose=verbose,
+        )
+
+
+def carry_out(
+    comparison: Comparison,
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    runner: str = "auto",
+    address: str | None = None,
+    as_json: bool = False,
+    verbose: bool = False,
+) -> None:
+    """Make what is left of a comparison's runs, then write and show what it comes to.
+
+    Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
+    """
+    console, reasons = Console(stderr=True), dict[str, str]()
+    ray = _on_ray(runner, address, jobs)
+    with begun(folder, comparison):
+        todo = left(folder, comparison)
+        if todo:
+            check_ready(comparison)
+        with stop_on_signal(console) as stop, Watch(comparison, todo, console, reasons) as watch:
+            if ray:
+                from actors.side_by_side import side_by_side
+
+                side_by_side(
+                    todo,
+                    folder,
+                    progress=watch.progress,
+                    ended=watch.ended,
+                    stop=stop,
+                    jobs=jobs,
+                    address=address,
+                    verbose=verbose,
+                )
+            else:
+                one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
+        compared = collect(comparison, folder, reasons)
+        write(comparison, folder, compared)
+    show_comparison(comparison, folder, compared, as_json)
+    _leave(compared, folder, console, stopped=stop.is_set())
+
+
+def write(comparison: Comparison, folder: Path, compared: Compared) -> Path:
+    """Write tables, pictures and the page of a comparison; return the page."""
+    from raydpzv.report.comparison import write_comparison
+
+    return write_comparison(
+        folder,
+        comparison.title or comparison.name,
+        (folder / PLAN).read_text(encoding="utf-8"),
+        compared.runs,
+        compared.curves,
+        compared.claims,
+        comparison.targets,
+    )
+
+
+def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool) -> None:
+    if stopped:
+        console.print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
+        raise typer.Exit(STOPPED)
+    broken = [row for row in compared.runs.to_pylist() if row["outcome"] == FAILED]
+    if broken:
+        raise RunError(
+            f"{len(broken)} of {compared.runs.num_rows} runs failed, first {broken[0]['run']}: {broken[0]['reason']}; "
+            f"try them again with: raydpzv resume {folder}"
+        )
+
+
+def _on_ray(runner: str, address: str | None, jobs: int | None) -> bool:
+    """Tell whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
+    if runner != "auto":
+        if address and chosen_runner(runner) == "local":
+            raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
+        return chosen_runner(runner) == "ray"
+    if importlib.util.find_spec("ray") is None:
+        if address:
+            raise SpecError("--address: Ray is not installed: pip install 'raydpzv[ray]'")
+        return False
+    return bool(address or os.environ.get("RAY_ADDRESS")) or ((os.cpu_count() or 1) > 1 and jobs != 1)
+
+
+def _asked(
+    what: Sequence[str],
+    methods: str | None,
+    seeds: str | None,
+    epsilons: str | None,
+    targets: str | None,
+) -> ComparisonFile:
+    """Return the comparison that the command line asks for."""
+    given = {
+        "seeds": _seeds(seeds),
+        "epsilons": None if epsilons is None else _epsilons(epsilons),
+        "targets": None if targets is None else _floats("--targets", targets),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    _check_known(what)
+    path = find.comparison(what[0])
+    if path is not None:
+        if len(what) > 1 or methods:
+            raise SpecError(
+                f"{what[0]}: is a comparison with entrants of its own; leave out further scenarios and --methods"
+            )
+        return _changed(read_entrants(path), changes)
+    for name in what[1:]:
+        if find.comparison(name) is not None:
+            raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
+    names = [Path(name).stem for name in what]
+    entrants = [
+        Entrant(label=label, scenario=name) for label, name in zip(_unlike(names, what), what, strict=True)
+    ]
+    if methods is not None:
+        listed = [name.strip() for name in methods.split(",") if name.strip()]
+        entrants = [*entrants[1:], *(Entrant(label=name, set=(f"method.name={name}",)) for name in listed)]
+    name = "-".join(dict.fromkeys(names))[:60]
+    return _changed(ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants)), changes)
+
+
+def _check_known(what: Sequence[str]) -> None:
+    known = [*find.comparisons(), *find.names()]
+    for name in what:
+        if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
+            raise SpecError(
+                f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv list'
+            )
+
+
+def _changed(file: ComparisonFile, changes: dict[str, Any]) -> ComparisonFile:
+    return file.model_copy(update=changes)
+
+
+def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
+    """Return labels that differ: stems of file names, or the paths if two stems are the same."""
+    if len(set(what)) < len(what):
+        twice = next(name for name in what if list(what).count(name) > 1)
+        raise SpecError(f"{twice}: is there twice; name each scenario once")
+    return names if len(set(names)) == len(names) else what
+
+
+def _seeds(text: str | None) -> int | tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = (-1,)
+    if any(not 0 <= seed < 2**63 for seed in found) or (found == (0,) and "," not in text):
+        raise SpecError(f'--seeds: wanted how many (3) or which (0,7,9), got "{text}"')
+    return found[0] if len(found) == 1 and "," not in text else found
+
+
+def _epsilons(text: str) -> tuple[float | str, ...]:
+    found: list[float | str] = []
+    for part in text.split(","):
+        found += ["none"] if part.strip() == "none" else _floats("--epsilons", part)
+    return tuple(found)
+
+
+def _floats(option: str, text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = (0.0,)
+    if any(not 0 < value < float("inf") for value in found):
+        near = suggest(text, ["none"]) if option == "--epsilons" else ""
+        raise SpecError(
+            f'{option}: wanted numbers above 0, comma between them, got "{text}". {near}'.rstrip()
+        )
+    return found
+
+
+def _default_folder(name: str) -> Path:
+    folder = Path("runs") / f"compare-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    count = 1
+    while folder.exists():
+        count += 1
+        folder = folder.with_name(f"{folder.name.removesuffix(f'-{count - 1}')}-{count}")
+    return folder

@@ -1,0 +1,26 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import scenarios
+from raydpzv.errors import SpecError
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
+
+
+def chosen_runner(name: str) -> scenarios.Runner:
+    """Return the runner of that name. Raises SpecError."""
+    for known in scenarios.RUNNERS:
+        if name == known:
+            return known
+    raise SpecError(f'--runner: wanted {" or ".join(scenarios.RUNNERS)}, got "{name}"')

@@ -1,0 +1,172 @@
+"""From a comparison file, or the command line, to the runs it asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.comparison import Comparison, Line, read_comparison
+from raydpzv.experiment.entrants import CONTROLS, ComparisonFile, Entrant, read_entrants, resolved
+from scenarios import find
+
+FIELD = find.COMPARISONS / "digits_field.toml"
+
+
+def comparison(*overrides, **changes):
+    given = {"scenario": "digits_dpzv", "entrants": (Entrant(scenario="vafl"),), **changes}
+    return resolved(ComparisonFile(**given), find.load, overrides)
+
+
+def lines(found):
+    return [(line.label, line.epsilon) for line in found.lines]
+
+
+def test_every_entrant_runs_at_every_epsilon_and_the_controls_are_always_there():
+    found = comparison(
+        epsilons=("none", 1.0),
+        entrants=(Entrant(scenario="digits_dpzv"), Entrant(scenario="vafl", private=("privacy.clip=0.1",))),
+    )
+    assert lines(found) == [
+        ("digits_dpzv", None), ("digits_dpzv", 1.0), ("vafl", None), ("vafl", 1.0),
+        (CONTROLS["frozen"], None), (CONTROLS["central"], None),
+    ]  # fmt: skip
+    assert [line.control for line in found.lines] == [False] * 4 + [True] * 2
+    assert [line.spec.method.name for line in found.lines[-2:]] == ["frozen", "sgd"]
+
+
+def test_lines_share_everything_but_method_and_privacy():
+    found = comparison("budget.updates=77", "data.test_fraction=0.3", epsilons=("none", 2.0), entrants=(
+        Entrant(scenario="digits_dpzv"), Entrant(scenario="zoo_vfl", private=("privacy.clip=0.1",)),
+    ))  # fmt: skip
+    for line in found.lines:
+        assert line.spec.budget.updates == 77
+        assert line.spec.data.test_fraction == 0.3
+        assert line.spec.split == found.lines[0].spec.split
+        assert line.spec.model == found.lines[0].spec.model
+    base = find.load("digits_dpzv")
+    assert found.lines[1].spec.privacy == base.privacy.model_copy(update={"epsilon": 2.0})
+    assert found.lines[3].spec.privacy.clip == 0.1
+    assert found.lines[3].spec.privacy.delta == base.privacy.delta
+
+
+def test_settings_reach_their_entrant_with_noise_or_without():
+    found = comparison(
+        epsilons=("none", 1.0),
+        entrants=(
+            Entrant(
+                label="x",
+                scenario="vafl",
+                set=("method.lr=0.5",),
+                private=("privacy.clip=0.2", "method.lr=0.25"),
+            ),
+        ),
+    )
+    assert [line.spec.method.lr for line in found.lines[:2]] == [0.5, 0.25]
+    assert [line.spec.privacy.clip for line in found.lines[:2]] == [None, 0.2]
+    assert [line.spec.privacy.mode for line in found.lines] == ["none", "paper", "none", "none"]
+
+
+def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
+    found = comparison("method.batch=32", "method.lr=0.7", "privacy.noise=seeded", epsilons=("none", 1.0), entrants=(
+        Entrant(scenario="vafl", set=("method.lr=0.5",), private=("privacy.clip=0.2",)),
+    ))  # fmt: skip
+    assert {line.spec.method.batch for line in found.lines} == {32}
+    assert [line.spec.method.lr for line in found.lines if line.spec.method.name != "frozen"] == [0.7] * 3
+    assert [line.spec.privacy.noise for line in found.lines][:2] == ["system", "seeded"]
+
+
+def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
+    found = comparison("method.batch=16", entrants=(Entrant(label="czofo", set=("method.name=czofo",)),))
+    method = found.lines[0].spec.method
+    assert (method.lr, method.batch, method.server_lr) == (0.02, 16, 0.02)  # digits_dpzv's lr is 3e-3
+
+
+def test_a_control_among_the_entrants_is_not_there_twice():
+    found = comparison(epsilons=("none", 1.0), entrants=(Entrant(scenario="frozen"),))
+    assert lines(found) == [("frozen", None), (CONTROLS["central"], None)]
+    assert found.lines[0].control
+
+
+def test_horizontal_methods_are_compared_without_controls_and_without_epsilon():
+    file = {
+        "scenario": "digits_decomfl",
+        "entrants": (Entrant(), Entrant(label="fedavg", set=("method.name=fedavg",))),
+    }
+    assert lines(comparison(**file)) == [("decomfl", None), ("fedavg", None)]
+    with pytest.raises(SpecError, match="adds no noise here"):
+        comparison(**file, epsilons=(1.0,))
+
+
+def test_runs_have_a_folder_each_and_begin_with_the_first_seed_of_all():
+    found = comparison(seeds=(5, 2), epsilons=("none", 0.5), entrants=(
+        Entrant(label="VAFL: <b>gröss</b>", scenario="vafl", private=("privacy.clip=0.1",)),
+    ))  # fmt: skip
+    runs = list(found.runs())
+    assert [run.spec.seed for run in runs] == [5] * 4 + [2] * 4
+    assert len({run.folder for run in runs}) == 8
+    assert runs[1].folder == "01-vafl-b-gr-ss-b-eps0.5-seed5"
+
+
+def test_a_plan_comes_back_as_it_was_written(tmp_path):
+    found = resolved(read_entrants(FIELD), find.load)
+    (tmp_path / "plan.toml").write_text(found.as_toml())
+    assert read_comparison(tmp_path / "plan.toml") == found
+    (tmp_path / "plan.toml").write_text(found.as_toml().replace("seeds", "sedes"))
+    with pytest.raises(DataError, match="no readable plan"):
+        read_comparison(tmp_path / "plan.toml")
+
+
+@pytest.mark.parametrize("name", find.comparisons())
+def test_every_comparison_of_the_program_can_be_resolved(name):
+    found = resolved(read_entrants(find.COMPARISONS / f"{name}.toml"), find.load)
+    assert found.title
+    assert sum(line.control for line in found.lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "message"),
+    [
+        ({"seeds": (1, 1)}, (), "seeds: wanted different seeds"),
+        ({"targets": (90.0,)}, (), "targets: wanted test accuracies between 0 and 1"),
+        ({"entrants": (Entrant(scenario="vafl"),) * 2}, (), "vafl is there twice"),
+        ({"epsilons": (1.0,)}, (), "privacy.clip: wanted.*in vafl at ε=1"),
+        ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
+        ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
+        ({"entrants": (Entrant(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
+        ({"entrants": (Entrant(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
+        ({"entrants": (Entrant(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
+        (
+            {"entrants": (Entrant(scenario="vafl", set=("method.lrr=1",)),)},
+            (),
+            "lrr: unknown setting in vafl",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_the_entrant_named(changes, overrides, message):
+    with pytest.raises(SpecError, match=message):
+        comparison(*overrides, **changes)
+
+
+def test_lines_that_are_not_comparable_are_refused():
+    line = comparison().lines[0]
+    other = Line("other", None, False, find.load("vafl", ["split.clients=2"]))
+    with pytest.raises(SpecError, match=r"other has another \[split\] than vafl"):
+        Comparison("x", "", (0,), (), (line, other))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scenario = 'vafl'\nentrant = []", 'Did you mean "entrants"'),
+        ("scenario = 'vafl'\n[[entrants]]\nlable = 'x'", 'Did you mean "label"'),
+        ("seeds = 2", "scenario: wanted"),
+        ("scenario = 'vafl'\nseeds = 0", "seeds"),
+        ("scenario = ", "not a TOML file"),
+    ],
+)
+def test_a_comparison_file_with_a_fault_is_refused_in_one_line(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=message) as caught:
+        read_entrants(path)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,91 @@
+"""Tables of comparisons, made by hand: known medians, failures and claims."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from raydpzv.records.comparison import CLAIMS, CURVES, RUNS
+from raydpzv.report.comparison import console_report
+
+Tables = tuple[pa.Table, pa.Table, pa.Table]
+MECHANISM = "floating-point Gaussian, σ=0.5, system noise"
+
+
+class Made:
+    """Collects runs with their curves and claims; accuracy climbs evenly from 0.1 over 4 evaluations."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.curves: list[dict[str, Any]] = []
+        self.claims: list[dict[str, Any]] = []
+
+    def run(
+        self, label: str, epsilon: float | None, seed: int, final: float, rate: int = 100, pace: float = 1.0,
+        **other: Any,
+    ) -> Made:  # fmt: skip
+        """Add a run of 40 updates; rate: bytes per update each way, pace: seconds per update."""
+        who = {"label": label, "epsilon": epsilon, "seed": seed}
+        row: dict[str, Any] = who | {
+            "method": "dpzv", "control": False, "run": f"{len(self.runs):02d}-run", "status": "done", "outcome": "ok",
+            "reason": "", "accuracy": final, "best_accuracy": final, "loss": 0.5, "top_share": 0.2, "updates": 40,
+            "bytes_up": 40 * rate, "bytes_down": 40 * rate, "simulated_seconds": 40 * pace, "seconds": 1.0,
+            "staleness": 2.0, "private": epsilon is not None, "verdict": "",
+        }  # fmt: skip
+        self.runs.append(row | other)
+        for update in range(0, 41, 10):
+            amounts = {"bytes_up": update * rate, "bytes_down": update * rate, "time": update * pace}
+            accuracy = 0.1 + (final - 0.1) * update / 40
+            self.curves.append(who | amounts | {"update": update, "accuracy": accuracy, "loss": 0.5})
+        return self
+
+    def claim(self, label: str, epsilon: float, claimed: float, **other: Any) -> Made:
+        """Add a claim of seed 0, proved against a client."""
+        row = {
+            "label": label,
+            "epsilon": epsilon,
+            "seed": 0,
+            "adversary": "client",
+            "claimed": claimed,
+            "delta": 1e-3,
+        }
+        row |= {
+            "mechanism": MECHANISM,
+            "sensitivity": 0.1,
+            "relation": "replace",
+            "accountant": "closed form (GDP)",
+        }
+        self.claims.append(
+            row | {"holds": True, "note": "why", "scope": "2 releases; unit: one record"} | other
+        )
+        return self
+
+    @property
+    def tables(self) -> Tables:
+        kinds = ((self.runs, RUNS), (self.curves, CURVES), (self.claims, CLAIMS))
+        runs, curves, claims = (pa.Table.from_pylist(rows, schema=schema) for rows, schema in kinds)
+        return runs, curves, claims
+
+
+def field() -> Made:
+    made = Made()
+    for seed in (0, 1, 2):
+        made.run("quick <b>bold</b>", None, seed, 0.9 - 0.1 * seed)
+        made.run("quick <b>bold</b>", 1.0, seed, 0.5)
+        made.run("langsam λ [red]", None, seed, 0.85, rate=9000, pace=3.0)
+        failed = {"outcome": "constant prediction", "reason": "one class"} if seed == 1 else {}
+        made.run("langsam λ [red]", 10.0, seed, 0.4, rate=9000, pace=3.0, **failed)
+        made.run("frozen (control)", None, seed, 0.6, control=True)
+    made.claim("quick <b>bold</b>", 1.0, 8.0)
+    made.claim("langsam λ [red]", 10.0, 30.0)
+    return made
+
+
+def printed(made: Tables, targets: list[float], width: int = 120) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(console_report(*made, targets))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
