@@ -17,6 +17,7 @@ from actors.understudy import Casting, RebuildingHost
 from raydpzv.experiment.build import Experiment
 from raydpzv.experiment.keeper import Keeper, Past, keeping
 from raydpzv.experiment.ledgers import begin_ledger, ledger_facts
+from raydpzv.experiment.pace import barrier
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order
@@ -107,7 +108,10 @@ class ServerActor:
         """Open for clients under the wall clock."""
         timing, clients = self._experiment.timing, self._experiment.spec.split.clients
         self._clock = WallClock(origin)
-        self._wall = WallDesk(self._desk, self._clock, lambda which: timing.service.of(0, which), clients)
+        barred = barrier(self._experiment.spec)
+        self._wall = WallDesk(
+            self._desk, self._clock, lambda which: timing.service.of(0, which), clients, barred
+        )
 
     def first(self, client: int) -> tuple[Wire | None, bool]:
         """Return a client's first order; one that was rebuilt is told to go on."""

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import scenarios
 from raydpzv.errors import SpecError
-from raydpzv.experiment.comparing import collect
+from raydpzv.experiment.compared import collect
 from raydpzv.experiment.comparison import read_comparison
 from raydpzv.experiment.comparison_folder import PLAN, is_comparison
 from raydpzv.experiment.local import continued

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 
 from raydpzv.errors import RunError, SpecError, suggest
-from raydpzv.experiment.comparing import FAILED, Compared, check_ready, collect, one_by_one
+from raydpzv.experiment.compared import FAILED, OK, Compared, collect
+from raydpzv.experiment.comparing import check_ready, one_by_one
 from raydpzv.experiment.comparison import Comparison
 from raydpzv.experiment.comparison_folder import PLAN, begun, left
 from raydpzv.experiment.entrants import ComparisonFile, Entrant, read_entrants, resolved
@@ -140,11 +141,16 @@ def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool)
     if stopped:
         console.print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
         raise typer.Exit(STOPPED)
-    broken = [row for row in compared.runs.to_pylist() if row["outcome"] == FAILED]
+    rows = compared.runs.to_pylist()
+    broken = [row for row in rows if row["outcome"] == FAILED]
     if broken:
         raise RunError(
-            f"{len(broken)} of {compared.runs.num_rows} runs failed, first {broken[0]['run']}: {broken[0]['reason']}; "
+            f"{len(broken)} of {len(rows)} runs failed, first {broken[0]['run']}: {broken[0]['reason']}; "
             f"try them again with: raydpzv resume {folder}"
+        )
+    if not any(row["outcome"] == OK for row in rows if not row["control"]):
+        raise RunError(
+            f"no entrant has a result: every run diverged or failed (see {folder / 'comparison.html'})"
         )
 
 

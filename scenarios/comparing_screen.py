@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from raydpzv.experiment.comparing import Compared
+from raydpzv.experiment.compared import Compared
 from raydpzv.experiment.comparison import Comparison, Planned
 from raydpzv.experiment.environment import as_json as json_text
 from raydpzv.records.comparison import table

@@ -123,6 +123,8 @@ def fingerprint(spec: Scenario, arrays: Sequence[np.ndarray]) -> dict[str, str]:
     data = hashlib.sha256()
     for array in arrays:
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+    if spec.arrivals.file is not None:
+        data.update(Path(spec.arrivals.file).read_bytes())
     scenario = hashlib.sha256(as_toml(spec).encode())
     return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
 

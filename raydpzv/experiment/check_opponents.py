@@ -45,6 +45,12 @@ def _noise(spec: Spec) -> Iterator[str]:
             yield "privacy.clip: wanted with privacy.epsilon (without a clip no ε follows); give a number above 0"
         if spec.budget.updates is None:
             yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
+        found = opponent(spec)
+        if spec.arrivals.kind == "trace" and found is not None and noised(found) == "embedding":
+            yield (
+                'privacy.epsilon: with arrivals.kind = "trace" no share of the updates is planned for any client, so '
+                "that no noise on embeddings can be calibrated; give privacy.sigma"
+            )
         if isinstance(method, Vafl) and method.max_delay is not None and method.noise_on == "embedding":
             yield "privacy.epsilon: queries (method.max_delay) add releases that no plan counts; give privacy.sigma"
     if privacy.delta is None and (privacy.epsilon is not None or privacy.clip is not None):

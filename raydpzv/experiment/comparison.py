@@ -17,6 +17,7 @@ import tomli_w
 
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.toml import AnySpec, as_tree, parse
+from raydpzv.records.comparison import target_name
 
 OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
 """What the lines of a comparison may differ in; the rest is the same for all."""
@@ -84,6 +85,8 @@ class Comparison:
             if (line.label, line.epsilon) in seen:
                 raise SpecError(f"entrants: {line} is there twice; give each a label of its own")
             seen.add((line.label, line.epsilon))
+            if not line.label.isprintable():
+                raise SpecError(f"entrants: a label is a line of text; {line.label!r} has other characters")
             if line.spec.clock.kind == "wall":
                 raise SpecError(
                     "clock.kind: a comparison runs under the virtual clock (runs side by side would share real time, "
@@ -98,8 +101,12 @@ class Comparison:
     def _check_numbers(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise SpecError(f"seeds: wanted different seeds, at least one, got {list(self.seeds)}")
+        if wrong_seeds := [s for s in self.seeds if not 0 <= s < 2**63]:
+            raise SpecError(f"seeds: wanted numbers from 0 to 2^63 - 1, got {wrong_seeds[0]}")
         if wrong := [t for t in self.targets if not 0 < t < 1]:
             raise SpecError(f"targets: wanted test accuracies between 0 and 1, such as 0.9, got {wrong[0]:g}")
+        if len({target_name(t) for t in self.targets}) < len(self.targets):
+            raise SpecError(f"targets: wanted different ones, got {list(self.targets)}")
 
 
 def read_comparison(path: Path) -> Comparison:

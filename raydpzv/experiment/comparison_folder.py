@@ -14,6 +14,8 @@ from raydpzv.experiment.comparing import PLAN, RUNS_FOLDER, finished
 from raydpzv.experiment.comparison import Comparison, Planned, read_comparison
 from raydpzv.ledger.files import write_atomically
 
+_LOCK = ".lock"
+
 
 def is_comparison(folder: Path) -> bool:
     """Tell whether a folder is a comparison's."""
@@ -28,9 +30,7 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
     for a folder with anything else in it, or one that another process writes.
     """
     try:
-        if is_comparison(folder):
-            _check_same(folder, comparison)
-        elif folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and not is_comparison(folder) and any(p.name != _LOCK for p in folder.iterdir()):
             raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -40,13 +40,15 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
             f"{folder}: cannot write the comparison ({error.strerror or error}); choose another --out"
         ) from None
     with _locked(folder):
+        if is_comparison(folder):
+            _check_same(folder, comparison)
         write_atomically(folder / PLAN, comparison.as_toml().encode())
         yield
 
 
 def left(folder: Path, comparison: Comparison) -> list[Planned]:
     """Return the runs that are still to be made, or gone on with."""
-    return [p for p in comparison.runs() if not finished(folder / RUNS_FOLDER / p.folder)]
+    return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
 
 
 def _check_same(folder: Path, comparison: Comparison) -> None:
@@ -65,7 +67,7 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:

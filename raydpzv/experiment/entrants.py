@@ -113,10 +113,8 @@ def _lines(
     label = entrant.label or entrant.scenario or str(method["method"]["name"])
     wanted = epsilons if entrant.epsilons is None else entrant.epsilons
     is_control = method["method"]["name"] in ("frozen", "sgd")
-    for value in wanted:
+    for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
-        if is_control and epsilon is not None:
-            continue  # a control adds no noise
         items = [*entrant.set, *([] if epsilon is None else entrant.private), *last]
         if epsilon is None:
             items = [o for o in items if _key(o) not in _OF_NOISE]

@@ -19,6 +19,8 @@ from raydpzv.sim.terms import Spent
 class PrivacyGuard:
     """Counts every record's participation and refuses a release that would exceed the budget."""
 
+    of_uploads = False
+
     def __init__(self, setting: Setting, budget: Budget) -> None:
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.closing import sha256
 from raydpzv.experiment.federation import Federation, prepare_federation
 from raydpzv.experiment.folder import RunFolder
@@ -131,7 +131,7 @@ def _check_state(federation: Federation, folder: RunFolder) -> None:
     """
     checkpoint, method = folder.checkpoint(), federation.spec.method
     if checkpoint and isinstance(method, Decomfl) and method.revert == "add_back":
-        raise InputError(
+        raise NotRecomputable(
             f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
             "process, so the run cannot go on; start a new one with --out"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import NotRecomputable, SpecError
 from raydpzv.experiment.pace import round_trips
 from raydpzv.experiment.spec import Budget, Spec
 from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
@@ -121,17 +121,17 @@ def check_first_upload(setting: RowSetting, budget: Budget) -> None:
 
 
 def check_recomputable(spec: Spec, path: Path, *, replay: bool) -> None:
-    """Raise InputError for a run that its record cannot bring back."""
+    """Raise NotRecomputable for a run that its record cannot bring back."""
     method = opponent(spec)
     if method is None:
         return
     if spec.privacy.mode != "none" and spec.privacy.noise == "system":
-        raise InputError(
+        raise NotRecomputable(
             f"{path}: its noise on every {noised(method)} row came from the operating system and was not kept, so it "
             "cannot be computed again; start a new run"
         )
     if replay and isinstance(method, Vafl) and method.max_delay is not None:
-        raise InputError(
+        raise NotRecomputable(
             f"{path}: what its queries were answered with (method.max_delay) hangs on the times of its messages, which "
             "a replay does not have; with the virtual clock the same scenario runs to the same bits"
         )
@@ -140,13 +140,15 @@ def check_recomputable(spec: Spec, path: Path, *, replay: bool) -> None:
 class RowGuard:
     """Counts every record's releases and refuses an upload that would exceed the budget.
 
-    Noise on embeddings is added by the clients, whose account the simulator keeps at the server's door: an upload that
-    is refused is thrown away unread.
+    Noise on embeddings is added by the clients, each of which keeps an account of its own and does not send an upload
+    that would pass the budget. The simulator looks into these accounts when an upload comes, and when the run is over
+    into those of the uploads still under way: what is refused was never sent.
     """
 
     def __init__(self, setting: RowSetting, budget: Budget) -> None:
         self._setting, self._budget = setting, budget
         self._spending = _account(setting)
+        self.of_uploads = setting.on == "embedding"
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""

@@ -15,6 +15,7 @@ from raydpzv.experiment.closing import Closing, Run, Sink, opened
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.experiment.keeper import keeping, opened_ledger
 from raydpzv.experiment.ledgers import ledger_facts
+from raydpzv.experiment.pace import barrier
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.threads import HEAD_START, run_threads
 from raydpzv.ledger.ledger import Ledger
@@ -114,7 +115,9 @@ class _Session:
         spec, timing = self._experiment.spec, self._experiment.timing
         warm_up(self._experiment, local_device(spec))
         clock = WallClock.starting_in(HEAD_START)
-        wall = WallDesk(self._desk, clock, lambda which: timing.service.of(0, which), len(self._clients))
+        wall = WallDesk(
+            self._desk, clock, lambda which: timing.service.of(0, which), len(self._clients), barrier(spec)
+        )
         loops = [
             ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)
             for m, role in enumerate(self._clients)

@@ -119,10 +119,10 @@ class RowSetting:
 
     @property
     def _most_uploads(self) -> int:
-        """One client may make all updates, unless the method shares them out."""
-        if self.on == "embedding" and self.exact_shares:
-            return _uploads(self.updates, self.shares)
-        return self.updates
+        """One client may make all updates, unless the method shares them out; and one upload may still be under way."""
+        if self.on != "embedding":
+            return self.updates
+        return 1 + (_uploads(self.updates, self.shares) if self.exact_shares else self.updates)
 
 
 def expected_participations(

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-FAILURES = ("diverged", "constant prediction", "one class' share", "failed")
+EARLY = "ended early"
+FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "failed")
 """Outcomes that count as failures."""
 NOT_RUN = "not run"
 _NO_FLOATS = np.zeros(0)

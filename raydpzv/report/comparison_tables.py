@@ -67,7 +67,8 @@ class ConsoleGrid:
         for head in grid.heads:
             justify: Literal["left", "right"] = "left" if head in _LEFT else "right"
             width = _width(grid, head) if roomy else None
-            found.add_column(head, overflow="fold", justify=justify, min_width=width)
+            least, fixed = (width, None) if head in _LEFT else (None, width)
+            found.add_column(head, overflow="fold", justify=justify, min_width=least, width=fixed)
         above = ""
         for row, failed in zip(grid.rows, grid.failed, strict=True):
             cells = [Text(cell) for cell in row]
@@ -108,8 +109,12 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     columns["bytes up, bytes down"] = lambda r: (
         f"{_bytes(r['bytes_up_median'])}\n{_bytes(r['bytes_down_median'])}"
     )
-    if not math.isnan(seconds_at):
-        columns["seconds"] = lambda r: _seconds(r["seconds_median"])
+    if math.isnan(seconds_at):
+        columns["updates"] = lambda r: text.number(r["updates_median"])
+    else:
+        columns["updates, seconds"] = lambda r: (
+            f"{text.number(r['updates_median'])}\n{_seconds(r['seconds_median'])}"
+        )
     columns["staleness"] = lambda r: text.number(r["staleness_median"], 3)
     return _grid(columns, table)
 
@@ -178,11 +183,11 @@ def _grid(columns: Mapping[str, Callable[[Mapping[str, Any]], str]], table: pa.T
 
 
 def _width(grid: Grid, head: str) -> int:
-    """Return the least width of a column: only words give way, figures do not."""
+    """Return the least width of a column: texts give way, neither figures nor the words of a head do."""
     if head in _LEFT:
         return 10
-    cells = [row[grid.heads.index(head)] for row in grid.rows]
-    return max(len(line) for cell in cells for line in cell.split("\n"))
+    lines = [line for row in grid.rows for line in row[grid.heads.index(head)].split("\n")]
+    return max(map(len, [*lines, *head.split()]))
 
 
 def _runs(row: Mapping[str, Any]) -> str:

@@ -108,6 +108,14 @@ class Desk:
             self._check_budget()
         return orders
 
+    def unserved(self, upload: Upload) -> None:
+        """Account for an upload that was sent but comes too late to be served: whoever sees it has what it releases.
+
+        One that the guard refuses was never sent.
+        """
+        if self.guard.of_uploads and not self.guard.refuses(upload):
+            self._record_releases(upload.releases, upload, upload.client, self.server.updates + 1)
+
     def sent(self, order: Order, at: float, arrives: float) -> None:
         """Take down an order on its way to a client."""
         if order.sync:

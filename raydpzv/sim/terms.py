@@ -35,7 +35,12 @@ class Spent:
 
 
 class Guard(Protocol):
-    """Keeps account of privacy."""
+    """Keeps account of privacy.
+
+    of_uploads: is it the uploads that release something? Then one that was sent counts whether it is served or not.
+    """
+
+    of_uploads: bool
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the privacy budget, or None."""
@@ -52,6 +57,8 @@ class Guard(Protocol):
 
 class FreeGuard:
     """For methods without releases: refuses nothing, claims nothing."""
+
+    of_uploads = False
 
     def refuses(self, upload: Upload) -> str | None:
         """Never refuse."""

@@ -189,6 +189,7 @@ class VirtualRun:
         delay = 0.0 if upload.aside else self._timing.service.of(0, self._desk.uploads)
         if self._past_the_budget(begins + delay):
             self._desk.stop_at_time()
+            self._desk.unserved(upload)
             return
         self._busy_until, before = begins + delay, self._desk.updates
         orders = self._desk.serve(upload, event.how, now, lambda: self._busy_until)
@@ -206,12 +207,16 @@ class VirtualRun:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        self._desk.evaluated(self._score(), self._clock.now())
+        # the model is what it is when the last service is done, not when its upload came
+        self._desk.evaluated(self._score(), max(self._clock.now(), self._busy_until))
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
+        over = max(self._clock.now(), self._busy_until, self._desk.status().time)
         while self._agenda:
             time, event = self._agenda.pop()
+            if isinstance(event, _Arrival) and self._desk.guard.of_uploads and event.how.sent <= over:
+                self._desk.unserved(event.upload or self._host.take(event.handle))
             if isinstance(event, _Delivery) and not event.order.aside:
                 self._clock.advance(time)
                 self._desk.applied(event.order.client, time)

@@ -19,7 +19,7 @@ from raydpzv.methods.split import composed
 from raydpzv.sim.clock import Clock
 from raydpzv.sim.desk import Desk
 from raydpzv.sim.terms import Activation, Status
-from raydpzv.sim.virtual import Timing
+from raydpzv.sim.virtual import NOBODY_WAKES, Timing
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,16 @@ class Port(Protocol):
 
 
 class WallDesk:
-    """A `Desk` behind a lock, with an out-tray per client for orders that become ready later."""
+    """A `Desk` behind a lock, with an out-tray per client for orders that become ready later.
 
-    def __init__(self, desk: Desk, clock: Clock, service: Callable[[int], float], clients: int) -> None:
+    barrier: for how many clients' uploads the server waits; with fewer clients that still wake the run is over.
+    """
+
+    def __init__(
+        self, desk: Desk, clock: Clock, service: Callable[[int], float], clients: int, barrier: int = 1
+    ) -> None:
         self._desk, self._clock, self._service = desk, clock, service
+        self._awake, self._barrier = set(range(clients)), barrier
         self._changed = threading.Condition()
         self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
         self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
@@ -76,6 +82,7 @@ class WallDesk:
                 if not upload.aside:
                     self._desk.applied(upload.client, applied)
                 if self._over():
+                    self._desk.unserved(upload)
                     return Answer(None, True)
                 orders = self._desk.serve(upload, how, arrived, self._clock.now)
                 for order in orders:
@@ -90,9 +97,14 @@ class WallDesk:
             return self._answer(client)
 
     def finish(self, client: int, applied: float) -> None:
-        """Take down when the client's last answer was applied."""
+        """Take down when the client's last answer was applied; it will not wake again."""
         with self._changed:
             self._desk.applied(client, applied)
+            self._awake.discard(client)
+            if len(self._awake) < self._barrier:
+                self._stopping.set()
+                self._desk.stop(NOBODY_WAKES)
+            self._changed.notify_all()
 
     def stop(self, reason: str) -> None:
         """End the run: clients learn it from their next answer."""
@@ -188,6 +200,7 @@ class ClientLoop:
             at_once = order.at_once or self._timing.arrivals.closed_loop
             due = applied if at_once else next(epochs, None)
             if due is None:
+                self._listen(applied)
                 break
             late = due < applied
             self._idle(due)
@@ -211,6 +224,12 @@ class ClientLoop:
         """Return the held-out embeddings, between two pieces of work."""
         with self._lock:
             return self._role.evaluate()
+
+    def _listen(self, applied: float) -> None:
+        """Wake no more; an attentive role goes on answering queries until the run is over."""
+        if self._attentive:
+            self._port.finish(self._client, applied)
+            self._idle(math.inf)
 
     def _pause(self, seconds: float) -> None:
         pause(self._stopping, seconds)

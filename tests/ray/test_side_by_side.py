@@ -11,7 +11,8 @@ from small_comparisons import small_comparison
 from actors import side_by_side as module
 from actors.side_by_side import gpu_share, pack, side_by_side, slots, unpack
 from raydpzv.errors import Unplaceable
-from raydpzv.experiment.comparing import RUNS_FOLDER, collect, one_by_one
+from raydpzv.experiment.compared import collect
+from raydpzv.experiment.comparing import RUNS_FOLDER, one_by_one
 from raydpzv.experiment.comparison_folder import begun, left
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from raydpzv.experiment.comparing import collect, one_by_one
+from raydpzv.experiment.compared import collect
+from raydpzv.experiment.comparing import one_by_one
 from raydpzv.experiment.comparison_folder import begun, left
 from raydpzv.experiment.entrants import read_entrants, resolved
 from raydpzv.records.comparison import table
 from scenarios import find
-
 
 CHOSEN = (
     "DPZV",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
+from dataset_files import (
+    TINY_RESNET,
+    TINY_TRANSFORMER,
+    write_cifar10,
+    write_mnist,
+    write_reviews,
+    write_views,
+)
 
 import scenarios
 from raydpzv.data.table import limit
@@ -16,27 +22,14 @@ from raydpzv.keys import Key
 FEW = ("budget.updates=20", "evaluate.every=10", "method.batch=16", "privacy.noise=seeded")
 
 
-def write_idx(path, values):
-    header = struct.pack(">BBBB", 0, 0, 8, values.ndim) + struct.pack(f">{values.ndim}I", *values.shape)
-    path.write_bytes(header + values.tobytes())
-
-
 @pytest.fixture
 def mnist(tmp_path):
-    draws = (Key(1) / "pixels").generator()
-    for part, rows in (("train", 200), ("t10k", 60)):
-        write_idx(tmp_path / f"{part}-images-idx3-ubyte", draws.integers(0, 256, (rows, 28, 28), np.uint8))
-        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", np.arange(rows, dtype=np.uint8) % 10)
-    return tmp_path
+    return write_mnist(tmp_path)
 
 
 @pytest.fixture
 def cifar10(tmp_path):
-    draws = (Key(2) / "pixels").generator()
-    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
-        rows = [bytes([row % 10]) + draws.integers(0, 256, 3072, np.uint8).tobytes() for row in range(40)]
-        (tmp_path / name).write_bytes(b"".join(rows))
-    return tmp_path
+    return write_cifar10(tmp_path)
 
 
 def test_mnist_with_seven_clients(mnist):
@@ -104,39 +97,6 @@ def test_vafl_on_time_series_with_noise_on_every_layer():
     noise = ["privacy.mode=paper", "privacy.sigma=0.01", "method.layer_noise=[0.01]", "data.rows=80"]
     run = scenarios.run(scenarios.load("lstm_vafl", [*FEW_VAFL, *noise]))
     assert run.summary["updates"] == 14
-
-
-def write_views(path, size=8):
-    """Objects in 12 views, with the test rows of their own that ModelNet40 has."""
-    draws = (Key(3) / "views").generator()
-    arrays = {
-        f"{name}{part}": values
-        for part, rows in (("", 40), ("_test", 12))
-        for name, values in (
-            ("x", draws.integers(0, 256, (rows, 12, 1, size, size), np.uint8)),
-            ("y", np.arange(rows) % 4),
-        )
-    }
-    np.savez(path / "modelnet40.npz", **arrays)
-    return path / "modelnet40.npz"
-
-
-def write_reviews(path, form):
-    """Amazon Review Polarity in one of its two forms; words tell the class."""
-    for part, rows in (("train", 80), ("test", 20)):
-        texts = [
-            (1 + i % 2, f"number {i}", ("awful ", "lovely ")[i % 2] * (1 + i % 5) + "thing")
-            for i in range(rows)
-        ]
-        csv_lines = [f'"{label}","{title}","{text}"' for label, title, text in texts]
-        ft_lines = [f"__label__{label} {title}: {text}" for label, title, text in texts]
-        lines = csv_lines if form == "csv" else ft_lines
-        (path / f"{part}.{form}").write_text("\n".join(lines) + "\n")
-    return path
-
-
-TINY_RESNET = ("model.hidden=[4, 4, 8, 16]", "model.embedding=4")
-TINY_TRANSFORMER = ("model.hidden=[8]", "model.embedding=4", "data.tokens=12", "data.vocabulary=200")
 
 
 def test_modelnet40_with_twelve_clients(tmp_path):

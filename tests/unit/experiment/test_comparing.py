@@ -12,7 +12,8 @@ from small_comparisons import small_comparison
 
 import scenarios
 from raydpzv.errors import DataError, InputError
-from raydpzv.experiment.comparing import RUNS_FOLDER, check_ready, collect, finished, one_by_one, perform
+from raydpzv.experiment.compared import collect
+from raydpzv.experiment.comparing import RUNS_FOLDER, check_ready, finished, one_by_one, perform
 from raydpzv.experiment.comparison_folder import begun, left
 from raydpzv.experiment.entrants import Entrant
 from raydpzv.experiment.folder import RunFolder
@@ -114,10 +115,10 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path):
             stop.set()
 
     assert perform(planned, folder, halfway, stop) == ""
-    assert not finished(folder)
+    assert not finished(planned, folder)
     releases = scenarios.run(planned.spec).rows("release")
     assert perform(planned, folder) == ""
-    assert finished(folder)
+    assert finished(planned, folder)
     assert RunFolder.open(folder).rows()["release"].equals(releases)
 
 
@@ -129,9 +130,9 @@ def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
     stop, folder = threading.Event(), tmp_path / "run"
     stop.set()
     perform(planned, folder, stop=stop)
-    assert not finished(folder)
+    assert not finished(planned, folder)
     assert perform(planned, folder) == ""
-    assert finished(folder)
+    assert finished(planned, folder)
 
 
 def test_divergence_is_a_result_that_stays_and_any_other_failure_is_tried_again(tmp_path):
@@ -142,7 +143,7 @@ def test_divergence_is_a_result_that_stays_and_any_other_failure_is_tried_again(
     reasons = make(comparison, root)
     wild = next(p.folder for p in comparison.runs() if p.line.label == "wild")
     assert "not" in reasons[wild]
-    assert finished(root / RUNS_FOLDER / wild)
+    assert left(root, comparison) == []
     row = collect(comparison, root, reasons).runs.filter(pc.field("label") == "wild").to_pylist()[0]
     assert (row["outcome"], row["status"]) == ("diverged", "failed")
     assert "finite" in row["reason"]

@@ -82,7 +82,7 @@ def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
 
 
 def test_a_control_among_the_entrants_is_not_there_twice():
-    found = comparison(epsilons=("none", 1.0), entrants=(Entrant(scenario="frozen"),))
+    found = comparison(epsilons=(1.0,), entrants=(Entrant(scenario="frozen"),))
     assert lines(found) == [("frozen", None), (CONTROLS["central"], None)]
     assert found.lines[0].control
 
@@ -127,7 +127,11 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
     ("changes", "overrides", "message"),
     [
         ({"seeds": (1, 1)}, (), "seeds: wanted different seeds"),
+        ({"seeds": (-1,)}, (), "seeds: wanted numbers from 0"),
+        ({"seeds": (2**63,)}, (), "seeds: wanted numbers from 0"),
         ({"targets": (90.0,)}, (), "targets: wanted test accuracies between 0 and 1"),
+        ({"targets": (0.01, 0.0100000000001)}, (), "targets: wanted different ones"),
+        ({"entrants": (Entrant(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
         ({"entrants": (Entrant(scenario="vafl"),) * 2}, (), "vafl is there twice"),
         ({"epsilons": (1.0,)}, (), "privacy.clip: wanted.*in vafl at ε=1"),
         ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),

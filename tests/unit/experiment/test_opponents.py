@@ -192,6 +192,58 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget():
         prepare(scenarios.load("vafl", [*SHORT, *spec, "budget.epsilon=0.01", "budget.adversary=server"]))
 
 
+WHOLE_BATCHES = (
+    "method.name=zoo_vfl",
+    "method.batch=1437",
+    "privacy.mode=paper",
+    "privacy.clip=0.1",
+    "privacy.delta=1e-3",
+)
+
+
+def test_uploads_under_way_when_the_run_ends_are_out_and_count():
+    """Client 0 sends at 0 and 1 s; the others' first uploads end the run at 1.6 s, before its second is served."""
+    found = run(
+        "vafl",
+        *WHOLE_BATCHES,
+        "privacy.sigma=0.5",
+        "budget.updates=4",
+        "arrivals.kind=immediate",
+        "network.latency=[0.5, 0.8, 0.8, 0.8]",
+    )
+    assert found.summary["updates"] == 4
+    released = found.rows("release").to_pylist()
+    # ids of a release are every row of the data here: one upload is two releases of every record
+    assert [row["client"] for row in released].count(0) == 2 * 2
+    assert len(released) == 2 * 5
+    server = next(c for c in found.summary["epsilon"] if c["adversary"] == "server")
+    assert server["epsilon"] == pytest.approx(epsilon_of(0.2 * math.sqrt(4) / 0.5, 1e-3))
+
+
+def test_what_is_not_sent_yet_when_the_run_ends_does_not_count():
+    found = run("vafl", *WHOLE_BATCHES, "privacy.sigma=0.5", "budget.updates=4", "arrivals.kind=constant")
+    assert found.rows("release").num_rows == 2 * 4
+
+
+def test_no_client_passes_the_budget_with_what_is_under_way():
+    found = run(
+        "vafl",
+        *WHOLE_BATCHES,
+        "privacy.sigma=1.0",
+        "budget.updates=50",
+        "budget.epsilon=1.5",
+        "budget.adversary=server",
+        "arrivals.kind=immediate",
+        "network.latency=[0.5, 0.5, 0.6, 0.7]",
+    )
+    assert "would exceed the budget" in found.summary["stopped_by"]
+    uploads = [row["client"] for row in found.rows("release").to_pylist()]
+    most = max(uploads.count(client) for client in range(4))
+    server = next(c for c in found.summary["epsilon"] if c["adversary"] == "server")
+    assert server["epsilon"] == pytest.approx(epsilon_of(0.2 * math.sqrt(most), 1e-3))
+    assert server["epsilon"] <= 1.5 < epsilon_of(0.2 * math.sqrt(most + 2), 1e-3)
+
+
 @pytest.mark.parametrize("extra", [(), SEEDED, ("method.noise_on=gradient", *SEEDED)])
 def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_system(tmp_path, extra):
     whole = run("vafl", *extra, *MESSY, out=tmp_path / "whole").summary

@@ -216,3 +216,37 @@ def test_the_scenarios_have_the_slow_client_that_they_promise(name, slowest):
     clients = found.rows("service").column("client").to_numpy()
     assert np.mean(clients == 3) == pytest.approx(slowest, abs=0.03)
     assert found.summary["warnings"] == []
+
+
+@pytest.mark.parametrize("synchrony", ["asynchronous", "synchronous"])
+def test_an_evaluation_is_of_the_time_when_its_update_was_done(synchrony):
+    slow = ("clock.service=1.0", "clock.compute=0.01", "arrivals.kind=immediate")
+    given = ("budget.updates=12", "evaluate.every=4", f"method.synchrony={synchrony}")
+    found = scenarios.run(scenarios.load("vafl", [*slow, *given]))
+    served = {row["round"]: row["served"] for row in found.rows("service").to_pylist()}
+    times = {row["round"]: row["time"] for row in found.rows("evaluation").to_pylist()}
+    assert {round: times[round] for round in (4, 8)} == {round: served[round] for round in (4, 8)}
+    assert times[0] == 0
+    assert times[12] >= served[12]
+
+
+ENDING = "client,time\n" + "".join(
+    f"{m},{0.02 * i}\n" for m, last in enumerate((200, 2, 200, 200)) for i in range(1, last + 1)
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stopped"),
+    [
+        (("method.max_delay=2", "budget.updates=40"), "40 updates done"),
+        (("method.synchrony=t-synchronous", "method.wait_for=4", "budget.updates=40"), "no client wakes"),
+        (("method.synchrony=synchronous", "budget.updates=40"), "no client wakes"),
+    ],
+)
+def test_a_trace_that_ends_leaves_nobody_waiting_under_the_wall_clock(settings, stopped, tmp_path):
+    (tmp_path / "trace.csv").write_text(ENDING)
+    trace = ("arrivals.kind=trace", f"arrivals.file={tmp_path / 'trace.csv'}", "resources.timeout=20")
+    spec = scenarios.load("vafl", ["clock.kind=wall", *trace, *settings])
+    summary = scenarios.run(spec).summary
+    assert summary["status"] == "done"
+    assert stopped in summary["stopped_by"]

@@ -37,7 +37,7 @@ def test_accuracy_rows_by_hand() -> None:
     assert rows[2]["at 7.81 KiB"] == "10.00 %"
     assert rows[2]["at 40 s"] == "28.75 %"  # update 10 at 30 s: 0.1 + 0.75 / 4
     assert rows[2]["bytes up, bytes down"] == "351.56 KiB\n351.56 KiB"
-    assert (rows[2]["seconds"], rows[2]["staleness"]) == ("120 s", "2")
+    assert (rows[2]["updates, seconds"], rows[2]["staleness"]) == ("40\n120 s", "2")
 
 
 def test_failures_of_several_kinds_are_counted_and_runs_not_made_are_said() -> None:
@@ -51,7 +51,7 @@ def test_where_no_time_passes_there_is_no_column_of_seconds() -> None:
     made = Made().run("a", None, 0, 0.9, pace=0.0)
     runs, curves, _ = made.tables
     assert list(grid_of(made.tables)[0]) == [
-        "entrant", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "staleness",
+        "entrant", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "updates", "staleness",
     ]  # fmt: skip
     assert "seconds" not in rows_of.target_rows(table(runs, curves, [0.5]), 0.5).heads
 
