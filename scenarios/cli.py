@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import scenarios
-from raydpzv.errors import SpecError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.compared import collect
 from raydpzv.experiment.comparison import read_comparison
 from raydpzv.experiment.comparison_folder import PLAN, is_comparison
@@ -114,7 +114,9 @@ def privacy(
 
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that was stopped or killed.")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run, or a comparison, that was stopped or killed.")
+    ],
     runner: Annotated[
         str | None,
         typer.Option(help="local (this process) or ray (actors) [default: local; comparisons: auto]."),
@@ -186,9 +188,11 @@ def report(
     from raydpzv.report.page import write_report
 
     with errors():
-        if len(runs) == 1 and is_comparison(runs[0]):
+        if compared := [run for run in runs if is_comparison(run)]:
+            if len(runs) > 1:
+                raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
             plan = read_comparison(runs[0] / PLAN)
-            print(compare.write(plan, runs[0], collect(plan, runs[0])))
+            print(compare.write(plan, runs[0], collect(plan, runs[0]), out))
             return
         print(write_report(runs, out))
 

@@ -16,9 +16,9 @@ from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.experiment.compared import FAILED, OK, Compared, collect
 from raydpzv.experiment.comparing import check_ready, one_by_one
 from raydpzv.experiment.comparison import Comparison
-from raydpzv.experiment.comparison_folder import PLAN, begun, left
+from raydpzv.experiment.comparison_folder import PLAN, begun, is_comparison, left
 from raydpzv.experiment.entrants import ComparisonFile, Entrant, read_entrants, resolved
-from scenarios import find
+from scenarios import RUNNERS, find
 from scenarios.comparing_screen import Watch, show_comparison
 from scenarios.endings import STOPPED, errors
 from scenarios.options import Address, Json, Set, Verbose, chosen_runner
@@ -42,7 +42,8 @@ def compare(
         ),
     ],
     methods: Annotated[
-        str | None, typer.Option(help="Methods by name, comma between them, with their default settings.")
+        str | None,
+        typer.Option(help="Further methods by name, comma between them, with their default settings."),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="How many seeds, from 0; or which: 0,7,9 [default: 3].")
@@ -96,6 +97,8 @@ def carry_out(
     """
     console, reasons = Console(stderr=True), dict[str, str]()
     ray = _on_ray(runner, address, jobs)
+    if not is_comparison(folder):
+        check_ready(comparison)  # before anything is written
     with begun(folder, comparison):
         todo = left(folder, comparison)
         if todo:
@@ -122,12 +125,12 @@ def carry_out(
     _leave(compared, folder, console, stopped=stop.is_set())
 
 
-def write(comparison: Comparison, folder: Path, compared: Compared) -> Path:
-    """Write tables, pictures and the page of a comparison; return the page."""
+def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
+    """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
     from raydpzv.report.comparison import write_comparison
 
     return write_comparison(
-        folder,
+        out or folder,
         comparison.title or comparison.name,
         (folder / PLAN).read_text(encoding="utf-8"),
         compared.runs,
@@ -156,6 +159,8 @@ def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool)
 
 def _on_ray(runner: str, address: str | None, jobs: int | None) -> bool:
     """Tell whether runs go to Ray: asked for, or there is Ray and more than one core to use."""
+    if runner not in ("auto", *RUNNERS):
+        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{runner}"')
     if runner != "auto":
         if address and chosen_runner(runner) == "local":
             raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
@@ -197,8 +202,9 @@ def _asked(
         Entrant(label=label, scenario=name) for label, name in zip(_unlike(names, what), what, strict=True)
     ]
     if methods is not None:
+        own = find.load(what[0]).method.name
         listed = [name.strip() for name in methods.split(",") if name.strip()]
-        entrants = [*entrants[1:], *(Entrant(label=name, set=(f"method.name={name}",)) for name in listed)]
+        entrants += [Entrant(label=m, set=(f"method.name={m}",)) for m in listed if m != own]
     name = "-".join(dict.fromkeys(names))[:60]
     return _changed(ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants)), changes)
 

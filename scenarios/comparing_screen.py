@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from raydpzv.experiment.compared import Compared
+from raydpzv.experiment.comparing import STOPPED
 from raydpzv.experiment.comparison import Comparison, Planned
 from raydpzv.experiment.environment import as_json as json_text
 from raydpzv.records.comparison import table
@@ -70,9 +71,9 @@ class Watch:
         """Say that a run is over, and why it has no result if it has none."""
         if reason:
             self._reasons[planned.folder] = reason
-        self._done += 1
+        self._done += reason != STOPPED
         self._bar.update(self._task, completed=self._done)
-        said = f"no result: {reason}" if reason else "done"
+        said = reason if reason == STOPPED else f"no result: {reason}" if reason else "done"
         line = f"{self._done}/{self._total} {planned.line}, seed {planned.spec.seed}: {said}"
         self._console.print(Text(line), soft_wrap=True)
 
@@ -91,7 +92,8 @@ def show_comparison(comparison: Comparison, folder: Path, compared: Compared, as
     tables = (compared.runs, compared.curves)
     if as_json:
         lines = table(*tables, comparison.targets).to_pylist()
-        print(json_text({"folder": str(folder), "lines": lines}), end="")
+        rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
+        print(json_text({"folder": str(folder), "lines": lines} | rows), end="")
         return
     from raydpzv.report.comparison import console_report
 

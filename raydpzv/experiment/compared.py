@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from raydpzv.errors import InputError
-from raydpzv.experiment.comparing import RUNS_FOLDER, check_own, set_aside
+from raydpzv.experiment.comparing import RUNS_FOLDER, STOPPED, check_own, set_aside
 from raydpzv.experiment.comparison import Comparison, Planned
 from raydpzv.experiment.folder import RunFolder
 from raydpzv.privacy.adversaries import Claim
@@ -61,9 +61,11 @@ def collect(
         if found.data and found.data != data.setdefault(seed, found.data):
             found = dataclasses.replace(found, fault="its data are not those of the first run with this seed")
         who = {"label": planned.line.label, "epsilon": planned.line.epsilon, "seed": seed}
-        runs.append(who | _run_row(planned, root, found, reasons.get(planned.folder, "")))
-        curves += [who | row for row in found.curve]
-        claims += [who | row for row in _claims(found.summary)]
+        row = who | _run_row(planned, root, found, reasons.get(planned.folder, ""))
+        runs.append(row)
+        if row["outcome"] != NOT_RUN:  # half a run has half the releases, and no claim to show
+            curves += [who | point for point in found.curve]
+            claims += [who | claim for claim in _claims(found.summary)]
     tables = ((runs, RUNS), (curves, CURVES), (claims, CLAIMS))
     return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
 
@@ -126,9 +128,9 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
         return word or OK, str(summary.get("failure_reason") or "")
     if status == "failed":
         return word or FAILED, str(summary.get("stopped_by", reason))
-    if reason:
-        return FAILED, reason
-    return NOT_RUN, "stopped before its end" if summary else "not begun"
+    if status == "stopped":
+        return NOT_RUN, STOPPED
+    return (FAILED, reason) if reason else (NOT_RUN, "not begun")
 
 
 def _curve(folder: RunFolder) -> list[Row]:

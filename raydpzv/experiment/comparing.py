@@ -16,6 +16,7 @@ from raydpzv.experiment.prepared import Prepared, prepared
 from raydpzv.sim.terms import Status
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
+STOPPED = "stopped before its end"
 
 
 def check_ready(comparison: Comparison) -> None:
@@ -64,7 +65,7 @@ def perform(
     """
     try:
         experiment, out = _begun(planned, folder)
-        run_here(experiment, out, scenario=planned.line.label, progress=progress, stop=stop)
+        run = run_here(experiment, out, scenario=planned.line.label, progress=progress, stop=stop)
     except StoppedEarly as error:
         return str(error)
     except Exception as error:
@@ -73,7 +74,7 @@ def perform(
         line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
         return " ".join(line.split())
     (folder / "error.log").unlink(missing_ok=True)
-    return ""
+    return STOPPED if run.summary["status"] == "stopped" else ""
 
 
 def _begun(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunFolder]:

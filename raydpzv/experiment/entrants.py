@@ -44,7 +44,7 @@ class Entrant(Section):
     private: Overrides = ()
     """More of them, for the values of ε at which noise is added."""
     epsilons: Epsilons | None = None
-    """Values of ε it takes part in; left out: all of the comparison's."""
+    """Those of the comparison's values of ε that it takes part in; left out: all."""
 
 
 class ComparisonFile(Section):
@@ -57,7 +57,7 @@ class ComparisonFile(Section):
     scenario: str
     """Scenario that gives data, split, model, clocks, network, budget, evaluation and privacy.delta."""
     set: Overrides = ()
-    """Settings of that scenario for all entrants, as "key=value"."""
+    """Settings for all, as "key=value"; those of [method] and [privacy] come before an entrant's own."""
     seeds: Seeds = 3
     """How many seeds, from 0, or which."""
     epsilons: Epsilons = ("none",)
@@ -93,16 +93,17 @@ def resolved(file: ComparisonFile, load: Load, overrides: Sequence[str] = ()) ->
 
     Raises SpecError, which names the entrant, if its settings are wrong or contradict one another.
     """
-    own = [o for o in overrides if not _of_entrants(o)]
-    base = load(file.scenario, [*file.set, *own])
-    last = [o for o in overrides if _of_entrants(o)]
+    base = load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
+    first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
     lines = [
         line
         for entrant in file.entrants or (Entrant(label=base.method.name),)
-        for line in _lines(entrant, file.epsilons, base, load, last)
+        for line in _lines(
+            entrant.model_copy(update={"set": (*first, *entrant.set)}), file.epsilons, base, load, last
+        )
     ]
     if isinstance(base, Spec):
-        lines += _controls(file, base, lines, last)
+        lines += _controls(file, base, lines, first, last)
     return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines))
 
 
@@ -111,14 +112,17 @@ def _lines(
 ) -> Iterator[Line]:
     method = _method(entrant, base, load)
     label = entrant.label or entrant.scenario or str(method["method"]["name"])
-    wanted = epsilons if entrant.epsilons is None else entrant.epsilons
+    wanted = [e for e in epsilons if entrant.epsilons is None or e in entrant.epsilons]
     is_control = method["method"]["name"] in ("frozen", "sgd")
     for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
         items = [*entrant.set, *([] if epsilon is None else entrant.private), *last]
-        if epsilon is None:
-            items = [o for o in items if _key(o) not in _OF_NOISE]
-        _check_overrides(items, label)
+        if (
+            epsilon is None
+        ):  # what is set for all is for their noise; a clip of the entrant's own holds without
+            items = [o for o in entrant.set if _key(o) not in _OF_NOISE]
+            items += [o for o in last if not _key(o).startswith("privacy.")]
+        _check_overrides([*items, *last], label)
         spec = _spec(base, method, epsilon, items, label)
         yield Line(label, epsilon, is_control, spec)
 
@@ -139,9 +143,7 @@ def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
         raise SpecError(
             f'method.name: wanted one of {", ".join(ALL_METHODS)}, got "{name}". {suggest(name, ALL_METHODS)}'.rstrip()
         )
-    known = (
-        Batched.model_fields if name in METHODS else set(ALL_METHODS[name].model_fields) - {"lr", "momentum"}
-    )
+    known = Batched.model_fields if name in METHODS else ALL_METHODS[name].model_fields
     return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
 
 
@@ -149,6 +151,11 @@ def _spec(
     base: AnySpec, method: dict[str, Any], epsilon: float | None, items: Sequence[str], label: str
 ) -> AnySpec:
     tree = as_tree(base) | {"method": method["method"]}
+    if (method["method"]["name"] in METHODS) != isinstance(base, Spec):
+        raise SpecError(
+            f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
+            f"({', '.join(METHODS)}) share out features, the others rows; compare each kind on a scenario of its own"
+        )
     if isinstance(base, Spec):
         given = base.privacy
         privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
@@ -166,7 +173,9 @@ def _spec(
     return _named(lambda: parse(overridden(tree, items), where), where)
 
 
-def _controls(file: ComparisonFile, base: Spec, lines: Sequence[Line], last: Sequence[str]) -> list[Line]:
+def _controls(
+    file: ComparisonFile, base: Spec, lines: Sequence[Line], first: Sequence[str], last: Sequence[str]
+) -> list[Line]:
     """Return the controls that are not among the entrants."""
     there = {line.spec.method.name for line in lines}
     found = []
@@ -176,10 +185,13 @@ def _controls(file: ComparisonFile, base: Spec, lines: Sequence[Line], last: Seq
         name = str(model.model_fields["name"].default)
         if name in there:
             continue
-        kept = [o for o in last if _key(o) in {f"method.{field}" for field in model.model_fields}]
+        own = {f"method.{field}" for field in model.model_fields}
+        before, after = ([o for o in items if _key(o) in own] for items in (first, last))
         method = {"method": {"name": name} | batches, "clip": None}
         found.append(
-            Line(CONTROLS[key], None, True, _spec(base, method, None, [*items, *kept], CONTROLS[key]))
+            Line(
+                CONTROLS[key], None, True, _spec(base, method, None, [*before, *items, *after], CONTROLS[key])
+            )
         )
     return found
 
@@ -211,6 +223,8 @@ def _named(make: Callable[[], AnySpec], where: str) -> AnySpec:
         return make()
     except SpecError as error:
         text = str(error)
+        if "privacy.clip: wanted" in text:
+            text += '; for all: --set privacy.clip=NUMBER, for one entrant of a file: private = ["privacy.clip=NUMBER"]'
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
@@ -224,5 +238,8 @@ def _one_line(error: ValidationError, where: str) -> str:
         return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"
     if first["type"] == "missing":
         return f"{name}: wanted in {where}, and it is not there; a comparison names the scenario it is run on"
+    name = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier())
+    if first["type"] == "tuple_type":
+        return f"{name}: wanted a list in [ ], got {first['input']!r:.80} in {where}"
     wanted = first["msg"].removeprefix("Input should be ")
     return f"{name}: wanted {wanted}, got {first['input']!r:.80} in {where}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.errors import SpecError
 from raydpzv.experiment.row_privacy import noised
 from raydpzv.experiment.spec import Spec
 from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
@@ -13,7 +14,7 @@ from raydpzv.methods.czofo import CzofoServer
 from raydpzv.methods.dpzv import ZerothOrder
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Client, VerticalServer
-from raydpzv.methods.sender import RowPrivacy
+from raydpzv.methods.sender import RowPrivacy, inner_layers
 from raydpzv.methods.table import EmbeddingTable
 from raydpzv.methods.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
 from raydpzv.methods.zoo_vfl import ZooVflClient, ZooVflServer
@@ -42,6 +43,16 @@ def make_client(
     settings = FirstOrder(method.lr, method.momentum, method.l2 if isinstance(method, Vafl) else 0.0)
     attentive = isinstance(method, Vafl) and method.max_delay is not None
     return VaflClient(client, model, x_train, x_test, batches, settings, privacy, attentive=attentive)
+
+
+def check_layers(method: Vafl, module: torch.nn.Module) -> None:
+    """Raise SpecError if noise is asked for in more layers than a bottom model has before its last."""
+    inner = len(inner_layers(module))
+    if len(method.layer_noise) > inner:
+        raise SpecError(
+            f"method.layer_noise: wanted at most {inner} numbers, one for each layer of the bottom model before its "
+            f"last, got {len(method.layer_noise)}"
+        )
 
 
 def make_server(

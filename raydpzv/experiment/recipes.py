@@ -14,9 +14,10 @@ import torch
 from raydpzv.data.batches import Batches
 from raydpzv.data.sources import SOURCES
 from raydpzv.errors import SpecError
-from raydpzv.experiment.opponents import make_client, make_server
+from raydpzv.experiment.opponents import check_layers, make_client, make_server
 from raydpzv.experiment.row_privacy import opponent
 from raydpzv.experiment.spec import Dpzv, Frozen, Sgd, Spec
+from raydpzv.experiment.spec_opponents import Vafl
 from raydpzv.keys import Key
 from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
 from raydpzv.methods.frozen import FrozenClient, FrozenServer
@@ -47,9 +48,10 @@ class ClientRecipe:
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
         with torch.device("meta"):
-            check_size(
-                _bottom(self.spec, self.x_train.shape[1:]), f"the bottom model of client {self.client}"
-            )
+            module = _bottom(self.spec, self.x_train.shape[1:])
+        check_size(module, f"the bottom model of client {self.client}")
+        if isinstance(self.spec.method, Vafl):
+            check_layers(self.spec.method, module)
 
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""

@@ -67,6 +67,11 @@ class Sender:
         return values_BE * (limit / norms_B1.clamp(min=limit))
 
 
+def inner_layers(module: nn.Module) -> list[nn.Module]:
+    """Return a model's layers but the last: the modules with parameters of their own."""
+    return [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None][:-1]
+
+
 class LayerNoise:
     """Uniform noise on ±√3 c_l on what every layer but the last puts out, before its activation. VAFL Eq. (10), (11b).
 
@@ -77,8 +82,7 @@ class LayerNoise:
         assert privacy.noise is not None
         self._noise: RowNoise = privacy.noise
         self._address: Address | None = None
-        owners = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
-        for layer, owner in enumerate(owners[:-1]):
+        for layer, owner in enumerate(inner_layers(module)):
             owner.register_forward_hook(self._add(layer, privacy.layers[min(layer, len(privacy.layers) - 1)]))
 
     @contextmanager

@@ -34,8 +34,8 @@ _NOT_DRAWN = {
     "accuracy_over_bytes": "nothing travels",
     "accuracy_over_seconds": "no time passes: no delays are simulated",
     "accuracy_over_epsilon": "no noise is added, there is no ε",
-    "bytes_to_target": "no run that sends anything reached a target",
-    "seconds_to_target": "no run in which time passes reached a target",
+    "bytes_to_target": "no line that sends anything reached a target with half of its runs",
+    "seconds_to_target": "no line in which time passes reached a target with half of its runs",
 }
 """Why a picture of that name can be missing."""
 
@@ -79,7 +79,11 @@ def write_comparison(
                 for name, picture in found.items()
                 if picture
             ],
-            missing=[(n.replace("_", " "), why) for n, why in _NOT_DRAWN.items() if found[n] is None],
+            missing=[
+                (name.replace("_", " "), why if len(curves) else "no run has come to its end")
+                for name, why in _NOT_DRAWN.items()
+                if found[name] is None
+            ],
             **_words(folded, runs, curves, claims, targets),
         )
     )

@@ -65,7 +65,8 @@ def _draw(
     reached = [t for t in asked if any(r[f"reached_{target_name(t)}"] for r in rows)]
     costs = [cost.of(r, t, end) for t in reached for r in rows for end in ("median", "min", "max")]
     ends = [v for v in costs if math.isfinite(v) and v > 0]
-    if not ends:
+    medians = [cost.of(r, t, "median") for t in reached for r in rows]
+    if not ends or not any(map(math.isfinite, medians)):
         return None
     columns = min(len(reached), _MOST_COLUMNS)
     down = math.ceil(len(reached) / columns)

@@ -113,11 +113,15 @@ def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
     for (name, mechanism, delta), rows in blocks.items():
         parts += [
             Text(),
-            Text(f"{name}: mechanism {mechanism}; δ = {delta}"),
+            Text(f"{name}: {_said(mechanism)}; δ = {delta}"),
             Padding(_inner(rows), (0, 0, 0, 2)),
         ]
     parts += [Text(), *map(Text, found.without)]
     return Group(*parts, *(Text(f"[{i}] {note}") for i, note in enumerate(found.notes, 1)))
+
+
+def _said(mechanism: str) -> str:
+    return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
 
 
 def _inner(rows: Sequence[ComparedClaim]) -> Table:
@@ -207,4 +211,4 @@ def _without(runs: pa.Table, noised: set[Place]) -> Iterable[str]:
         yield f"{'; '.join(plain)}: no noise, no ε."
     for label, epsilon in places:
         if epsilon is not None and (label, epsilon) not in noised:
-            yield f"{named(label, epsilon)}: no run states an ε."
+            yield f"{named(label, epsilon)}: no run has come to its end, no ε is stated."

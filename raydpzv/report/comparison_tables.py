@@ -27,7 +27,8 @@ CALIBRATED = "calibrated to ε"
 ACCURACY_NOTE = (
     "Medians over the seeds, and from the lowest to the highest. A failed run is never left out: it counts with its "
     "accuracy, or with 0 where it ends without a model. Equal bytes and equal seconds: accuracy of the last evaluation "
-    "within what every run covers, up and down together. Seconds are simulated."
+    "within what every run covers, up and down together. Seconds are simulated. An update is one upload: a synchronous "
+    "step of M clients counts as M."
 )
 TARGET_NOTE = (
     "Up to the first evaluation at or above the target. A run that never reached it costs infinitely much in "
@@ -213,6 +214,8 @@ def _range(row: Mapping[str, Any], name: str, said: Callable[[float], str]) -> s
 
 
 def _cost(value: float, said: Callable[[float], str]) -> str:
+    if math.isnan(value):
+        return text.NONE
     return "never" if math.isinf(value) else said(value)
 
 

@@ -114,7 +114,7 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path):
         if status.updates >= 30:
             stop.set()
 
-    assert perform(planned, folder, halfway, stop) == ""
+    assert perform(planned, folder, halfway, stop) == "stopped before its end"
     assert not finished(planned, folder)
     releases = scenarios.run(planned.spec).rows("release")
     assert perform(planned, folder) == ""

@@ -174,3 +174,38 @@ def test_a_comparison_file_with_a_fault_is_refused_in_one_line(tmp_path, text, m
     with pytest.raises(SpecError, match=message) as caught:
         read_entrants(path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_file_sets_for_all_reaches_every_entrant_before_its_own():
+    found = comparison(
+        set=("method.batch=32", "method.lr=0.5", "budget.updates=9"),
+        entrants=(
+            Entrant(label="a", scenario="vafl"),
+            Entrant(label="b", scenario="vafl", set=("method.lr=0.25",)),
+            Entrant(label="c"),
+        ),
+    )
+    assert [line.spec.method.batch for line in found.lines] == [32] * 5
+    assert [line.spec.method.lr for line in found.lines if line.spec.method.name != "frozen"] == [
+        0.5, 0.25, 0.5, 0.5,
+    ]  # fmt: skip
+    assert {line.spec.budget.updates for line in found.lines} == {9}
+
+
+def test_values_of_epsilon_on_the_command_line_bind_entrants_with_their_own():
+    file = read_entrants(FIELD).model_copy(update={"epsilons": ("none", 1.0)})
+    found = resolved(file, find.load)
+    assert {line.epsilon for line in found.lines} == {None, 1.0}
+    assert ("VAFL, gradient noise (sampled)", 1.0) in lines(found)
+
+
+def test_a_clip_for_all_leaves_lines_without_noise_unclipped():
+    found = comparison("privacy.clip=0.3", epsilons=("none", 1.0))
+    assert [line.spec.privacy.clip for line in found.lines[:2]] == [None, 0.3]
+
+
+def test_vertical_and_horizontal_methods_are_not_compared():
+    with pytest.raises(SpecError, match="fedavg: fedavg and dpzv are not of one kind"):
+        comparison(entrants=(Entrant(label="fedavg", set=("method.name=fedavg",)),))
+    with pytest.raises(SpecError, match="digits_dpzv: dpzv and decomfl are not of one kind"):
+        comparison(scenario="digits_decomfl", entrants=(Entrant(scenario="digits_dpzv"),))

@@ -320,3 +320,10 @@ def test_dpzv_knows_no_epsilon_against_its_server():
 def test_a_summing_head_needs_as_many_numbers_as_classes():
     with pytest.raises(SpecError, match=r"model\.embedding: wanted 10, the number of classes"):
         prepare(scenarios.load("vafl_digits", ["model.embedding=3"]))
+
+
+def test_noise_in_layers_that_a_model_has_not_is_refused():
+    noisy = ("privacy.mode=paper", "privacy.sigma=0.1")
+    prepare(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1]"]))
+    with pytest.raises(SpecError, match=r"method\.layer_noise: wanted at most 1 numbers.*got 2"):
+        prepare(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1, 0.2]"]))

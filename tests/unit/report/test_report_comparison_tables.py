@@ -155,7 +155,10 @@ def test_lines_without_noise_say_so() -> None:
     made.claim("a", None, math.inf, mechanism="none")  # type: ignore[arg-type]
     found = compared_privacy(made.tables[2], made.tables[0])
     assert found.rows == ()
-    assert found.without == ("a; b: no noise, no ε.", "b, calibrated to ε = 1: no run states an ε.")
+    assert found.without == (
+        "a; b: no noise, no ε.",
+        "b, calibrated to ε = 1: no run has come to its end, no ε is stated.",
+    )
     assert "a; b: no noise, no ε." in printed(made.tables, [])
 
 
