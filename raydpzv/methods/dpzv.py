@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +23,11 @@ from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.split import SplitClient, SplitServer
+from raydpzv.methods.split import SplitClient, TableServer
 from raydpzv.methods.table import EmbeddingTable
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.noise import Noise, release_mean
-from raydpzv.wire.messages import PerturbedEmbeddings, Slopes, Start
+from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.descent import Descent, Rule, Step
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.estimate import slope
@@ -117,12 +118,8 @@ class Privacy:
     noise: Noise
 
 
-class DpzvServer(SplitServer):
-    """Keeps labels, head and the table of newest embeddings; answers every upload with one noised scalar each.
-
-    batch: the expected batch size B, the divisor of every released mean; fixed_batches: every batch has exactly B
-    rows (so an upload's size is known before it is made).
-    """
+class DpzvServer(TableServer):
+    """Answers every upload with one noised scalar for each direction; B is the divisor of every released mean."""
 
     def __init__(
         self,
@@ -132,21 +129,10 @@ class DpzvServer(SplitServer):
         labels_test: torch.Tensor,
         settings: ZerothOrder,
         privacy: Privacy,
-        *,
-        clients: int,
-        width: int,
-        batch: int,
-        fixed_batches: bool,
+        **named: Any,
     ) -> None:
-        super().__init__(head, labels_train, labels_test, clients=clients)
-        self._table, self._batch = table, batch
+        super().__init__(head, table, labels_train, labels_test, sent=2 * settings.perturbations, **named)
         self._smoothing, self._privacy = settings.smoothing, privacy
-        per_row = 4 + 2 * settings.perturbations * width * 4
-        self._reply_bytes = batch * per_row if fixed_batches else None
-
-    def open(self) -> Sequence[Order]:
-        """Tell every client to begin."""
-        return [Order(m, Start(), reply_bytes=self._reply_bytes) for m in range(self._clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Release Δ_p for every direction, refresh the table, train the head (journal Eq. (7), (8))."""

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 import torch
 
 from raydpzv.data.batches import Batches
-from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.split import SplitClient, SplitServer
-from raydpzv.methods.table import EmbeddingTable
+from raydpzv.methods.split import SplitClient, TableServer
 from raydpzv.models.flat import FlatModel
-from raydpzv.wire.messages import Acknowledged, Embeddings, Start
+from raydpzv.wire.messages import Acknowledged, Embeddings
 
 
 class FrozenClient(SplitClient):
@@ -38,28 +36,8 @@ class FrozenClient(SplitClient):
         return Upload(self.client, self._step - 1, Embeddings(ids, values))
 
 
-class FrozenServer(SplitServer):
+class FrozenServer(TableServer):
     """Trains its head on every upload and the cached embeddings of the others; sends empty answers."""
-
-    def __init__(
-        self,
-        head: Head,
-        table: EmbeddingTable,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
-        *,
-        clients: int,
-        width: int,
-        batch: int,
-        fixed_batches: bool,
-    ) -> None:
-        super().__init__(head, labels_train, labels_test, clients=clients)
-        self._table = table
-        self._reply_bytes = batch * (4 + width * 4) if fixed_batches else None
-
-    def open(self) -> Sequence[Order]:
-        """Tell every client to begin."""
-        return [Order(m, Start(), reply_bytes=self._reply_bytes) for m in range(self._clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Refresh the table and train the head."""

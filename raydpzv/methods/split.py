@@ -1,4 +1,4 @@
-"""What every vertical client shares (features, bottom model, evaluation) and every vertical server (labels, head)."""
+"""What vertical clients share (features, bottom model, evaluation) and vertical servers (labels, head, table)."""
 
 # B batch, E embedding width, N held-out rows
 
@@ -11,8 +11,9 @@ import torch
 
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
+from raydpzv.methods.table import EmbeddingTable
 from raydpzv.models.flat import FlatModel
-from raydpzv.wire.messages import Evaluate, TestEmbeddings
+from raydpzv.wire.messages import Evaluate, Start, TestEmbeddings
 
 _EVALUATE_AT_ONCE = 512
 """Held-out rows per forward call: bounds the activations' memory."""
@@ -99,3 +100,32 @@ class SplitServer:
 
     def _labels(self, ids: np.ndarray) -> torch.Tensor:
         return self._labels_train[torch.from_numpy(ids).long()]
+
+
+class TableServer(SplitServer):
+    """A split server that keeps the table of newest embeddings and answers uploads, whoever they come from.
+
+    batch: the expected batch size B; fixed_batches: every batch has exactly B rows, so that an upload's size is known
+    before it is made; sent: embeddings of width E that an upload holds for each row, beside the row's number.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        table: EmbeddingTable,
+        labels_train: torch.Tensor,
+        labels_test: torch.Tensor,
+        *,
+        clients: int,
+        width: int,
+        batch: int,
+        fixed_batches: bool,
+        sent: int = 1,
+    ) -> None:
+        super().__init__(head, labels_train, labels_test, clients=clients)
+        self._table, self._width, self._batch = table, width, batch
+        self._reply_bytes = batch * (4 + sent * width * 4) if fixed_batches else None
+
+    def open(self) -> Sequence[Order]:
+        """Tell every client to begin."""
+        return [Order(m, Start(), reply_bytes=self._reply_bytes) for m in range(self._clients)]

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +23,12 @@ from raydpzv.errors import Diverged
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.sender import RowPrivacy, Sender
-from raydpzv.methods.split import SplitClient, SplitServer
+from raydpzv.methods.split import SplitClient, TableServer
 from raydpzv.methods.table import EmbeddingTable
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.noise import release_rows
-from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query, Start
+from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query
 
 UPLOAD, QUERY = 0, 2
 """Places of an upload's and of a query's noise among the draws of one client's step."""
@@ -124,7 +125,7 @@ Numbered = tuple[int, Upload]
 """An upload and the round it was accepted in."""
 
 
-class VaflServer(SplitServer):
+class VaflServer(TableServer):
     """Keeps labels, head and the table of newest embeddings; answers uploads with the gradient by them.
 
     privacy: noise on the gradients, if any. A round is an upload accepted; where a query is open, uploads that come
@@ -139,22 +140,12 @@ class VaflServer(SplitServer):
         labels_test: torch.Tensor,
         synchrony: Synchrony,
         privacy: RowPrivacy | None = None,
-        *,
-        clients: int,
-        width: int,
-        batch: int,
-        fixed_batches: bool,
+        **named: Any,
     ) -> None:
-        super().__init__(head, labels_train, labels_test, clients=clients)
-        self._table, self._synchrony = table, synchrony
-        self._privacy, self._width = privacy or RowPrivacy(), width
-        self._reply_bytes = batch * (4 + width * 4) if fixed_batches else None
+        super().__init__(head, table, labels_train, labels_test, **named)
+        self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
         self._held: deque[Numbered] = deque()
         self._asked: set[int] = set()
-
-    def open(self) -> Sequence[Order]:
-        """Tell every client to begin."""
-        return [Order(m, Start(), reply_bytes=self._reply_bytes) for m in range(self._clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Take an upload or the answer to a query; return the answers and queries that it leads to."""

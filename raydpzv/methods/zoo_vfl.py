@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +22,9 @@ from raydpzv.methods.dpzv import ZerothOrder
 from raydpzv.methods.head import Head
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.sender import RowPrivacy, Sender
-from raydpzv.methods.split import SplitClient, SplitServer
-from raydpzv.methods.table import EmbeddingTable
+from raydpzv.methods.split import SplitClient, TableServer
 from raydpzv.models.flat import FlatModel
-from raydpzv.wire.messages import EmbeddingPair, LossDifference, Start
+from raydpzv.wire.messages import EmbeddingPair, LossDifference
 from raydpzv.zo.descent import Descent, Rule, Step
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.perturb import LayerwisePerturbation
@@ -80,28 +80,11 @@ class ZooVflClient(SplitClient):
         return self._sender.embed(x)
 
 
-class ZooVflServer(SplitServer):
+class ZooVflServer(TableServer):
     """Answers every upload with the difference of two mean losses; trains its head on the first embeddings."""
 
-    def __init__(
-        self,
-        head: Head,
-        table: EmbeddingTable,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
-        *,
-        clients: int,
-        width: int,
-        batch: int,
-        fixed_batches: bool,
-    ) -> None:
-        super().__init__(head, labels_train, labels_test, clients=clients)
-        self._table = table
-        self._reply_bytes = batch * (4 + 2 * width * 4) if fixed_batches else None
-
-    def open(self) -> Sequence[Order]:
-        """Tell every client to begin."""
-        return [Order(m, Start(), reply_bytes=self._reply_bytes) for m in range(self._clients)]
+    def __init__(self, head: Head, *parts: Any, **named: Any) -> None:
+        super().__init__(head, *parts, **named, sent=2)
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Evaluate both losses under the same head and the others' newest embeddings, then train the head."""
