@@ -116,25 +116,26 @@ def _lines(
     is_control = method["method"]["name"] in ("frozen", "sgd")
     for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
-        items = [*entrant.set, *([] if epsilon is None else entrant.private), *last]
-        if (
-            epsilon is None
-        ):  # what is set for all is for their noise; a clip of the entrant's own holds without
-            items = [o for o in entrant.set if _key(o) not in _OF_NOISE]
-            items += [o for o in last if not _key(o).startswith("privacy.")]
-        _check_overrides([*items, *last], label)
-        spec = _spec(base, method, epsilon, items, label)
+        _check_overrides([*entrant.set, *entrant.private, *last], label)
+        spec = _spec(base, method, epsilon, _items(entrant, epsilon, last), label)
         yield Line(label, epsilon, is_control, spec)
 
 
+def _items(entrant: Entrant, epsilon: float | None, last: Sequence[str]) -> list[str]:
+    """Return an entrant's overrides; without noise those of privacy for all are left out, but not its own clip."""
+    if epsilon is not None:
+        return [*entrant.set, *entrant.private, *last]
+    own = [o for o in entrant.set if _key(o) not in _OF_NOISE]
+    return own + [o for o in last if not _key(o).startswith("privacy.")]
+
+
 def _method(entrant: Entrant, base: AnySpec, load: Load) -> dict[str, Any]:
-    """Return the [method] and privacy.clip that an entrant begins with."""
+    """Return the [method] and privacy.clip that an entrant begins with; a clip is of its method alone."""
     tree = as_tree(load(entrant.scenario, ()) if entrant.scenario else base)
     names = [o.partition("=")[2].strip().strip('"') for o in entrant.set if _key(o) == "method.name"]
     if names and names[-1] != tree["method"]["name"]:
-        tree["method"] = _fresh(names[-1], tree["method"])
-    clip = (tree.get("privacy") or {}).get("clip")
-    return {"method": tree["method"], "clip": clip}
+        return {"method": _fresh(names[-1], tree["method"]), "clip": None}
+    return {"method": tree["method"], "clip": (tree.get("privacy") or {}).get("clip")}
 
 
 def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
     found = comparison("method.batch=16", entrants=(Entrant(label="czofo", set=("method.name=czofo",)),))
     method = found.lines[0].spec.method
     assert (method.lr, method.batch, method.server_lr) == (0.02, 16, 0.02)  # digits_dpzv's lr is 3e-3
+    assert found.lines[0].spec.privacy.clip is None  # digits_dpzv's clips slopes, this one would clip rows
 
 
 def test_a_control_among_the_entrants_is_not_there_twice():
