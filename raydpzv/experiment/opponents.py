@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from raydpzv.data.batches import Batches
@@ -58,58 +61,28 @@ def check_layers(method: Vafl, module: torch.nn.Module) -> None:
 def make_server(
     spec: Spec,
     method: Opponent,
-    model: FlatModel,
+    head: Head,
+    table: EmbeddingTable,
     labels: torch.Tensor,
     labels_test: torch.Tensor,
     sigma: float,
+    sizes: Mapping[str, Any],
 ) -> VerticalServer:
-    """Build the server's role."""
-    key, clients, width = Key(spec.seed), spec.split.clients, spec.model.embedding
-    table = EmbeddingTable(len(labels), clients, width, labels.device)
-    fixed = method.batches != "poisson"
-    if isinstance(method, ZooVfl):
-        head = Head(
-            model,
-            method.server,
-            method.server_lr,
-            method.server_momentum,
-            smoothing=method.smoothing,
-            law=method.direction,
-            key=key,
-        )
-        return ZooVflServer(
-            head,
-            table,
-            labels,
-            labels_test,
-            clients=clients,
-            width=width,
-            batch=method.batch,
-            fixed_batches=fixed,
-        )
-    head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
+    """Build the server's role; sizes: clients, width, batch and fixed_batches, as of every server with a table."""
     parts = (head, table, labels, labels_test)
+    if isinstance(method, ZooVfl):
+        return ZooVflServer(*parts, **sizes)
     if isinstance(method, Czofo):
         return CzofoServer(
             *parts,
             Synchrony(),
             perturbations=method.perturbations,
             smoothing=method.smoothing,
-            key=key,
-            clients=clients,
-            width=width,
-            batch=method.batch,
-            fixed_batches=fixed,
+            key=Key(spec.seed),
+            **sizes,
         )
-    return VaflServer(
-        *parts,
-        _synchrony(method, clients),
-        _privacy(spec, "gradient", sigma),
-        clients=clients,
-        width=width,
-        batch=method.batch,
-        fixed_batches=fixed,
-    )
+    synchrony = _synchrony(method, spec.split.clients)
+    return VaflServer(*parts, synchrony, _privacy(spec, "gradient", sigma), **sizes)
 
 
 def _synchrony(method: Vafl, clients: int) -> Synchrony:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.opponents import check_layers, make_client, make_server
 from raydpzv.experiment.row_privacy import opponent
 from raydpzv.experiment.spec import Dpzv, Frozen, Sgd, Spec
-from raydpzv.experiment.spec_opponents import Vafl
+from raydpzv.experiment.spec_opponents import Vafl, ZooVfl
 from raydpzv.keys import Key
 from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
 from raydpzv.methods.frozen import FrozenClient, FrozenServer
@@ -101,33 +102,31 @@ class ServerRecipe:
         """Build the server's role on a device."""
         spec, key, method = self.spec, Key(self.spec.seed), self.spec.method
         clients, width = spec.split.clients, spec.model.embedding
-        model = FlatModel(self._head, key / "server", device)
+        head = self._learner(FlatModel(self._head, key / "server", device), key)
         labels = torch.tensor(self.y_train, device=device)
         labels_test = torch.tensor(self.y_test, device=device)
-        fixed = method.batches != "poisson"
+        sizes: dict[str, Any] = {
+            "clients": clients,
+            "width": width,
+            "fixed_batches": method.batches != "poisson",
+        }
         if isinstance(method, Sgd):
-            head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
             batches = _batches(method, len(labels), key / "batches" / "server")
-            return SgdServer(
-                head, batches, labels, labels_test, clients=clients, width=width, fixed_batches=fixed
-            )
+            return SgdServer(head, batches, labels, labels_test, **sizes)
+        table, sizes = EmbeddingTable(len(labels), clients, width, device), sizes | {"batch": method.batch}
         if found := opponent(spec):
-            return make_server(spec, found, model, labels, labels_test, self.sigma)
+            return make_server(spec, found, head, table, labels, labels_test, self.sigma, sizes)
         assert isinstance(method, Dpzv | Frozen)
-        table = EmbeddingTable(len(labels), clients, width, device)
         if isinstance(method, Frozen):
-            head = Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
-            return FrozenServer(
-                head,
-                table,
-                labels,
-                labels_test,
-                clients=clients,
-                width=width,
-                batch=method.batch,
-                fixed_batches=fixed,
-            )
-        head = Head(
+            return FrozenServer(head, table, labels, labels_test, **sizes)
+        privacy = Privacy(spec.privacy.clip, self.sigma, self._noise(key))
+        return DpzvServer(head, table, labels, labels_test, zeroth_order(method), privacy, **sizes)
+
+    def _learner(self, model: FlatModel, key: Key) -> Head:
+        method = self.spec.method
+        if not isinstance(method, Dpzv | ZooVfl):
+            return Head(model, "sgd", method.server_lr, method.server_momentum, key=key)
+        return Head(
             model,
             method.server,
             method.server_lr,
@@ -135,18 +134,6 @@ class ServerRecipe:
             smoothing=method.smoothing,
             law=method.direction,
             key=key,
-        )
-        return DpzvServer(
-            head,
-            table,
-            labels,
-            labels_test,
-            zeroth_order(method),
-            Privacy(spec.privacy.clip, self.sigma, self._noise(key)),
-            clients=clients,
-            width=width,
-            batch=method.batch,
-            fixed_batches=fixed,
         )
 
     def _head(self) -> torch.nn.Module:
