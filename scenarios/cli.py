@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +27,7 @@ from raydpzv.sim.terms import Status
 from scenarios import compare
 from scenarios.endings import STOPPED, errors, failures
 from scenarios.models import one_model, print_models, whose
-from scenarios.options import Address, Json, Seed, Set, Verbose, chosen_runner
+from scenarios.options import Address, Json, Seed, Set, Verbose, chosen_runner, new_folder
 from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
@@ -61,7 +60,7 @@ def run(
         chosen = chosen_runner(runner)
         if address and chosen == "local":
             raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
-        folder = out or _default_folder(Path(scenario).stem, spec)
+        folder = out or new_folder(f"{Path(scenario).stem}-seed{spec.seed}")
         _watch(
             spec,
             folder,
@@ -259,16 +258,6 @@ def _watch(
             f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
         )
         raise typer.Exit(STOPPED)
-
-
-def _default_folder(name: str, spec: AnySpec) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Path("runs") / f"{name}-seed{spec.seed}-{stamp}"
-    count = 1
-    while folder.exists():
-        count += 1
-        folder = folder.with_name(f"{name}-seed{spec.seed}-{stamp}-{count}")
-    return folder
 
 
 def _print_json(value: Any) -> None:

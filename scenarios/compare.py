@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from raydpzv.experiment.entrants import ComparisonFile, Entrant, read_entrants, 
 from scenarios import RUNNERS, find
 from scenarios.comparing_screen import Watch, show_comparison
 from scenarios.endings import STOPPED, errors
-from scenarios.options import Address, Json, Set, Verbose, chosen_runner
+from scenarios.options import Address, Json, Set, Verbose, chosen_runner, new_folder
 from scenarios.screen import stop_on_signal
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
@@ -69,7 +68,7 @@ def compare(
     with errors(verbose):
         file = _asked(what, methods, seeds, epsilons, targets)
         comparison = resolved(file, find.load, set_ or [])
-        folder = out or _default_folder(comparison.name)
+        folder = out or new_folder(f"compare-{comparison.name}")
         carry_out(
             comparison,
             folder,
@@ -260,12 +259,3 @@ def _floats(option: str, text: str) -> tuple[float, ...]:
             f'{option}: wanted numbers above 0, comma between them, got "{text}". {near}'.rstrip()
         )
     return found
-
-
-def _default_folder(name: str) -> Path:
-    folder = Path("runs") / f"compare-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    count = 1
-    while folder.exists():
-        count += 1
-        folder = folder.with_name(f"{folder.name.removesuffix(f'-{count - 1}')}-{count}")
-    return folder

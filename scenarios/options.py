@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +18,16 @@ Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
+
+
+def new_folder(name: str) -> Path:
+    """Return a folder below runs/ that is not there yet, with the time in its name."""
+    folder = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    found, count = folder, 1
+    while found.exists():
+        count += 1
+        found = folder.with_name(f"{folder.name}-{count}")
+    return found
 
 
 def chosen_runner(name: str) -> scenarios.Runner:
