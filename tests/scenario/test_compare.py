@@ -75,6 +75,14 @@ def test_a_report_of_a_comparison_is_its_page(compared):
     assert (folder / "comparison.html").is_file()
 
 
+def test_a_comparison_without_any_result_fails(tmp_path):
+    done = raydpzv(
+        "compare", "vafl", "--seeds", 1, "--set", "method.lr=1e9", *SHORT, "--out", tmp_path / "out"
+    )
+    assert done.exit_code == 1
+    assert "no entrant has a result" in done.stderr
+
+
 def test_failures_are_named_and_counted(tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text(

@@ -146,3 +146,20 @@ def test_noise_on_embeddings_is_not_calibrated_for_a_trace(tmp_path):
     (tmp_path / "trace.csv").write_text("client,time\n0,1\n")
     with pytest.raises(SpecError, match="no share of the updates is planned"):
         comparison("arrivals.kind=trace", f"arrivals.file={tmp_path / 'trace.csv'}")
+
+
+def test_a_run_that_was_stopped_shows_no_curve_and_claims_nothing(tmp_path):
+    plan, stop = comparison("budget.updates=400"), threading.Event()
+    planned = next(p for p in plan.runs() if p.line.epsilon)
+
+    def halfway(status):
+        if status.updates >= 60:
+            stop.set()
+
+    assert (
+        perform(planned, tmp_path / RUNS_FOLDER / planned.folder, halfway, stop) == "stopped before its end"
+    )
+    found = collect(plan, tmp_path)
+    row = next(r for r in found.runs.to_pylist() if r["run"] == planned.folder)
+    assert (row["outcome"], row["status"]) == ("not run", "stopped")
+    assert found.curves.num_rows == found.claims.num_rows == 0
