@@ -96,11 +96,12 @@ def carry_out(
     """
     console, reasons = Console(stderr=True), dict[str, str]()
     ray = _on_ray(runner, address, jobs)
-    if not is_comparison(folder):
+    new = not is_comparison(folder)
+    if new:
         check_ready(comparison)  # before anything is written
     with begun(folder, comparison):
         todo = left(folder, comparison)
-        if todo:
+        if todo and not new:
             check_ready(comparison)
         with stop_on_signal(console) as stop, Watch(comparison, todo, console, reasons) as watch:
             if ray:

@@ -19,6 +19,7 @@ from raydpzv.privacy.adversaries import Claim
 from raydpzv.records import folds
 from raydpzv.records.comparison import CLAIMS, CURVES, RUNS
 from raydpzv.records.comparison_lines import EARLY, NOT_RUN
+from raydpzv.records.store import Rows
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 FAILED, OK = "failed", "ok"
@@ -76,18 +77,18 @@ def _read(planned: Planned, path: Path) -> _Read:
     try:
         check_own(planned, path)
         folder = RunFolder.open(path)
-        summary, curve = folder.summary(), _curve(folder)
+        summary, rows = folder.summary(), folder.rows()
+        curve = _curve(rows)
         data = str(folder.environment().get("data_sha256", ""))
     except (InputError, pa.ArrowException, OSError) as error:
         return _Read({}, [], "", " ".join(str(error).split()))
-    fault = "" if _agree(summary, curve, folder) else "its rows are not those of its summary"
+    fault = "" if _agree(summary, curve, rows) else "its rows are not those of its summary"
     return _Read(summary, curve, data, fault and f"{fault}; delete the folder to make the run")
 
 
-def _agree(summary: Mapping[str, Any], curve: list[Row], folder: RunFolder) -> bool:
+def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
     """Tell whether a run's rows come to the accuracy and the bytes that its summary states."""
-    message = folder.rows()["message"]
-    sent = (folds.bytes_up(message), folds.bytes_down(message))
+    sent = (folds.bytes_up(rows["message"]), folds.bytes_down(rows["message"]))
     told, seen = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
     same = told == seen or (math.isnan(told) and math.isnan(seen))
     return same and sent == (summary.get("bytes_up"), summary.get("bytes_down"))
@@ -133,8 +134,7 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
     return (FAILED, reason) if reason else (NOT_RUN, "not begun")
 
 
-def _curve(folder: RunFolder) -> list[Row]:
-    rows = folder.rows()
+def _curve(rows: Rows) -> list[Row]:
     series = folds.accuracy_series(rows["evaluation"], rows["message"])
     rounds, up, down = folds.bytes_by_round(rows["message"])
     found = []
