@@ -111,6 +111,10 @@ def test_failures_are_named_and_counted(tmp_path):
         (("vafl", "--epsilons", "1"), "privacy.clip: wanted"),
         (("vafl", "--methods", "vafll"), 'Did you mean "vafl"'),
         (("vafl", "--runner", "rya"), "--runner: wanted"),
+        (
+            ("vafl", "--runner", "local", "--set", "data.source=mnist", "--set", "data.folder=nowhere"),
+            "nowhere",
+        ),
         (("vafl", "--runner", "local", "--address", "auto"), "goes with --runner ray"),
     ],
 )
