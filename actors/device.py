@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def settle(gpus: float) -> str:
+def claim_device(gpus: float) -> str:
     """Give this process one torch thread and its GPU share; return the device.
 
     The device follows from the GPUs Ray assigned, never from `is_available`, which is true in CPU actors too.

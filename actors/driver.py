@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from actors.host import get
+from actors.remote import get
 from raydpzv.errors import RaydpzvError, RunError, Stalled
-from raydpzv.experiment.closing import USER, Closing, Run, Sink, opened
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.prepared import Prepared
-from raydpzv.sim.terms import Spent, Status
+from raydpzv.experiment.finalize import USER, RowWriter, Run, RunFinalizer, opened
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.interfaces import Spent, Status
 
 C = TypeVar("C")
 
@@ -32,8 +32,8 @@ _CONTROL_TIMEOUT = 60.0
 class Watch:
     """What a driver is given besides the actors: where rows go, how the run is closed, whom to tell, when to stop."""
 
-    sink: Sink
-    closing: Closing
+    writer: RowWriter
+    finalizer: RunFinalizer
     progress: Callable[[Status], None]
     stop: threading.Event
 
@@ -42,7 +42,7 @@ class Driver:
     """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
 
     def __init__(self, server: Any, watch: Watch) -> None:
-        self._server, self._sink, self._closing = server, watch.sink, watch.closing
+        self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
         self._progress, self._stop = watch.progress, watch.stop
         self._stop_sent = False
         self._status = Status()
@@ -51,18 +51,18 @@ class Driver:
         """Run, and write what there is however the run ends."""
         try:
             self._work()
-            self._look()
+            self._poll()
             models, facts = self._models(), self._facts()
             self._write(self._control(self._server.drain.remote(), "the last rows"))
             spent = self._control(self._server.spent.remote(), "the privacy account")
         except BaseException as error:
             failure = translated(error)
             self._rescue()
-            self._closing.failed(failure, self._status, self._rescued_spent(), self._rescued_facts())
+            self._finalizer.failed(failure, self._status, self._rescued_spent(), self._rescued_facts())
             if failure is error:
                 raise
             raise failure from error
-        return self._closing.done(models, self._status, spent, facts)
+        return self._finalizer.done(models, self._status, spent, facts)
 
     def leave(self) -> None:
         """Let go of the ledger, so that whoever goes on next finds it free."""
@@ -80,24 +80,24 @@ class Driver:
 
     def _write(self, drained: Any) -> None:
         """Write what the server handed over: rows."""
-        self._sink.add(drained)
+        self._writer.add(drained)
 
     def _await(self, work: Any) -> None:
         """Wait for the server's loop, and look at it meanwhile."""
         import ray
 
         while not ray.wait([work], timeout=LOOK)[0]:
-            self._look()
+            self._poll()
         ray.get(work)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Ask where the run stands, write rows that are due, pass on the user's wish to stop."""
         if self._stop.is_set() and not self._stop_sent:
             self._stop_sent = True
             self._control(self._server.stop.remote(USER), "the server to stop")
         self._status = self._control(self._server.status.remote(), "the server's status")
         self._progress(self._status)
-        if self._sink.due():
+        if self._writer.due():
             self._write(self._control(self._server.drain.remote(), "rows"))
 
     def _control(self, reference: Any, what: str) -> Any:
@@ -133,7 +133,7 @@ class Driver:
 def drive(
     experiment: Prepared,
     out: Path | RunFolder | None,
-    cast: AbstractContextManager[C],
+    actor_set: AbstractContextManager[C],
     make: Callable[[C, Watch], Driver],
     scenario: str,
     progress: Callable[[Status], None],
@@ -141,15 +141,15 @@ def drive(
 ) -> Run:
     """Run an experiment with its actors; nothing is written before all have come up. Arguments as of `run_prepared`.
 
-    cast: creates the actors, and dismisses them at the end; make: its driver.
+    actor_set: creates the actors, and dismisses them at the end; make: its driver.
     """
     name = scenario or experiment.spec.name
     with (
-        cast as actors,
+        actor_set as actors,
         opened(out, experiment, scenario=name, runner="ray", device="as placed by Ray") as folder,
     ):
-        sink = Sink(folder, experiment.spec.record.flush)
-        watch = Watch(sink, Closing(experiment, sink, name), progress, stop or threading.Event())
+        writer = RowWriter(folder, experiment.spec.record.flush)
+        watch = Watch(writer, RunFinalizer(experiment, writer, name), progress, stop or threading.Event())
         driver = make(actors, watch)
         try:
             return driver.run()

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario_horizontal import HorizontalResources, HorizontalScenario, Mezo
+from raydpzv.config.validation_horizontal import asynchronous
 from raydpzv.errors import Unplaceable
-from raydpzv.experiment.check_horizontal import asynchronous
-from raydpzv.experiment.spec import Spec
-from raydpzv.experiment.spec_horizontal import HorizontalResources, HorizontalSpec, Mezo
-from raydpzv.experiment.values import per_client
+from raydpzv.settings.fields import per_client
 
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
@@ -45,7 +45,7 @@ class Plan:
         return [share.bundle() for share in (self.server, *self.actors)]
 
 
-def plan(spec: Spec, total: Mapping[str, float]) -> Plan:
+def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
     """Share out a cluster that has `total` CPUs and GPUs. Raises Unplaceable with the arithmetic."""
     resources, count = spec.resources, spec.split.clients
     wanted = resources.client_actors
@@ -66,7 +66,7 @@ def plan(spec: Spec, total: Mapping[str, float]) -> Plan:
     return found
 
 
-def plan_hosts(spec: HorizontalSpec, total: Mapping[str, float]) -> Plan:
+def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
     """Share out a cluster among the server and hosts, which hold no client in particular. Raises Unplaceable.
 
     The ledger actor asks for nothing: it lives beside the run folder, whatever else is there.

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.experiment.build import Experiment
-from raydpzv.experiment.recipes import ClientRecipe
+from raydpzv.experiment.parties import ClientRecipe
+from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.methods.roles import Client, Order, Upload
 from raydpzv.wire.messages import Evaluate
 
@@ -52,7 +52,7 @@ class BusyClient:
             raise AttributeError(name)
         return getattr(self._role, name)
 
-    def perform(self, order: Order) -> Upload:
+    def process(self, order: Order) -> Upload:
         """Apply and work, or evaluate."""
         if isinstance(order.body, Evaluate):
             return self._role.evaluate()
@@ -77,7 +77,7 @@ class BusyRecipe(ClientRecipe):
         return role
 
 
-def busy(experiment: Experiment, rounds: int) -> Experiment:
+def busy(experiment: PreparedVertical, rounds: int) -> PreparedVertical:
     """Return the experiment with `rounds` added to every piece of client work; 0 returns it as it is."""
     if rounds == 0:
         return experiment

@@ -4,7 +4,7 @@
 MNIST's shape. Networks of the paper: cnn_mnist (28,938 parameters) and cnn_fashion (1,206,590).
 
 as published      see `published`: a model per client, each replays what it missed; 1 and 2 threads of torch
-raydpzv           `run_federation` with its ledger and rows on disk; 1 and 2 threads of one process
+raydpzv           `run_horizontal` with its ledger and rows on disk; 1 and 2 threads of one process
 raydpzv on Ray    the same with two host actors, where Ray is installed and there is a target
 
 The ways take turns, so that a slow minute hits all of them; the first rounds of a run are left out. A ratio is the
@@ -44,7 +44,7 @@ from round_memory import memory, print_memory
 from rounds import Rounds, helper, in_fresh_process
 
 from raydpzv.errors import RunError
-from raydpzv.experiment.run_federation import run_federation
+from raydpzv.experiment.run_horizontal import run_horizontal
 
 CASES = (*(Case("cnn_mnist", p) for p in (1, 10, 25)), Case("cnn_fashion", 10))
 QUICK = (
@@ -85,7 +85,7 @@ def _published(way: Way, case: Case) -> Turn:
 
 
 def _ours(way: Way, case: Case, progress: Callable[[Rounds], None] = lambda rounds: None) -> Turn:
-    federation = federation_of(case, WARM + ROUNDS[case.model], way.threads, way.hosts or 1)
+    prepared = federation_of(case, WARM + ROUNDS[case.model], way.threads, way.hosts or 1)
     rounds = Rounds()
 
     def look(status: Any) -> None:
@@ -93,14 +93,14 @@ def _ours(way: Way, case: Case, progress: Callable[[Rounds], None] = lambda roun
         progress(rounds)
 
     with TemporaryDirectory() as folder:
-        run = _runner(way)(federation, Path(folder) / "run", progress=look)
+        run = _runner(way)(prepared, Path(folder) / "run", progress=look)
     return Turn(rounds.pace(WARM).wall, run.summary["ledger"]["digest"])
 
 
 def _runner(way: Way) -> Callable[..., Any]:
     if not way.hosts:
-        return run_federation
-    from actors.federation import run_federation as on_ray
+        return run_horizontal
+    from actors.horizontal.driver import run_horizontal as on_ray
 
     return on_ray
 
@@ -109,9 +109,9 @@ def check_losses(cases: tuple[Case, ...]) -> None:
     """Raise RunError unless both programs' models have the same size, and the same loss at the same parameters."""
     for case in cases:
         clients, _ = published_of(case)
-        federation = federation_of(case, 1)
-        objective, at = federation.objective(), clients.parameters(0)
-        rows = federation.parts.rows(0)[: case.batch]
+        prepared = federation_of(case, 1)
+        objective, at = prepared.objective(), clients.parameters(0)
+        rows = prepared.parts.rows(0)[: case.batch]
         found, expected = objective.loss(at, rows), clients.loss(0, rows)
         if not abs(found - expected) <= _CLOSE or objective.size != PARAMETERS[case.model]:
             raise RunError(

@@ -8,21 +8,21 @@ import numpy as np
 import torch
 from published import Constants, Published, as_published
 
-from raydpzv.data.horizontal import split_rows
-from raydpzv.data.table import Split, Table
-from raydpzv.experiment.build import timing
-from raydpzv.experiment.federation import Federation
-from raydpzv.experiment.spec import Evaluate
-from raydpzv.experiment.spec_horizontal import (
+from raydpzv.config.scenario import Evaluate
+from raydpzv.config.scenario_horizontal import (
     Decomfl,
     HorizontalBudget,
     HorizontalResources,
-    HorizontalSpec,
+    HorizontalScenario,
     HorizontalSplit,
     WholeModel,
 )
+from raydpzv.data.horizontal import split_rows
+from raydpzv.data.table import Split, Table
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.vertical import timing
 from raydpzv.keys import Key
-from raydpzv.methods.cohort import Cohorts
+from raydpzv.methods.horizontal.rounds import Cohorts
 
 _KEY = Key(0)
 _CLASSES, _SHAPE = 10, (1, 28, 28)
@@ -66,9 +66,9 @@ OURS = tuple(way for way in WAYS if not way.published)
 ON_RAY = Way("raydpzv on Ray, 2 hosts", False, 1, 2)
 
 
-def federation_of(case: Case, rounds: int, threads: int = 1, hosts: int = 1) -> Federation:
+def federation_of(case: Case, rounds: int, threads: int = 1, hosts: int = 1) -> PreparedHorizontal:
     """Return a run of so many rounds, evaluated at its start and end alone."""
-    spec = HorizontalSpec(
+    spec = HorizontalScenario(
         split=HorizontalSplit(how="iid", clients=case.clients),
         model=WholeModel(kind=case.model, outputs=_OUTPUTS.get(case.model)),  # type: ignore[arg-type]
         method=Decomfl(cohort=case.cohort, batch=case.batch, perturbations=case.perturbations),
@@ -78,22 +78,22 @@ def federation_of(case: Case, rounds: int, threads: int = 1, hosts: int = 1) -> 
     )
     split = Split(_images(case.rows, "train"), _images(case.batch, "test"))
     parts = split_rows(split.train.y, case.clients, "iid", key=_KEY / "parts")
-    return Federation(spec, split, parts, timing(spec, case.clients))
+    return PreparedHorizontal(spec, split, parts, timing(spec, case.clients))
 
 
-def published_of(case: Case, federation: Federation | None = None) -> tuple[Published, Cohorts]:
+def published_of(case: Case, prepared: PreparedHorizontal | None = None) -> tuple[Published, Cohorts]:
     """Return the same run as published, and who takes part in which round."""
-    federation = federation or federation_of(case, 1)
-    train, method = federation.split.train, federation.spec.method
+    prepared = prepared or federation_of(case, 1)
+    train, method = prepared.split.train, prepared.spec.method
     assert isinstance(method, Decomfl)
     cohorts = Cohorts(case.clients, case.cohort, _KEY)
     constants = Constants(method.perturbations, method.lr, method.smoothing, method.batch)
-    network = as_published(federation.plan.model().module)  # type: ignore[arg-type]
+    network = as_published(prepared.plan.model().module)  # type: ignore[arg-type]
     x, y = torch.from_numpy(train.x), torch.from_numpy(train.y)
-    return Published(network, x, y, federation.parts, cohorts, constants, _KEY), cohorts
+    return Published(network, x, y, prepared.parts, cohorts, constants, _KEY), cohorts
 
 
-def small() -> Federation:
+def small() -> PreparedHorizontal:
     """Return a run that needs next to nothing and calls everything once."""
     return federation_of(Case("logistic", 2, clients=4, cohort=2, rows=40, batch=2), 2)
 

@@ -32,8 +32,8 @@ from peaks import PREDICTABLE_MALLOC, Cuda, LiveStorages, Meter, Resident
 
 from raydpzv.data.batches import Batches
 from raydpzv.keys import Key
-from raydpzv.methods.dpzv import DpzvClient, ZerothOrder
 from raydpzv.methods.roles import Order
+from raydpzv.methods.vertical.dpzv import DpzvClient, ZerothOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.wire.messages import Slopes, Start
@@ -41,7 +41,7 @@ from raydpzv.wire.messages import Slopes, Start
 TARGET = 1.15
 """DPZV without momentum: peak over parameter bytes."""
 NUMBA_SCRATCH = 2 * 4 * 256 * 4 + 1024 * 8
-"""Bytes that raydpzv.zo.kernel allocates in compiled code: normals and words, lanes of the norm."""
+"""Bytes that raydpzv.zo.numba_kernel allocates in compiled code: normals and words, lanes of the norm."""
 _STEPS, _TIMEOUT = 3, 600.0
 
 
@@ -72,11 +72,11 @@ def dpzv(shape: Shape, x_BF: torch.Tensor, momentum: float) -> Callable[[], None
     model = FlatModel(shape.make, key / "client" / 0, x_BF.device)
     batches = Batches("shuffle", shape.rows, shape.rows, key / "batches" / 0)
     client = DpzvClient(0, model, x_BF, x_BF, batches, ZerothOrder(1e-3, 1e-6, momentum), key)
-    client.perform(Order(0, Start()))
+    client.process(Order(0, Start()))
     answer = Order(0, Slopes(np.array([0.5], np.float32)))
 
     def step() -> None:
-        client.perform(answer)
+        client.process(answer)
 
     return step
 
@@ -126,8 +126,8 @@ def measure(variant: str, shape: Shape, device: str) -> dict[str, int]:
     with LiveStorages() as live:
         storages = _peak(live, build, shape, x_BF, momentum)
     scratch = NUMBA_SCRATCH if build is dpzv else 0
-    aside = activation_bytes(shape, variant)
-    return {"process": process - aside, "storages": storages + scratch - aside, "activations": aside}
+    is_query = activation_bytes(shape, variant)
+    return {"process": process - is_query, "storages": storages + scratch - is_query, "activations": is_query}
 
 
 def _peak(meter: Meter, build: Build, shape: Shape, x_BF: torch.Tensor, momentum: float) -> int:

@@ -48,7 +48,7 @@ def _group(pid: int) -> str:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return "ray"
-    if title.startswith("ray::ServerActor"):
+    if title.startswith("ray::VerticalServerActor"):
         return "server"
     return "clients" if title.startswith("ray::ClientActor") else "ray"
 

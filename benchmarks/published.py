@@ -23,10 +23,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Parts
 from raydpzv.keys import Key
-from raydpzv.methods.cohort import Cohorts
-from raydpzv.methods.rows import batch_rows
+from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.models.bottoms import SlicedMaxPool
 
 _NEARLY = 0.05

@@ -1,8 +1,8 @@
 """Nanoseconds per element and seed of replaying directions, beside `torch.randn` and `add_`, on this machine.
 
 What is replaced: for every seed, `torch.randn` fills a vector and `add_` adds it, as zeroth-order programs do (flat,
-d = 4M float32, one thread). What replaces it: `raydpzv.zo.replay.replay`, all seeds in one pass over x, gaussian and
-rademacher, at 1, 4 and 16 seeds. One thread is timed by its own CPU time, which says more on a machine shared with
+d = 4M float32, one thread). What replaces it: `raydpzv.zo.apply_seeds.replay`, all seeds in one pass over x, gaussian
+and rademacher, at 1, 4 and 16 seeds. One thread is timed by its own CPU time, which says more on a machine shared with
 others; two threads by the clock on the wall, against the baseline's clock on the wall (`torch.randn` is serial).
 
 Everything takes turns, so that a slow minute hits all of it: a ratio is the median over the turns of the baseline's
@@ -23,7 +23,7 @@ import torch
 from common import environment, median, options, show, spread, verdict, write
 
 from raydpzv.keys import Key
-from raydpzv.zo.replay import Base, replay
+from raydpzv.zo.apply_seeds import Base, replay
 
 SIZE, QUICK_SIZE = 1 << 22, 1 << 18
 COUNTS = (1, 4, 16)

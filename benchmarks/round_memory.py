@@ -10,8 +10,8 @@ from federations import OURS, WAYS, Case, Way, federation_of, published_of, smal
 from peaks import PREDICTABLE_MALLOC, Resident
 from rounds import in_fresh_process
 
-from raydpzv.experiment.federation import Federation
-from raydpzv.experiment.run_federation import run_federation
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.run_horizontal import run_horizontal
 
 TARGET = 0.2
 """Share of the published way's memory above idle, at most."""
@@ -19,20 +19,20 @@ TARGET = 0.2
 
 def peak(way: Way, case: Case) -> dict[str, int]:
     """Return the peak of resident memory in two rounds, absolute and above idle; the process must be fresh."""
-    run_federation(small())
-    federation, meter = federation_of(case, 2, way.threads), Resident()
+    run_horizontal(small())
+    prepared, meter = federation_of(case, 2, way.threads), Resident()
     before = meter.now()
     meter.reset()
-    _two_rounds(way, case, federation)
+    _two_rounds(way, case, prepared)
     return {"peak_bytes": meter.peak(), "idle_bytes": before, "above_idle_bytes": meter.peak() - before}
 
 
-def _two_rounds(way: Way, case: Case, federation: Federation) -> None:
+def _two_rounds(way: Way, case: Case, prepared: PreparedHorizontal) -> None:
     if not way.published:
-        run_federation(federation)
+        run_horizontal(prepared)
         return
     torch.set_num_threads(way.threads)
-    clients, _ = published_of(case, federation)
+    clients, _ = published_of(case, prepared)
     for number in (1, 2):
         clients.round(number)
 

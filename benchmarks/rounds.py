@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 from raydpzv.errors import RunError
-from raydpzv.sim.terms import Status
+from raydpzv.sim.interfaces import Status
 
 Result = TypeVar("Result")
 

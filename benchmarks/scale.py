@@ -31,11 +31,11 @@ from held import held
 from peaks import Resident
 from rounds import Rounds, in_fresh_process
 
+from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.toml import parse
 from raydpzv.data.table import Table
-from raydpzv.experiment.federation import Federation, prepare_federation
-from raydpzv.experiment.run_federation import run_federation
-from raydpzv.experiment.spec_horizontal import HorizontalSpec
-from raydpzv.experiment.toml import parse
+from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
+from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.ledger.ledger import Ledger
 
 SIZES, QUICK_SIZES = (100, 1_000, 10_000, 100_000), (20, 200, 2_000)
@@ -51,7 +51,7 @@ Place = tuple[str, int]
 """Mode and number of clients."""
 
 
-def spec_of(mode: str, clients: int, cohort: int, rounds: int) -> HorizontalSpec:
+def spec_of(mode: str, clients: int, cohort: int, rounds: int) -> HorizontalScenario:
     """Return the scenario of one size and mode."""
     tree = {
         "data": {
@@ -77,16 +77,16 @@ def spec_of(mode: str, clients: int, cohort: int, rounds: int) -> HorizontalSpec
         "record": {"flush": 1e9},
     }
     spec = parse(tree, "the benchmark")
-    assert isinstance(spec, HorizontalSpec)
+    assert isinstance(spec, HorizontalScenario)
     return spec
 
 
 def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, float]:
     """Return the figures of one run; the process must be fresh."""
-    run_federation(prepare_federation(spec_of(SHARED, 20, 5, 2)))  # imports and compiles
+    run_horizontal(prepare_horizontal(spec_of(SHARED, 20, 5, 2)))  # imports and compiles
     meter, done = Resident(), Rounds()
     idle, start, resident = meter.now(), time.perf_counter(), 0
-    federation = prepare_federation(spec_of(mode, clients, cohort, WARM + rounds))
+    prepared = prepare_horizontal(spec_of(mode, clients, cohort, WARM + rounds))
 
     def look(status: Any) -> None:
         nonlocal resident
@@ -95,7 +95,7 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
             resident = meter.now()
 
     with TemporaryDirectory() as folder:
-        run = run_federation(federation, Path(folder) / "run", progress=look)
+        run = run_horizontal(prepared, Path(folder) / "run", progress=look)
     pace, ledger = done.pace(WARM), run.summary["ledger"]
     return {
         "seconds_per_round": pace.wall,
@@ -103,10 +103,10 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
         "seconds_to_round_1": done.done(1) - start,
         "resident_bytes": resident,
         "above_idle_bytes": resident - idle,
-        "row_bytes": _bytes(federation.split.train) + _bytes(federation.split.test),
-        "table_bytes": held(federation.parts),
-        "timing_bytes": held(federation.timing),
-        "server_bytes": _server_bytes(federation),
+        "row_bytes": _bytes(prepared.split.train) + _bytes(prepared.split.test),
+        "table_bytes": held(prepared.parts),
+        "timing_bytes": held(prepared.timing),
+        "server_bytes": _server_bytes(prepared),
         "ledger_bytes": ledger["bytes"],
         "ledger_bytes_per_update": ledger["bytes"] / ledger["updates"],
     }
@@ -116,9 +116,9 @@ def _bytes(table: Table) -> int:
     return table.x.nbytes + table.y.nbytes
 
 
-def _server_bytes(federation: Federation) -> int:
-    with Ledger.create(None, federation.plan.header()) as ledger:
-        return held(federation.seeded_server(ledger))
+def _server_bytes(prepared: PreparedHorizontal) -> int:
+    with Ledger.create(None, prepared.plan.header()) as ledger:
+        return held(prepared.seeded_server(ledger))
 
 
 def take_turns(

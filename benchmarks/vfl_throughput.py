@@ -1,8 +1,8 @@
 """Updates per second of one DPZV run by several ways to run it, for three amounts of client work.
 
-bare              the roles' `perform` and `receive` called in the run's own order: no desk, no agenda, no rows, no
+bare              the roles' `process` and `receive` called in the run's order: no server loop, no events, no rows, no
                   privacy account; the least one could write by hand for the same bits (checked at the start)
-LocalHost         `raydpzv.experiment.run` in this process
+LocalExecutor         `raydpzv.experiment.run_vertical` in this process
 Ray               virtual clock, one actor per client; also with one actor for all clients, and with none
 Ray, wall clock   at a rate of arrivals that keeps every client busy
 
@@ -30,11 +30,11 @@ from common import environment, median, options, show, spread, verdict, write
 from processes import GROUPS
 from watch import Pace, Watch
 
+from raydpzv.config.toml import load
 from raydpzv.errors import RunError
-from raydpzv.experiment.build import Experiment, prepare
-from raydpzv.experiment.closing import Run
-from raydpzv.experiment.run import one_thread, parameters, run_prepared
-from raydpzv.experiment.toml import load
+from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.run_vertical import one_thread, parameters, run_prepared
+from raydpzv.experiment.vertical import PreparedVertical, prepare
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
 CLIENTS = "split.clients=7"
@@ -44,7 +44,7 @@ WORKS = {0: 3000, 5: 500, 20: 240}
 WARM = 0.2
 """Share of a run's updates that count as warm-up."""
 TARGETS: dict[str, dict[int, float]] = {
-    "LocalHost": {0: 0.8, 5: 0.8, 20: 0.8},
+    "LocalExecutor": {0: 0.8, 5: 0.8, 20: 0.8},
     "Ray, wall clock": {0: 0.2, 5: 1.3, 20: 1.5},
 }
 """Way to client milliseconds to the least ratio to the bare loop."""
@@ -56,24 +56,24 @@ class Way:
 
     name: str
     settings: tuple[str, ...]
-    run: Callable[[Experiment, Watch], None]
+    run: Callable[[PreparedVertical, Watch], None]
 
 
-def bare(experiment: Experiment, watch: Watch) -> dict[str, np.ndarray]:
+def bare(experiment: PreparedVertical, watch: Watch) -> dict[str, np.ndarray]:
     """Run by hand and return the final parameters by party."""
     order = _serving_order(experiment)
     with one_thread():
         server = experiment.server.make()
         clients = [recipe.make() for recipe in experiment.clients]
-        uploads = {first.client: clients[first.client].perform(first) for first in server.open()}
+        uploads = {first.client: clients[first.client].process(first) for first in server.first_orders()}
         for update, client in enumerate(order, 1):
             for answer in server.receive(uploads[client]):
-                uploads[answer.client] = clients[answer.client].perform(answer)
+                uploads[answer.client] = clients[answer.client].process(answer)
             watch.look(update)
         return parameters(server, clients)
 
 
-def _serving_order(experiment: Experiment) -> list[int]:
+def _serving_order(experiment: PreparedVertical) -> list[int]:
     """Return the clients in the order in which the run serves them, from the arrivals alone.
 
     A client wakes at its next epoch, answers take no time here, and ties cannot occur in Poisson arrivals.
@@ -89,21 +89,21 @@ def _serving_order(experiment: Experiment) -> list[int]:
     return order
 
 
-def _bare(experiment: Experiment, watch: Watch) -> None:
+def _bare(experiment: PreparedVertical, watch: Watch) -> None:
     bare(experiment, watch)
 
 
-def _local(experiment: Experiment, watch: Watch) -> None:
+def _local(experiment: PreparedVertical, watch: Watch) -> None:
     run_prepared(experiment, progress=watch)
 
 
-def _ray(experiment: Experiment, watch: Watch) -> None:
-    from actors.execute import run_prepared as run_on_ray
+def _ray(experiment: PreparedVertical, watch: Watch) -> None:
+    from actors.vertical.driver import run_prepared as run_on_ray
 
     run_on_ray(experiment, progress=watch)
 
 
-HERE = (Way("bare", (), _bare), Way("LocalHost", (), _local))
+HERE = (Way("bare", (), _bare), Way("LocalExecutor", (), _local))
 ON_RAY = (
     Way("Ray", (), _ray),
     Way("Ray, wall clock", ("clock.kind=wall", "arrivals.rate=1e6"), _ray),
@@ -112,21 +112,21 @@ ON_RAY = (
 )
 
 
-def experiment_of(way: Way, updates: int, rounds: int) -> Experiment:
+def experiment_of(way: Way, updates: int, rounds: int) -> PreparedVertical:
     """Return the scenario in a way's settings with `rounds` of work added to every upload."""
     settings = (CLIENTS, f"budget.updates={updates}", "evaluate.every=1000000000", *way.settings)
     return busy.busy(prepare(load(SCENARIO, settings)), rounds)
 
 
 def check_bare(updates: int) -> None:
-    """Raise RunError unless the bare loop gives LocalHost's bits (with noise from the seed, which can be compared)."""
+    """Raise RunError unless the bare loop gives LocalExecutor's bits (seeded noise, which can be compared)."""
     way = Way("check", ("privacy.noise=seeded",), _bare)
     experiment = experiment_of(way, updates, 0)
     expected: Mapping[str, np.ndarray] = run_prepared(experiment).models
     found = bare(experiment, Watch(updates, updates))
     if differs := [name for name in expected if not np.array_equal(expected[name], found[name])]:
         raise RunError(
-            f"the bare loop's parameters differ from LocalHost's for {', '.join(differs)}: it is not "
+            f"the bare loop's parameters differ from LocalExecutor's for {', '.join(differs)}: it is not "
             "the same run, and its pace compares nothing"
         )
 
@@ -228,7 +228,7 @@ def main() -> None:
     if not chosen.no_ray:
         from ray import cloudpickle
 
-        from actors.session import connected
+        from actors.cluster import connected
 
         cloudpickle.register_pickle_by_value(busy)  # actors cannot import from this folder
         # Ray's workers are nice to others by default; the bare loop is not, and on a shared machine that decides

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from processes import Census
 
 from raydpzv.errors import RunError
-from raydpzv.sim.terms import Status
+from raydpzv.sim.interfaces import Status
 
 _BETWEEN = 0.05
 """Seconds between looks, at least: a look reads one file per process."""
@@ -63,7 +63,7 @@ class Watch:
 
     def pace(self) -> Pace:
         """Return the steady state. Raises RunError if the run was too short to see one."""
-        # the last look may come after the closing evaluation
+        # the last look may come after the finalizer evaluation
         looks = [look for look in self._looks if look.updates < self._total]
         if len(looks) < 2 or looks[-1].updates <= looks[0].updates:
             looks = self._looks

@@ -2,7 +2,7 @@
 
 A `Key` is the address of a random stream: `Key(seed) / "direction" / client / step`. What is drawn depends on
 the address alone, so that order, retries, hosts and machines cannot move a draw. There is no global generator.
-Differential-privacy noise is the exception and never comes from here (see `raydpzv.privacy.noise`).
+Differential-privacy noise is the exception and never comes from here (see `raydpzv.privacy.mechanisms`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from raydpzv.errors import InputError
 
 _MASK = (1 << 64) - 1
 PARTY_BITS, STEP_BITS, PERTURBATION_BITS = 22, 32, 10
+SERVER_PARTY = (1 << PARTY_BITS) - 1
+"""The server's number as a party of direction seeds: the last one, which no client can have."""
 
 
 @dataclass(frozen=True)

@@ -15,26 +15,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.toml import AnyScenario, override
 from raydpzv.errors import SpecError, suggest
-from raydpzv.experiment.closing import Run
-from raydpzv.experiment.federation import Federation
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.local import run_here
-from raydpzv.experiment.prepared import Prepared, prepared
-from raydpzv.experiment.spec import Spec
-from raydpzv.experiment.spec_horizontal import HorizontalSpec
-from raydpzv.experiment.toml import AnySpec, override
-from raydpzv.sim.terms import Status
-from scenarios.find import load
+from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.prepare import Prepared, prepared
+from raydpzv.experiment.runner import run_here
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.interfaces import Status
+from scenarios.catalog import load
 
-__all__ = ["RUNNERS", "HorizontalSpec", "Run", "Runner", "Spec", "load", "override", "run", "run_prepared"]
+__all__ = [
+    "RUNNERS",
+    "HorizontalScenario",
+    "Run",
+    "Runner",
+    "VerticalScenario",
+    "load",
+    "override",
+    "run",
+    "run_prepared",
+]
 
 Runner = Literal["local", "ray"]
 RUNNERS: tuple[Runner, ...] = ("local", "ray")
 
 
 def run(
-    spec: AnySpec | str,
+    spec: AnyScenario | str,
     out: str | Path | None = None,
     *,
     runner: Runner = "local",
@@ -50,7 +60,7 @@ def run(
     out: a run folder to write, which must not hold a run yet; None writes nothing. runner: "local" (this process)
     or "ray" (server and clients are actors; joins the surrounding cluster or starts a local one). progress is
     called with where the run stands; setting `stop` ends it cleanly. address, verbose: for Ray, see
-    `actors.session.connected`. Raises InputError before anything is written, RunError after.
+    `actors.cluster.connected`. Raises InputError before anything is written, RunError after.
     """
     folder = Path(out) if out is not None else None
     if runner not in RUNNERS:
@@ -83,8 +93,8 @@ def run_prepared(
     """Run an experiment whose data is loaded already; as `run`."""
     if runner == "local":
         return run_here(experiment, out, scenario=scenario, progress=progress, stop=stop)
-    if isinstance(experiment, Federation):
-        from actors.federation import run_federation as run_on_ray
+    if isinstance(experiment, PreparedHorizontal):
+        from actors.horizontal.driver import run_horizontal as run_on_ray
 
         return run_on_ray(
             experiment,
@@ -95,9 +105,9 @@ def run_prepared(
             address=address,
             verbose=verbose,
         )
-    from actors import execute
+    from actors.vertical import driver
 
-    return execute.run_prepared(
+    return driver.run_prepared(
         experiment,
         out,
         scenario=scenario,

@@ -14,21 +14,21 @@ from rich.console import Console
 from rich.table import Table
 
 import scenarios
+from raydpzv.compare.folder import PLAN, is_comparison
+from raydpzv.compare.plan import read_comparison
+from raydpzv.compare.results import collect
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.toml import AnyScenario
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.compared import collect
-from raydpzv.experiment.comparison import read_comparison
-from raydpzv.experiment.comparison_folder import PLAN, is_comparison
-from raydpzv.experiment.local import continued
-from raydpzv.experiment.spec import Spec
-from raydpzv.experiment.spec_horizontal import HorizontalSpec
-from raydpzv.experiment.toml import AnySpec
+from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.sim.terms import Status
+from raydpzv.sim.interfaces import Status
 from scenarios import compare
-from scenarios.endings import STOPPED, errors, failures
-from scenarios.models import one_model, print_models, whose
+from scenarios.exit_codes import STOPPED, errors, failures
+from scenarios.model_output import one_model, print_models, whose
 from scenarios.options import Address, Json, Seed, Set, Verbose, chosen_runner, new_folder
-from scenarios.screen import live_progress, show_privacy, show_run, stop_on_signal
+from scenarios.progress import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
     help="Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors.",
@@ -97,7 +97,7 @@ def privacy(
 
     with errors():
         spec = _load(scenario, set_, seed)
-        found = None if isinstance(spec, HorizontalSpec) else _setting(spec, rows)
+        found = None if isinstance(spec, HorizontalScenario) else _setting(spec, rows)
         table = [dataclasses.asdict(c) for c in claims(found)] if found else []
         private, why = verdict(found) if found else (False, NO_NOISE)
         facts = dataclasses.asdict(found) if found else {}
@@ -160,7 +160,7 @@ def replay(
 ) -> None:
     """Rebuild models of a run, of now or back in time, from its ledger or its recorded order; check every bit."""
     from raydpzv.experiment.rebuild_client import from_ledger
-    from raydpzv.experiment.replay import replay as replay_run
+    from raydpzv.experiment.reexecute import replay as replay_run
 
     with errors():
         if rebuilt := from_ledger(run, at, client):
@@ -201,10 +201,10 @@ def list_(
     settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
 ) -> None:
     """List scenarios, methods and data sets."""
+    from raydpzv.config.settings_reference import settings_page
+    from raydpzv.config.toml import ALL_METHODS
     from raydpzv.data.sources import SOURCES
-    from raydpzv.experiment.page import settings_page
-    from raydpzv.experiment.toml import ALL_METHODS
-    from scenarios.find import comparisons, titles
+    from scenarios.catalog import comparisons, titles
 
     if settings:
         print(settings_page())
@@ -222,8 +222,8 @@ def list_(
         Console().print(table)
 
 
-def _setting(spec: Spec, rows: int | None) -> AnySetting | None:
-    from raydpzv.experiment.build import prepare, setting
+def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
+    from raydpzv.experiment.vertical import prepare, setting
 
     return setting(spec, rows) if rows else prepare(spec).setting
 
@@ -236,13 +236,13 @@ def main() -> None:
     app(prog_name="raydpzv")
 
 
-def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnySpec:
+def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnyScenario:
     items = list(overrides or []) + ([f"seed={seed}"] if seed is not None else [])
     return scenarios.load(scenario, items)
 
 
 def _watch(
-    spec: AnySpec,
+    spec: AnyScenario,
     folder: Path,
     as_json: bool,
     start: Callable[[Callable[[Status], None], threading.Event], scenarios.Run],
@@ -261,7 +261,7 @@ def _watch(
 
 
 def _print_json(value: Any) -> None:
-    from raydpzv.experiment.environment import as_json
+    from raydpzv.files import as_json
 
     sys.stdout.write(as_json(value))
 

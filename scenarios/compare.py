@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from raydpzv.compare.file import ComparisonFile, MethodEntry, read_entrants, resolved
+from raydpzv.compare.folder import PLAN, begun, is_comparison, left
+from raydpzv.compare.plan import Comparison
+from raydpzv.compare.results import FAILED, OK, Compared, collect
+from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.errors import RunError, SpecError, suggest
-from raydpzv.experiment.compared import FAILED, OK, Compared, collect
-from raydpzv.experiment.comparing import check_ready, one_by_one
-from raydpzv.experiment.comparison import Comparison
-from raydpzv.experiment.comparison_folder import PLAN, begun, is_comparison, left
-from raydpzv.experiment.entrants import ComparisonFile, Entrant, read_entrants, resolved
-from scenarios import RUNNERS, find
-from scenarios.comparing_screen import Watch, show_comparison
-from scenarios.endings import STOPPED, errors
+from scenarios import RUNNERS, catalog
+from scenarios.comparison_progress import Watch, show_comparison
+from scenarios.exit_codes import STOPPED, errors
 from scenarios.options import Address, Json, Set, Verbose, chosen_runner, new_folder
-from scenarios.screen import stop_on_signal
+from scenarios.progress import stop_on_signal
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
 Runner = Annotated[
@@ -67,7 +67,7 @@ def compare(
     """Compare methods x values of ε x seeds on the same split and budget; controls are always beside them."""
     with errors(verbose):
         file = _asked(what, methods, seeds, epsilons, targets)
-        comparison = resolved(file, find.load, set_ or [])
+        comparison = resolved(file, catalog.load, set_ or [])
         folder = out or new_folder(f"compare-{comparison.name}")
         carry_out(
             comparison,
@@ -105,7 +105,7 @@ def carry_out(
             check_ready(comparison)
         with stop_on_signal(console) as stop, Watch(comparison, todo, console, reasons) as watch:
             if ray:
-                from actors.side_by_side import side_by_side
+                from actors.run_pool import side_by_side
 
                 side_by_side(
                     todo,
@@ -127,7 +127,7 @@ def carry_out(
 
 def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
     """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
-    from raydpzv.report.comparison import write_comparison
+    from raydpzv.compare.page import write_comparison
 
     return write_comparison(
         out or folder,
@@ -187,7 +187,7 @@ def _asked(
     }
     changes = {key: value for key, value in given.items() if value is not None}
     _check_known(what)
-    path = find.comparison(what[0])
+    path = catalog.comparison(what[0])
     if path is not None:
         if len(what) > 1 or methods:
             raise SpecError(
@@ -195,22 +195,23 @@ def _asked(
             )
         return _changed(read_entrants(path), changes)
     for name in what[1:]:
-        if find.comparison(name) is not None:
+        if catalog.comparison(name) is not None:
             raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
     names = [Path(name).stem for name in what]
     entrants = [
-        Entrant(label=label, scenario=name) for label, name in zip(_unlike(names, what), what, strict=True)
+        MethodEntry(label=label, scenario=name)
+        for label, name in zip(_unlike(names, what), what, strict=True)
     ]
     if methods is not None:
-        own = find.load(what[0]).method.name
+        own = catalog.load(what[0]).method.name
         listed = [name.strip() for name in methods.split(",") if name.strip()]
-        entrants += [Entrant(label=m, set=(f"method.name={m}",)) for m in listed if m != own]
+        entrants += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in listed if m != own]
     name = "-".join(dict.fromkeys(names))[:60]
     return _changed(ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants)), changes)
 
 
 def _check_known(what: Sequence[str]) -> None:
-    known = [*find.comparisons(), *find.names()]
+    known = [*catalog.comparisons(), *catalog.names()]
     for name in what:
         if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
             raise SpecError(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import scenarios
-from raydpzv.experiment.spec import Spec
+from raydpzv.config.scenario import VerticalScenario
 
 # before anything imports ray: no telemetry, no token file in HOME, no cluster of somebody else's
 os.environ.update(
@@ -24,10 +24,10 @@ SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 
 
 @pytest.fixture(scope="session")
-def small() -> Callable[..., Spec]:
+def small() -> Callable[..., VerticalScenario]:
     """digits_dpzv cut to 120 updates with reproducible noise; further overrides as arguments."""
 
-    def make(*overrides: str) -> Spec:
+    def make(*overrides: str) -> VerticalScenario:
         return scenarios.load("digits_dpzv", [*SMALL, *overrides])
 
     return make
@@ -36,7 +36,7 @@ def small() -> Callable[..., Spec]:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """One local Ray for all tests."""
-    from actors.session import connected
+    from actors.cluster import connected
 
     with connected("local", num_cpus=2, num_gpus=0):
         yield

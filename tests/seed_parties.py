@@ -15,15 +15,15 @@ from raydpzv.keys import Key, shifted
 from raydpzv.ledger.entries import COLUMNS, Slice
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.cohort import Cohorts
-from raydpzv.methods.decomfl import AsyncDecomflServer, DecomflServer, Schedule, Settings
-from raydpzv.methods.decomfl_clients import Revert, SeparateClients, SharedClients
-from raydpzv.methods.objective import Objective
-from raydpzv.methods.replica import History, Replica
-from raydpzv.methods.roles import Crew, Order, Upload
+from raydpzv.methods.horizontal.decomfl import AsyncDecomflServer, DecomflServer, Schedule, Settings
+from raydpzv.methods.horizontal.decomfl_clients import Revert, SeparateClients, SharedClients
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.replica import Replica, UpdateSource
+from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
 from raydpzv.zo import philox
-from raydpzv.zo.descent import Rule
+from raydpzv.zo.update import Rule
 
 KEY = Key(31)
 SECRET = Key(97) / "secret"
@@ -114,14 +114,19 @@ def pull_server(
 
 
 def shared(
-    history: History, given: Settings, *, clients: int = CLIENTS, secret: Key | None = None, threads: int = 1
+    history: UpdateSource,
+    given: Settings,
+    *,
+    clients: int = CLIENTS,
+    secret: Key | None = None,
+    threads: int = 1,
 ) -> SharedClients:
     first = replica(given, secret, threads)
     return SharedClients([objective() for _ in range(threads)], first, history, parts(clients), given)
 
 
 def separate(
-    history: History,
+    history: UpdateSource,
     given: Settings,
     *,
     clients: int = CLIENTS,
@@ -141,11 +146,13 @@ class Silence:
         return Slice(version, until, *(np.zeros(0, dtype) for dtype in COLUMNS.values()))
 
 
-def rounds(party: DecomflServer, crew: Crew, count: int) -> Iterator[tuple[Sequence[Order], list[Upload]]]:
+def rounds(
+    party: DecomflServer, client_group: ClientGroup, count: int
+) -> Iterator[tuple[Sequence[Order], list[Upload]]]:
     """Play rounds; yield each with its orders and uploads, after it has closed."""
-    orders: Sequence[Order] = party.open()
+    orders: Sequence[Order] = party.first_orders()
     for _ in range(count):
-        uploads = crew.perform(orders)
+        uploads = client_group.process(orders)
         assert [u.client for u in uploads] == [o.client for o in orders]
         given, orders = orders, [o for u in uploads for o in party.receive(u)]
         yield given, uploads

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raydpzv.experiment.entrants import ComparisonFile, Entrant, resolved
-from scenarios import find
+from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
+from scenarios import catalog
 
 SHORT = ("budget.updates=60", "evaluate.every=20", "privacy.noise=seeded")
 
@@ -16,8 +16,8 @@ def small_comparison(*overrides, **changes):
         "epsilons": ("none", 1.0),
         "targets": (0.2, 0.99),
         "entrants": (
-            Entrant(label="DPZV", scenario="digits_dpzv"),
-            Entrant(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
+            MethodEntry(label="DPZV", scenario="digits_dpzv"),
+            MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
         ),
     }
-    return resolved(ComparisonFile(**given | changes), find.load, [*SHORT, *overrides])
+    return resolved(ComparisonFile(**given | changes), catalog.load, [*SHORT, *overrides])

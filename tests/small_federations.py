@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import scenarios
-from raydpzv.experiment.closing import Run
-from raydpzv.experiment.rebuild import resuming_federation
-from raydpzv.experiment.spec_horizontal import HORIZONTAL_METHODS, HorizontalSpec
+from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS, HorizontalScenario
+from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.rebuild import resuming_horizontal
 
 SMALL = (
     "data.train_rows=150",
@@ -56,19 +56,19 @@ METHODS: dict[str, tuple[str, ...]] = {
 SEEDED = ("decomfl", "per_client", "pulling", "schedules", "secret", "mezo", "asynchronous")
 
 
-def small(kind: str, *overrides: str) -> HorizontalSpec:
+def small(kind: str, *overrides: str) -> HorizontalScenario:
     """A scenario of 24 updates; methods other than DeComFL take the place of the file's [method] section."""
     name = kind if kind in ("mezo", "fedavg", "fedcom", "topk", "fedzo") else "decomfl"
     wanted = [*SMALL, *METHODS[kind], *overrides]
     if name == "mezo":
         wanted = [w for w in wanted if not w.startswith("method.cohort")]
     base = scenarios.load("digits_decomfl", [])
-    assert isinstance(base, HorizontalSpec)
+    assert isinstance(base, HorizontalScenario)
     blank = base.model_copy(
         update={"method": type(base.method)() if name == "decomfl" else HORIZONTAL_METHODS[name]()}
     )
     spec = scenarios.override(blank, wanted)
-    assert isinstance(spec, HorizontalSpec)
+    assert isinstance(spec, HorizontalScenario)
     return spec
 
 
@@ -77,15 +77,15 @@ def stop_after(updates: int) -> tuple[threading.Event, Callable[[Any], None]]:
     return stop, lambda status: stop.set() if status.updates >= updates else None
 
 
-def stopped(spec: HorizontalSpec, folder: Path, updates: int = 9) -> None:
+def stopped(spec: HorizontalScenario, folder: Path, updates: int = 9) -> None:
     stop, progress = stop_after(updates)
     summary = scenarios.run(spec, folder, stop=stop, progress=progress).summary
     assert (summary["status"], summary["updates"]) == ("stopped", updates)
 
 
 def resume(folder: Path, **options: Any) -> Run:
-    federation, opened, _ = resuming_federation(folder)
-    return scenarios.run_prepared(federation, opened, runner="local", **options)
+    prepared, opened, _ = resuming_horizontal(folder)
+    return scenarios.run_prepared(prepared, opened, runner="local", **options)
 
 
 def same(run: Run, whole: Run) -> None:

@@ -26,7 +26,7 @@ def run_python(code: str) -> str:
 
 def test_import_contracts():
     code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"
-    assert "4 kept, 0 broken" in run_python(code)
+    assert "5 kept, 0 broken" in run_python(code)
 
 
 def test_the_core_runs_where_ray_pydantic_and_the_accountant_are_not_installed():
@@ -35,14 +35,14 @@ def test_the_core_runs_where_ray_pydantic_and_the_accountant_are_not_installed()
         "import sys\n"
         "for name in ('ray', 'pydantic', 'dp_accounting', 'matplotlib', 'typer', 'rich'):\n"
         "    sys.modules[name] = None\n"
-        "import raydpzv.methods.dpzv, raydpzv.sim.virtual, raydpzv.records.recorder, raydpzv.data.sources\n"
+        "import raydpzv.methods.vertical.dpzv, raydpzv.sim.virtual, raydpzv.records.recorder, raydpzv.data.sources\n"
     )
 
 
 def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_compiler():
     code = (
         "import sys, scenarios\n"
-        "from raydpzv.experiment.build import prepare\n"
+        "from raydpzv.experiment.vertical import prepare\n"
         "prepare(scenarios.load('digits_dpzv'))\n"
         "print([m for m in ('ray', 'dp_accounting', 'matplotlib', 'torch._dynamo') if m in sys.modules])"
     )

@@ -1,4 +1,4 @@
-"""How rows are shared out among clients (horizontal federation).
+"""How rows are shared out among clients (horizontal prepared).
 
 iid                  at random, the same number of rows for every client
 dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p are the

@@ -1,4 +1,4 @@
-"""How the features of aligned rows are shared out among clients (vertical federation).
+"""How the features of aligned rows are shared out among clients (vertical prepared).
 
 D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one partition are disjoint;
 unless explicit columns leave some out, together they are everything. They are as even as possible: where M
@@ -46,7 +46,7 @@ class Part:
         rows = "image " + _several("row", [self.spans[1]])
         return rows if self.how == "rows" else rows + ", " + _several("column", [self.spans[2]])
 
-    def take(self, x: np.ndarray) -> np.ndarray:
+    def select(self, x: np.ndarray) -> np.ndarray:
         """Return this share of x [D, ...whole]: contiguous float32 [D, ...shape].
 
         May share memory with `x` where the share is all of it. Raises DataError for rows of another shape.

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
+from raydpzv.config.scenario_horizontal import Decomfl, HorizontalScenario, Mezo
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
-from raydpzv.experiment.closing import sha256
-from raydpzv.experiment.federation import Federation, prepare_federation
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.plan import MODEL, ModelPlan
-from raydpzv.experiment.replay import check_same
-from raydpzv.experiment.run import one_thread
-from raydpzv.experiment.spec_horizontal import Decomfl, HorizontalSpec, Mezo
+from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
+from raydpzv.experiment.initial_model_horizontal import MODEL, ModelPlan
+from raydpzv.experiment.reexecute import check_same
+from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
 
@@ -46,7 +46,7 @@ def rebuild(path: Path, at: int | None = None, client: int | None = None) -> Reb
     """
     folder = RunFolder.open(path)
     spec = folder.spec()
-    assert isinstance(spec, HorizontalSpec)
+    assert isinstance(spec, HorizontalScenario)
     if not isinstance(spec.method, Decomfl | Mezo):
         raise InputError(
             f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
@@ -72,13 +72,13 @@ def rebuild(path: Path, at: int | None = None, client: int | None = None) -> Reb
 
 def _replayed(plan: ModelPlan, ledger: Ledger, version: int) -> np.ndarray:
     replica = plan.replica()
-    if kept := ledger.kept(MODEL, version):
+    if kept := ledger.load_snapshot(MODEL, version):
         replica.adopt(kept[1]["state"], kept[0])
     replica.go_to(version, ledger)
     return replica.state()[0]
 
 
-def _held_by(rows: Rows, spec: HorizontalSpec, client: int, updates: int) -> int:
+def _held_by(rows: Rows, spec: HorizontalScenario, client: int, updates: int) -> int:
     """Return at which version a client's model was after so many updates: where it last read."""
     if not 0 <= client < spec.split.clients:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
@@ -101,15 +101,15 @@ def _agrees(rows: Rows, updates: int, x: np.ndarray) -> bool | None:
     return True
 
 
-def resuming_federation(path: Path) -> tuple[Federation, RunFolder, str]:
-    """Return the federation that goes on, the folder it writes to (locked), and the scenario's name.
+def resuming_horizontal(path: Path) -> tuple[PreparedHorizontal, RunFolder, str]:
+    """Return the prepared that goes on, the folder it writes to (locked), and the scenario's name.
 
     Rounds go on after the last checkpoint. Clients that wake by themselves begin again, to the same bits. Raises
-    InputError as `raydpzv.experiment.replay.resuming` does.
+    InputError as `raydpzv.experiment.reexecute.resuming` does.
     """
     began = RunFolder.open(path)
     spec = began.spec()
-    assert isinstance(spec, HorizontalSpec)
+    assert isinstance(spec, HorizontalScenario)
     if spec.clock.kind == "wall":
         raise InputError(
             f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or rebuild "
@@ -117,28 +117,28 @@ def resuming_federation(path: Path) -> tuple[Federation, RunFolder, str]:
         )
     if (path / "summary.json").is_file() and began.summary().get("status") == "done":
         raise InputError(f"{path}: this run is complete ({began.summary()['stopped_by']}); nothing to resume")
-    federation = prepare_federation(spec)
-    check_same(federation, began)
-    _check_state(federation, began)
+    prepared = prepare_horizontal(spec)
+    check_same(prepared, began)
+    _check_state(prepared, began)
     folder = RunFolder.reopened(path)
-    return federation, folder, str(folder.environment().get("scenario", ""))
+    return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
-def _check_state(federation: Federation, folder: RunFolder) -> None:
+def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
     """Raise what keeps a run from going on, before any row is dropped.
 
     DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
     """
-    checkpoint, method = folder.checkpoint(), federation.spec.method
+    checkpoint, method = folder.checkpoint(), prepared.spec.method
     if checkpoint and isinstance(method, Decomfl) and method.revert == "add_back":
         raise NotRecomputable(
             f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
             "process, so the run cannot go on; start a new one with --out"
         )
-    if not federation.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
+    if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
         return
     made = checkpoint.round if checkpoint else 0
-    with Ledger.open(folder.ledger, expect=federation.plan.header()) as ledger:
+    with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
         if ledger.version < made:
             raise DataError(
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from raydpzv.config.scenario import Dpzv, VerticalScenario
+from raydpzv.config.scenario_horizontal import HorizontalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment.bottom_plan import BottomPlan
-from raydpzv.experiment.closing import sha256
-from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.rebuild import Rebuilt, rebuild
-from raydpzv.experiment.run import one_thread
-from raydpzv.experiment.spec import Dpzv, Spec
-from raydpzv.experiment.spec_horizontal import HorizontalSpec
+from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
 
@@ -22,7 +22,7 @@ def from_ledger(path: Path, at: int | None = None, client: int | None = None) ->
     """Rebuild what a ledger alone can: a horizontal run's model, or one client of a DPZV run; None for all else."""
     folder = RunFolder.open(path)
     spec = folder.spec()
-    if isinstance(spec, HorizontalSpec):
+    if isinstance(spec, HorizontalScenario):
         return rebuild(path, at, client)
     if client is None or not isinstance(spec.method, Dpzv) or not folder.ledger.exists():
         return None
@@ -37,7 +37,7 @@ def rebuild_client(path: Path, client: int, at: int | None = None) -> Rebuilt:
     """
     folder = RunFolder.open(path)
     spec = folder.spec()
-    assert isinstance(spec, Spec)
+    assert isinstance(spec, VerticalScenario)
     if not 0 <= client < spec.split.clients:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
     plan = BottomPlan.of(spec, folder.environment())
@@ -55,7 +55,7 @@ def rebuild_client(path: Path, client: int, at: int | None = None) -> Rebuilt:
     return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x))
 
 
-def _require_all_steps(ledger: Ledger, client: int, updates: int, spec: Spec) -> None:
+def _require_all_steps(ledger: Ledger, client: int, updates: int, spec: VerticalScenario) -> None:
     """A client's steps follow one another: a gap is no ledger of a run."""
     assert isinstance(spec.method, Dpzv)
     step, count = ledger.since(0, updates).of(client).step, spec.method.perturbations

@@ -6,7 +6,7 @@ import numpy as np
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.privacy.noise import Address
+from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.store import Rows
 
 

@@ -8,25 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
+from raydpzv.config.scenario import Budget, VerticalScenario
+from raydpzv.config.spec_opponents import Opponent, Vafl, ZooVfl
+from raydpzv.config.timing import noised, opponent, round_trips
 from raydpzv.errors import NotRecomputable, SpecError
-from raydpzv.experiment.pace import round_trips
-from raydpzv.experiment.spec import Budget, Spec
-from raydpzv.experiment.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
-from raydpzv.experiment.values import per_client
 from raydpzv.methods.roles import Upload
-from raydpzv.privacy.row_account import RowSpending
+from raydpzv.privacy.row_accountant import RowSpending
 from raydpzv.privacy.row_claims import row_defect
-from raydpzv.privacy.rows import RowSetting, expected_participations, row_sigma
-from raydpzv.sim.terms import Spent
+from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
+from raydpzv.settings.fields import per_client
+from raydpzv.sim.interfaces import Spent
 
 
-def opponent(spec: Spec) -> Opponent | None:
-    """Return the method's settings if it is one that noises rows."""
-    method = spec.method
-    return method if isinstance(method, Vafl | ZooVfl | Czofo) else None
-
-
-def row_setting(spec: Spec, rows: int) -> RowSetting | None:
+def row_setting(spec: VerticalScenario, rows: int) -> RowSetting | None:
     """Return what privacy depends on, or None for a run without noise or for another method."""
     method, privacy = opponent(spec), spec.privacy
     if method is None or privacy.mode == "none":
@@ -52,12 +46,7 @@ def row_setting(spec: Spec, rows: int) -> RowSetting | None:
     )
 
 
-def noised(method: Opponent) -> str:
-    """Return what the noise is on."""
-    return method.noise_on if isinstance(method, Vafl) else "embedding"
-
-
-def opponent_sigma(spec: Spec, method: Opponent, rows: int) -> float:
+def opponent_sigma(spec: VerticalScenario, method: Opponent, rows: int) -> float:
     """Return σ on each coordinate of a row: given, or calibrated to ε."""
     privacy = spec.privacy
     if privacy.mode == "none" or privacy.epsilon is None:
@@ -80,7 +69,7 @@ def opponent_sigma(spec: Spec, method: Opponent, rows: int) -> float:
     )
 
 
-def shares(spec: Spec) -> tuple[float, ...]:
+def shares(spec: VerticalScenario) -> tuple[float, ...]:
     """Return each client's expected share of the updates.
 
     Even with a trace or a barrier of all; else by its rate, or without an activation clock by one over its mean round
@@ -96,7 +85,7 @@ def shares(spec: Spec) -> tuple[float, ...]:
     return tuple(rate / sum(rates) for rate in rates)
 
 
-def _immediate_rates(spec: Spec) -> list[float]:
+def _immediate_rates(spec: VerticalScenario) -> list[float]:
     """Updates per second up to a factor; clients that need no time at all leave none for the others."""
     method, width = opponent(spec), spec.model.embedding
     assert method is not None
@@ -120,7 +109,7 @@ def check_first_upload(setting: RowSetting, budget: Budget) -> None:
         )
 
 
-def check_recomputable(spec: Spec, path: Path, *, replay: bool) -> None:
+def check_recomputable(spec: VerticalScenario, path: Path, *, replay: bool) -> None:
     """Raise NotRecomputable for a run that its record cannot bring back."""
     method = opponent(spec)
     if method is None:
@@ -137,7 +126,7 @@ def check_recomputable(spec: Spec, path: Path, *, replay: bool) -> None:
         )
 
 
-class RowGuard:
+class RowPrivacyFilter:
     """Counts every record's releases and refuses an upload that would exceed the budget.
 
     Noise on embeddings is added by the clients, each of which keeps an account of its own and does not send an upload
@@ -174,7 +163,7 @@ class RowGuard:
         return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
 
 
-def settled_rows(setting: RowSetting, spent: Spent) -> RowSetting:
+def final_row_setting(setting: RowSetting, spent: Spent) -> RowSetting:
     """Return a finished run's setting: what was planned replaced by what was counted."""
     if spent.releases == 0:
         return setting

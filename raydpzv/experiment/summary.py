@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.errors import Diverged
-from raydpzv.experiment.environment import versions
+from raydpzv.experiment.diagnostics import warnings
 from raydpzv.experiment.failure import DIVERGED, failure
-from raydpzv.experiment.federation import Federation
-from raydpzv.experiment.guard import settled
-from raydpzv.experiment.prepared import Prepared, held_out_shares
-from raydpzv.experiment.warn import warnings
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.prepare import Prepared, held_out_shares
+from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.privacy.statements import claims, verdict
-from raydpzv.records import folds
-from raydpzv.records.lags import lag_summary
+from raydpzv.records import metrics
+from raydpzv.records.environment import versions
+from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
-from raydpzv.sim.terms import Spent
+from raydpzv.sim.interfaces import Spent
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 
@@ -51,7 +51,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     last = rows["evaluation"].slice(max(0, rows["evaluation"].num_rows - 1)).to_pylist()
     message, service = rows["message"], rows["service"]
     planned = spec.budget.updates is not None
-    final = settled(setting, ending.spent, planned=planned) if setting else None
+    final = final_setting(setting, ending.spent, planned=planned) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     failed, why_failed = _failure(experiment, rows, ending)
     return {
@@ -62,18 +62,18 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "status": ending.status,
         "stopped_by": ending.reason,
         "accuracy": last[0]["accuracy"] if last else math.nan,
-        "best_accuracy": folds.best_accuracy(rows["evaluation"]),
+        "best_accuracy": metrics.best_accuracy(rows["evaluation"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
         "failure": failed or None,
         "failure_reason": why_failed or None,
-        "updates": ending.updates if isinstance(experiment, Federation) else folds.updates(service),
+        "updates": ending.updates if isinstance(experiment, PreparedHorizontal) else metrics.updates(service),
         "uploads": service.num_rows,
-        "bytes_up": folds.bytes_up(message),
-        "bytes_down": folds.bytes_down(message),
+        "bytes_up": metrics.bytes_up(message),
+        "bytes_down": metrics.bytes_down(message),
         "seconds": ending.seconds,
         "simulated_seconds": ending.simulated_seconds,
-        "throughput": folds.throughput(service),
+        "throughput": metrics.throughput(service),
         "staleness": _staleness(experiment, rows),
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
         "private": True if private else why,
@@ -93,9 +93,9 @@ def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str
 
 
 def _staleness(experiment: Prepared, rows: Rows) -> dict[str, Any]:
-    if isinstance(experiment, Federation):
+    if isinstance(experiment, PreparedHorizontal):
         return lag_summary(rows["sync"], rows["service"])
-    return folds.staleness_summary(rows["staleness"], rows["service"], experiment.spec.split.clients)
+    return metrics.staleness_summary(rows["staleness"], rows["service"], experiment.spec.split.clients)
 
 
 def model_digest(rows: Rows) -> str:

@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from raydpzv.errors import DataError, InputError, RaydpzvError
-
-
-def write_atomically(path: Path, data: bytes, fsync: bool = False) -> None:
-    """Write a file so that a reader sees either the old content or the new; with `fsync` also after a power loss."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("wb") as file:
-            file.write(data)
-            if fsync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
-    if fsync:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and deletions in a folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sweep(folder: Path) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import InputError
+from raydpzv.files import write_atomically
 from raydpzv.ledger.entries import COLUMNS, Array, Slice, checked, frozen, link
-from raydpzv.ledger.files import damaged, reported, write_atomically
+from raydpzv.ledger.files import damaged, reported
 from raydpzv.ledger.header import Header, Settings, decode, encode
 from raydpzv.ledger.log import Log
 from raydpzv.ledger.memory import WorkingSet
@@ -204,17 +205,17 @@ class Ledger:
             self._snapshots.verify()
             return found
 
-    def keep(self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def save_snapshot(self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Keep a snapshot (atomically) of `name` ("shared", "client 3") at a version that the ledger has."""
         with self._mutex:
             self._require_open()
             self._require_range(version, self.version)
-            self._snapshots.keep(name, version, arrays)
+            self._snapshots.save_snapshot(name, version, arrays)
 
-    def kept(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
+    def load_snapshot(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
         """Return (version, arrays) of the newest snapshot with version <= until; DataError names a damaged one."""
         with self._mutex:
-            return self._snapshots.kept(name, min(until, self.version))
+            return self._snapshots.load_snapshot(name, min(until, self.version))
 
     def close(self) -> None:
         """Let another writer in; what is in memory can still be read."""
@@ -225,7 +226,7 @@ class Ledger:
 
     def _begin(self, folder: Path) -> None:
         assert self._log is not None
-        self._log.take()
+        self._log.lock()
         try:
             if (folder / _HEADER).exists():
                 raise InputError(f"{folder}: holds a ledger already; open it, or choose another folder")
@@ -239,8 +240,8 @@ class Ledger:
     def _load(self, write: bool) -> None:
         assert self._log is not None
         if write:
-            self._log.take()
-            self._log.settle()
+            self._log.lock()
+            self._log.repair()
         for segment in self._log.segments():
             self._memory.extend(segment.entries, segment.bounds)
             self._chain = segment.chains[-1]
@@ -296,3 +297,35 @@ class Ledger:
                 f"wanted versions 0 <= version <= until <= {self.version}, the newest; "
                 f"got {version} and {until}"
             )
+
+
+def begin_ledger(path: Path | None, header: Header, round: int | None, *, fsync: bool = False) -> Ledger:
+    """Return the ledger of a run that goes on after `round` updates: new, or cut back to them (None: all it has).
+
+    path: where it is kept; None: in memory only. A folder without a header is what a kill left of the beginning.
+    Raises InputError and DataError as `Ledger.open` does.
+    """
+    if path is None or not (path / "header.json").exists():
+        return Ledger.create(path, header, fsync=fsync)
+    ledger = Ledger.open(path, expect=header, write=True)
+    try:
+        ledger.truncate(ledger.version if round is None else round)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def ledger_facts(ledger: Ledger | None) -> dict[str, Any]:
+    """Return what summary.json says about a ledger."""
+    if ledger is None:
+        return {}
+    return {
+        "ledger": {
+            "updates": ledger.version,
+            "pairs": ledger.entries,
+            "bytes": ledger.disk_bytes,
+            "memory_bytes": ledger.memory_bytes,
+            "digest": ledger.digest,
+        }
+    }

@@ -15,8 +15,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from raydpzv.errors import InputError, RunError
+from raydpzv.files import sync_folder, write_atomically
 from raydpzv.ledger.entries import Update
-from raydpzv.ledger.files import damaged, reported, sweep, sync_folder, write_atomically
+from raydpzv.ledger.files import damaged, reported, sweep
 from raydpzv.ledger.header import Settings
 from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import Segment, head, record, seal, unseal
@@ -44,7 +45,7 @@ class Log:
         """Bytes of the segments."""
         return sum(path.stat().st_size for path in self._paths())
 
-    def take(self) -> None:
+    def lock(self) -> None:
         """Become the one writer; InputError if there is another."""
         try:
             self._lock.acquire(timeout=0)
@@ -76,7 +77,7 @@ class Log:
                 return
             number, chain = number + 1, segment.chains[-1]
 
-    def settle(self) -> None:
+    def repair(self) -> None:
         """Finish what a killed writer had begun, short of its torn record."""
         sweep(self._folder)
         if (limit := self._limit()) is not None:

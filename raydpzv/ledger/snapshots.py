@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import DataError, InputError, RunError
-from raydpzv.ledger.files import reported, sweep, write_atomically
+from raydpzv.files import write_atomically
+from raydpzv.ledger.files import reported, sweep
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,99}")
 _HEX = 64
@@ -31,7 +32,7 @@ class Snapshots:
         self._folder, self._start, self._fsync = folder, start, fsync
         self._held: dict[tuple[str, int], bytes] = {}
 
-    def keep(self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def save_snapshot(self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Keep arrays, atomically; one of the same name and version is replaced."""
         if not _NAME.fullmatch(name):
             raise InputError(
@@ -47,7 +48,7 @@ class Snapshots:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data, self._fsync)
 
-    def kept(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
+    def load_snapshot(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
         """Return the newest with version <= until, or None; DataError that names the file if it is damaged."""
         versions = [version for version in self._versions(name) if version <= until]
         return (max(versions), self._load(name, max(versions))) if versions else None

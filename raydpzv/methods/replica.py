@@ -11,10 +11,10 @@ import torch
 from raydpzv.errors import RunError
 from raydpzv.keys import Key, shifted
 from raydpzv.ledger.entries import Slice
-from raydpzv.zo.descent import Descent, Rule, Step
+from raydpzv.zo.update import Descent, Rule, Step
 
 
-class History(Protocol):
+class UpdateSource(Protocol):
     """Where updates come from: a ledger, or a way to one."""
 
     def since(self, version: int, until: int | None = None) -> Slice:
@@ -52,7 +52,7 @@ class Replica:
         """Return the seeds as they are used: shifted, if there is a secret."""
         return seeds if self._secret is None else shifted(self._secret, seeds)
 
-    def go_to(self, version: int, history: History) -> None:
+    def go_to(self, version: int, history: UpdateSource) -> None:
         """Replay what is missing up to `version`; RunError if the replica is past it."""
         if version < self.version:
             raise RunError(
@@ -66,12 +66,12 @@ class Replica:
         if updates.first != self.version:
             raise RunError(f"a replica at update {self.version} got the updates after {updates.first}")
         mine = updates if self._party is None else updates.of(self._party)
-        self.take([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
+        self.apply_steps([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
         self.version = updates.last
 
-    def take(self, steps: Sequence[Step]) -> None:
+    def apply_steps(self, steps: Sequence[Step]) -> None:
         """Apply steps that are not counted as updates of the ledger."""
-        self.descent.take([Step(self.seeds(np.asarray(s.seeds, np.uint64)), s.scalars, s.lr) for s in steps])
+        self.descent.apply([Step(self.seeds(np.asarray(s.seeds, np.uint64)), s.scalars, s.lr) for s in steps])
 
     def state(self) -> np.ndarray:
         """Return a copy of parameters and, if there is one, momentum: float32 [1 or 2, d]."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from raydpzv.ledger.entries import Slice
-from raydpzv.privacy.noise import Receipt
+from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.wire.messages import Body
 
 
@@ -58,9 +58,11 @@ class Order:
     client: int
     body: Body
     round: int = 0
-    at_once: bool = False  # True: work on arrival; False: at the client's next activation
-    aside: bool = False  # True: a query, answered beside the client's round trip and changing nothing in it
-    reply_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
+    start_immediately: bool = False  # True: work on arrival; False: at the client's next activation
+    is_query: bool = (
+        False  # True: a query, answered beside the client's round trip and changing nothing in it
+    )
+    upload_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
     releases: tuple[Release, ...] = ()
     cache: tuple[CacheUse, ...] = ()
     loss: float = math.nan  # training loss on the batch served
@@ -73,7 +75,7 @@ class Upload:
 
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
     loss: the client's training loss, if it is the client who computes it; releases: the receipts of noise that the
-    client added. Both are facts for the record, not on the wire. aside: the answer to a query.
+    client added. Both are facts for the record, not on the wire. is_query: the answer to a query.
     """
 
     client: int
@@ -81,7 +83,7 @@ class Upload:
     body: Body
     loss: float = math.nan
     releases: tuple[Release, ...] = ()
-    aside: bool = False
+    is_query: bool = False
 
     @property
     def ids(self) -> np.ndarray:
@@ -100,9 +102,9 @@ class Metrics:
 
 
 class Client(Protocol):
-    """A party with features. `perform` is `apply` then `work`; evaluation is an order that changes nothing."""
+    """A party with features. `process` is `apply` then `work`; evaluation is an order that changes nothing."""
 
-    def perform(self, order: Order) -> Upload:
+    def process(self, order: Order) -> Upload:
         """Apply the order and return the next upload, computed from the client's own data and key."""
         ...
 
@@ -147,7 +149,7 @@ class Server(Protocol):
         """Updates made so far: what `budget.updates` and `evaluate.every` count."""
         ...
 
-    def open(self) -> Sequence[Order]:
+    def first_orders(self) -> Sequence[Order]:
         """Return the first orders."""
         ...
 
@@ -180,9 +182,9 @@ class VerticalServer(Server, Protocol):
         ...
 
 
-class Crew(Protocol):
+class ClientGroup(Protocol):
     """Many horizontal clients in one process: none of them is an object, they share what they can."""
 
-    def perform(self, orders: Sequence[Order]) -> list[Upload]:
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
         """Do the work of several clients and return their uploads in the order of the orders."""
         ...

@@ -1,4 +1,4 @@
-"""Whole models of horizontal federation: from a record's features to the scores of the classes.
+"""Whole models of horizontal prepared: from a record's features to the scores of the classes.
 
 mlp          linear layers with ReLU between, of the given hidden widths
 logistic     one linear layer

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from raydpzv.privacy.adversaries import UNCHARGED, Claim
+from raydpzv.privacy.claims import UNCHARGED, Claim
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.row_account import claimed_mu, proved_mu
-from raydpzv.privacy.rows import RowSetting
+from raydpzv.privacy.row_accountant import claimed_mu, proved_mu
+from raydpzv.privacy.row_setting import RowSetting
 
 _CLOSED = "closed form (GDP)"
 _WHOLE = "closed form (GDP) of all rows"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from raydpzv.privacy import adversaries
-from raydpzv.privacy.adversaries import Claim
+from raydpzv.privacy import mean_claims
+from raydpzv.privacy.claims import Claim
+from raydpzv.privacy.mean_setting import Setting
 from raydpzv.privacy.row_claims import row_claims, row_verdict
-from raydpzv.privacy.rows import RowSetting
-from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.row_setting import RowSetting
 
 AnySetting = Setting | RowSetting
 """What privacy depends on, of either kind."""
@@ -14,9 +14,9 @@ AnySetting = Setting | RowSetting
 
 def claims(setting: AnySetting) -> tuple[Claim, ...]:
     """Return the side-by-side table."""
-    return row_claims(setting) if isinstance(setting, RowSetting) else adversaries.claims(setting)
+    return row_claims(setting) if isinstance(setting, RowSetting) else mean_claims.claims(setting)
 
 
 def verdict(setting: AnySetting) -> tuple[bool, str]:
     """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
-    return row_verdict(setting) if isinstance(setting, RowSetting) else adversaries.verdict(setting)
+    return row_verdict(setting) if isinstance(setting, RowSetting) else mean_claims.verdict(setting)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from raydpzv.records import folds
+from raydpzv.records import metrics
 
 IntArray = NDArray[np.int64]
 
@@ -51,7 +51,7 @@ def to_target(evaluation: pa.Table, message: pa.Table, target: float, part: str 
         return Reached(math.nan, math.nan, math.nan, math.nan)
     first = int(reached[0])
     at, time = chosen.column("round")[first].as_py(), chosen.column("time")[first].as_py()
-    rounds, up, down = folds.bytes_by_round(message)
+    rounds, up, down = metrics.bytes_by_round(message)
     before = int(np.searchsorted(rounds, at, "right"))
     spent = (float(up[before - 1]), float(down[before - 1])) if before else (0.0, 0.0)
     return Reached(float(at), time, *spent)

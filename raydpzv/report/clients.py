@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from raydpzv.records import folds
+from raydpzv.records import metrics
 from raydpzv.report import style, text
-from raydpzv.report.picture import Picture, RunView
+from raydpzv.report.figure import ReportFigure, RunView
 
 _MOST_CLIENTS = 20
 _MOST_PANELS = 6
@@ -23,12 +23,12 @@ _SHORTEST = 1 / 400  # of the window: two pixels
 _TYPICAL_TRIPS, _MOST_TRIPS = 10, 40
 
 
-def staleness_by_client(runs: Sequence[RunView]) -> Picture | None:
+def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw one histogram per client of the age of its cached embeddings; several runs as outlines.
 
     With more than 20 clients, the 20 with the highest mean age in any of the runs.
     """
-    ages = [(i, r, folds.staleness(r.rows["staleness"])) for i, r in enumerate(runs)]
+    ages = [(i, r, metrics.staleness(r.rows["staleness"])) for i, r in enumerate(runs)]
     drawn = [(i, r, a) for i, r, a in ages if any(c.bins.sum() for c in a)]
     if not drawn:
         return None
@@ -56,10 +56,10 @@ def staleness_by_client(runs: Sequence[RunView]) -> Picture | None:
     caption = "Server rounds since a cached embedding was refreshed, at each use; first bin: age 0."
     if len(shown) < total:
         caption += f" Of {total:,} clients, the {len(shown)} with the highest mean age."
-    return Picture("staleness_by_client", caption, figure)
+    return ReportFigure("staleness_by_client", caption, figure)
 
 
-def timeline(runs: Sequence[RunView]) -> Picture | None:
+def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw the first round trips of each client as bars from waking to their end, late ones marked.
 
     One panel for each of the first 6 runs in which time passes, and at most 20 clients in each; the window holds
@@ -85,7 +85,7 @@ def timeline(runs: Sequence[RunView]) -> Picture | None:
         caption += " A stroke is a round trip too short for a bar."
     if (most := max(total for *_, total in drawn)) > _MOST_CLIENTS:
         caption += f" The first {_MOST_CLIENTS} of {most:,} clients that took part."
-    return Picture("timeline", caption, figure)
+    return ReportFigure("timeline", caption, figure)
 
 
 def _ends(kinds: set[bool]) -> str:
@@ -102,7 +102,7 @@ def _time_passes(service: pa.Table) -> bool:
     return service.num_rows > 0 and bool(service.column("served").to_numpy().max() > 0)
 
 
-def _trips(service: pa.Table) -> tuple[list[int], list[folds.Activity], int]:
+def _trips(service: pa.Table) -> tuple[list[int], list[metrics.Activity], int]:
     """Return up to 20 client numbers, their round trips, and how many clients there are to choose from.
 
     All clients if they are few, one without a round trip included; of many, the first that took part.
@@ -110,26 +110,26 @@ def _trips(service: pa.Table) -> tuple[list[int], list[folds.Activity], int]:
     client = service.column("client").to_numpy()
     took_part = np.unique(client)
     if took_part[-1] < _MOST_CLIENTS:
-        trips = folds.activity(service)
+        trips = metrics.activity(service)
         return [t.client for t in trips], trips, len(trips)
     chosen = took_part[:_MOST_CLIENTS]
     few = service.filter(pa.array(np.isin(client, chosen)))
     place = pa.array(np.searchsorted(chosen, few.column("client").to_numpy()), pa.int32())
     renumbered = few.set_column(few.schema.get_field_index("client"), "client", place)
-    return chosen.tolist(), folds.activity(renumbered, len(chosen)), len(took_part)
+    return chosen.tolist(), metrics.activity(renumbered, len(chosen)), len(took_part)
 
 
-def _stalest(ages: Sequence[folds.ClientStaleness]) -> list[int]:
+def _stalest(ages: Sequence[metrics.ClientStaleness]) -> list[int]:
     """Return up to 20 clients, in order of their numbers."""
     ranked = sorted(ages, key=lambda a: -math.inf if math.isnan(a.mean) else a.mean, reverse=True)
     return sorted(list(dict.fromkeys(a.client for a in ranked))[:_MOST_CLIENTS])
 
 
-def _same(one: folds.ClientStaleness, other: folds.ClientStaleness) -> bool:
+def _same(one: metrics.ClientStaleness, other: metrics.ClientStaleness) -> bool:
     return np.array_equal(one.bins, other.bins)
 
 
-def _histogram(ax: Axes, ages: folds.ClientStaleness, used: int, look: dict[str, Any] | None) -> None:
+def _histogram(ax: Axes, ages: metrics.ClientStaleness, used: int, look: dict[str, Any] | None) -> None:
     """Draw shares of used rows: as an outline of this look, or filled if the run is alone."""
     total = int(ages.bins.sum())
     share = ages.bins[:used] / max(total, 1)
@@ -151,7 +151,7 @@ def _age_axis(ax: Axes, used: int) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=0))
 
 
-def _bars(ax: Axes, numbers: Sequence[int], trips: Sequence[folds.Activity]) -> bool:
+def _bars(ax: Axes, numbers: Sequence[int], trips: Sequence[metrics.Activity]) -> bool:
     """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
     end, strokes = _window(trips), False
     for t in trips:
@@ -175,7 +175,7 @@ def _bars(ax: Axes, numbers: Sequence[int], trips: Sequence[folds.Activity]) -> 
     return strokes
 
 
-def _window(trips: Sequence[folds.Activity]) -> float:
+def _window(trips: Sequence[metrics.Activity]) -> float:
     """Return the end of the window, in seconds of the run's clock: all there is where that is not much."""
     wakes: list[Any] = [t.woke for t in trips if len(t.woke)]
     typical = float(np.median([w[: _TYPICAL_TRIPS + 1][-1] for w in wakes]))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.experiment.spec_horizontal import HORIZONTAL_METHODS
+from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS
 from raydpzv.records import traffic
 from raydpzv.report import text
 

@@ -18,13 +18,13 @@ import jinja2
 import pyarrow as pa
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.ledger.files import write_atomically
+from raydpzv.files import write_atomically
 from raydpzv.records.store import read_all
 from raydpzv.report import clients, horizontal, plots, privacy, style, tables, traffic
-from raydpzv.report.labels import labels
-from raydpzv.report.picture import Picture, RunView
+from raydpzv.report.figure import ReportFigure, RunView
+from raydpzv.report.run_names import labels
 
-DRAWINGS: tuple[Callable[[Sequence[RunView]], Picture | None], ...] = (
+DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     plots.accuracy_over_updates,
     plots.accuracy_over_seconds,
     plots.accuracy_over_bytes,

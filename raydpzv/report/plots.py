@@ -17,11 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from raydpzv.records import folds
+from raydpzv.records import metrics
 from raydpzv.report import style, text
-from raydpzv.report.picture import (
+from raydpzv.report.figure import (
     PLAIN,
-    Picture,
+    ReportFigure,
     RunView,
     chart,
     drawn_before,
@@ -42,7 +42,7 @@ _VERTICAL = "uploads the server has served"
 _HORIZONTAL = "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
 
 
-def accuracy_over_updates(runs: Sequence[RunView]) -> Picture | None:
+def accuracy_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw test accuracy against the updates: the server's rounds, or those of the shared model."""
     kinds = {run.horizontal for run in runs}
     count = _HORIZONTAL if kinds == {True} else _VERTICAL
@@ -52,7 +52,7 @@ def accuracy_over_updates(runs: Sequence[RunView]) -> Picture | None:
     return _accuracy(runs, "updates", caption, lambda s: s.round, updates_axis(runs))
 
 
-def accuracy_over_seconds(runs: Sequence[RunView]) -> Picture | None:
+def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw test accuracy against the run's own clock, of runs in which time passes."""
     passes = [bool(_evaluations(r).time.max(initial=0) > 0) for r in runs]
     still = [r for r, moves in zip(runs, passes, strict=True) if not moves and len(_evaluations(r).round)]
@@ -61,7 +61,7 @@ def accuracy_over_seconds(runs: Sequence[RunView]) -> Picture | None:
     return _accuracy(runs, "seconds", caption, lambda s: s.time, _CLOCK, shown=passes)
 
 
-def accuracy_over_bytes(runs: Sequence[RunView]) -> Picture | None:
+def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send any."""
     sent = [int(_evaluations(r).bytes.max(initial=0)) for r in runs]
     divisor, unit = text.size_unit(max(sent, default=0))
@@ -75,12 +75,12 @@ def accuracy_over_bytes(runs: Sequence[RunView]) -> Picture | None:
     )
 
 
-def loss_over_updates(runs: Sequence[RunView]) -> Picture | None:
+def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw the running mean of the training loss, and a lone run's single losses behind it.
 
     The mean is over updates: several uploads of one round count as their mean.
     """
-    series = [(i, r, *_finite(*folds.loss_series(r.rows["service"]))) for i, r in enumerate(runs)]
+    series = [(i, r, *_finite(*metrics.loss_series(r.rows["service"]))) for i, r in enumerate(runs)]
     drawn = [s for s in series if len(s[2])]
     if not drawn:
         return None
@@ -100,16 +100,16 @@ def loss_over_updates(runs: Sequence[RunView]) -> Picture | None:
         handles += ax.plot(x, y, **look, label=mean_label(run, window, alone=len(runs) == 1))
     style.legend(figure, handles, style.columns_for([str(h.get_label()) for h in handles]))
     caption = "Running mean, over a 40th of a run's updates, of the training loss on the uploads' batches."
-    return Picture("loss_over_updates", caption, figure)
+    return ReportFigure("loss_over_updates", caption, figure)
 
 
-def epsilon_over_updates(runs: Sequence[RunView]) -> Picture | None:
+def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw ε spent so far, as the paper claims it and as it is proved; name what cannot be drawn.
 
     A curve is drawn only where it is finite and where summary.json states its δ, mechanism, relation,
     adversary and accountant, which its legend repeats.
     """
-    series = [(i, r, folds.epsilon_series(r.rows["release"])) for i, r in enumerate(runs)]
+    series = [(i, r, metrics.epsilon_series(r.rows["release"])) for i, r in enumerate(runs)]
     curves = [
         _Curve(i, r, kind, s.round, values)
         for i, r, s in series
@@ -124,7 +124,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> Picture | None:
     caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
     if obstacles:
         caption += f" Not drawn: {'; '.join(obstacles)}."
-    return Picture("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
+    return ReportFigure("epsilon_over_updates", caption, _draw_epsilon(_merge(drawn)) if drawn else None)
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,12 @@ def _accuracy(
     runs: Sequence[RunView],
     name: str,
     caption: str,
-    x: Callable[[folds.AccuracySeries], NDArray[Any]],
+    x: Callable[[metrics.AccuracySeries], NDArray[Any]],
     label: str,
     *,
     shown: Sequence[bool] | None = None,
     scale: Scale = "linear",
-) -> Picture | None:
+) -> ReportFigure | None:
     wanted = [True] * len(runs) if shown is None else shown
     found = [(i, r, _evaluations(r)) for i, r in enumerate(runs) if wanted[i]]
     drawn = [(i, r, s) for i, r, s in found if len(s.round)]
@@ -246,7 +246,7 @@ def _accuracy(
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
     if len(runs) > 1:
         style.legend(figure, ax.get_lines(), style.columns_for([r.label for r in runs]))
-    return Picture(f"accuracy_over_{name}", caption, figure)
+    return ReportFigure(f"accuracy_over_{name}", caption, figure)
 
 
 def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -255,8 +255,8 @@ def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any],
     return updates, np.add.reduceat(values, starts) / counts
 
 
-def _evaluations(run: RunView) -> folds.AccuracySeries:
-    return folds.accuracy_series(run.rows["evaluation"], run.rows["message"])
+def _evaluations(run: RunView) -> metrics.AccuracySeries:
+    return metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
 
 
 def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,6 +1,6 @@
 """The privacy claims of a run as one table: what all rows share once above it, each note once below it.
 
-A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.adversaries.Claim`.
+A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.mean_claims.Claim`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def calibration(facts: Mapping[str, Any]) -> str:
 
 
 def _row_calibration(facts: Mapping[str, Any]) -> str:
-    """The same for a `raydpzv.privacy.rows.RowSetting`."""
+    """The same for a `raydpzv.privacy.row_setting.RowSetting`."""
     sigma, target, what = text.number(facts["sigma"]), facts["target"], facts["on"]
     if target is None:
         return f"σ = {sigma} on each coordinate of every {what} row is given by the scenario; it follows from no ε."

@@ -12,11 +12,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from raydpzv.records import folds, lags, traffic
+from raydpzv.records import metrics, staleness, traffic
 from raydpzv.report import style, text
-from raydpzv.report.picture import (
+from raydpzv.report.figure import (
     PLAIN,
-    Picture,
+    ReportFigure,
     RunView,
     chart,
     drawn_before,
@@ -30,7 +30,7 @@ from raydpzv.report.picture import (
 _MOST_BARS = 50
 
 
-def bytes_per_update(runs: Sequence[RunView]) -> Picture | None:
+def bytes_per_update(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw the running mean of the bytes of an update, up and down apart.
 
     A lone run whose updates all cost the same needs no figure: the caption says it.
@@ -41,15 +41,15 @@ def bytes_per_update(runs: Sequence[RunView]) -> Picture | None:
     if not drawn:
         return None
     if len(drawn) == 1 and (cost := _constant(*drawn[0][2:])):
-        return Picture("bytes_per_update", f"Every update cost {cost}.", None)
+        return ReportFigure("bytes_per_update", f"Every update cost {cost}.", None)
     caption = "Running mean, over a 40th of a run's updates, of the tensor bytes of an update, all clients together."
     figure = _alone(*drawn[0][1:]) if len(drawn) == 1 else _side_by_side(drawn)
-    return Picture("bytes_per_update", caption + left_out(silent, "nothing travels"), figure)
+    return ReportFigure("bytes_per_update", caption + left_out(silent, "nothing travels"), figure)
 
 
-def missed_over_updates(runs: Sequence[RunView]) -> Picture | None:
+def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates a client had missed when it began its work: mean and 90th percentile over time."""
-    found = [(i, r, lags.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, staleness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, c) for i, r, c in found if len(c.round) and c.high.max() > 1]
     if not drawn:
         return None
@@ -64,12 +64,12 @@ def missed_over_updates(runs: Sequence[RunView]) -> Picture | None:
     ax.yaxis.set_major_formatter(StrMethodFormatter(PLAIN))
     style.legend(figure, handles, style.columns_for([str(h.get_label()) for h in handles]))
     caption = "Updates made since the client last caught up, which it replays before it works."
-    return Picture("missed_over_updates", caption, figure)
+    return ReportFigure("missed_over_updates", caption, figure)
 
 
-def lag_histogram(runs: Sequence[RunView]) -> Picture | None:
+def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates were made while an upload was computed, of runs in which there are any."""
-    found = [(i, r, lags.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, staleness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, counts) for i, r, counts in found if len(counts) > 1]
     if not drawn:
         return None
@@ -91,14 +91,14 @@ def lag_histogram(runs: Sequence[RunView]) -> Picture | None:
         "Lag of the uploads: updates made between the reading of the model and the update made of the upload."
     )
     fresh = [r for i, r, counts in found if len(counts) == 1]
-    return Picture(
+    return ReportFigure(
         "lag_histogram", caption + left_out(fresh, "every upload was made at the newest model"), figure
     )
 
 
 def _bytes(run: RunView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return bytes up and down of the updates that were made, [R] each; what came before or after is no update's."""
-    made = folds.updates(run.rows["service"]) + 1
+    made = metrics.updates(run.rows["service"]) + 1
     up, down = traffic.bytes_per_round(run.rows["message"])
     return up[1:made], down[1:made]
 

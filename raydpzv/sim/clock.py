@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class VirtualClock:
-    """Simulated time: moves only when the agenda moves it."""
+    """Simulated time: moves only when the events moves it."""
 
     def __init__(self) -> None:
         self._now = 0.0

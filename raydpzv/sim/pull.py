@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Protocol
 
-from raydpzv.methods.roles import Crew, Metrics, Order, Upload
-from raydpzv.sim.agenda import Agenda
+from raydpzv.methods.roles import ClientGroup, Metrics, Order, Upload
 from raydpzv.sim.clock import Clock
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.terms import Activation
+from raydpzv.sim.event_queue import EventQueue
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
 from raydpzv.sim.wall import pause
 
@@ -61,7 +61,7 @@ class PullRun(VirtualRun):
 
     def _plan_epoch(self) -> None:
         if epoch := next(self._merged, None):
-            self._agenda.add(epoch[0], _Epoch(epoch[1], epoch[0]))
+            self._events.add(epoch[0], _Epoch(epoch[1], epoch[0]))
 
     def _happen(self, event: object, time: float) -> None:
         if isinstance(event, _Epoch):
@@ -71,19 +71,19 @@ class PullRun(VirtualRun):
             return
         super()._happen(event, time)
         client = event.client  # type: ignore[attr-defined]
-        if self._desk.stop_reason is None and (due := self._queue.leaves(client)) is not None:
+        if self._server_loop.stop_reason is None and (due := self._queue.leaves(client)) is not None:
             self._pull(client, due, self._busy_until)
 
     def _pull(self, client: int, due: float, now: float) -> None:
-        order = self._desk.wake(client)
+        order = self._server_loop.wake(client)
         # the server answers when it has finished with the uploads that came before, which the answer holds
         sent = max(now, self._busy_until)
         arrives = sent + self._timing.network.downlink(client, order.body.wire_bytes)
-        self._desk.sent(order, sent, arrives)
-        self._work(order, self._host.perform(order), arrives, Activation(due, now, due < now, now))
+        self._server_loop.sent(order, sent, arrives)
+        self._work(order, self._host.submit(order), arrives, Activation(due, now, due < now, now))
 
 
-class PullPort(Protocol):
+class PullConnection(Protocol):
     """How a process with many clients reaches the server under the wall clock."""
 
     def wake(self, client: int) -> Order | None:
@@ -95,11 +95,13 @@ class PullPort(Protocol):
         ...
 
 
-class PullDesk:
-    """A `Desk` behind a lock, for clients that pull. service: seconds that serving upload 0, 1, ... takes."""
+class PullServerLoop:
+    """A `ServerLoop` behind a lock, for clients that pull. service: seconds that serving upload 0, 1, ... takes."""
 
-    def __init__(self, desk: Desk, clock: Clock, service: Callable[[int], float] = lambda which: 0.0) -> None:
-        self._desk, self._clock, self._service = desk, clock, service
+    def __init__(
+        self, server_loop: ServerLoop, clock: Clock, service: Callable[[int], float] = lambda which: 0.0
+    ) -> None:
+        self._server_loop, self._clock, self._service = server_loop, clock, service
         self._lock = threading.Lock()
         self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
         self._stopping = threading.Event()
@@ -107,35 +109,35 @@ class PullDesk:
     def wake(self, client: int) -> Order | None:
         """Return what the client is to work at, as things are now."""
         with self._lock:
-            if self._desk.stop_reason is not None:
+            if self._server_loop.stop_reason is not None:
                 return None
-            order = self._desk.wake(client)
+            order = self._server_loop.wake(client)
             now = self._clock.now()
-            self._desk.sent(order, now, now)
+            self._server_loop.sent(order, now, now)
             return order
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
         """Serve one upload; one that comes after the end is not served."""
         arrived = self._clock.now()
         with self._serving:
-            pause(self._stopping, self._service(self._desk.uploads))
+            pause(self._stopping, self._service(self._server_loop.uploads))
             with self._lock:
-                if self._desk.stop_reason is None:
-                    self._desk.serve(upload, how, arrived, self._clock.now)
-                return self._desk.stop_reason is None
+                if self._server_loop.stop_reason is None:
+                    self._server_loop.serve(upload, how, arrived, self._clock.now)
+                return self._server_loop.stop_reason is None
 
     def evaluate(self, score: Callable[[int], Metrics]) -> None:
         """Score the newest model; updates go on meanwhile."""
-        version = self._desk.updates
+        version = self._server_loop.updates
         metrics = score(version)
         with self._lock:
-            self._desk.evaluated(metrics, self._clock.now(), version)
+            self._server_loop.evaluated(metrics, self._clock.now(), version)
 
     def stop(self, reason: str) -> None:
         """End the run: hosts learn it from their next answer."""
         self._stopping.set()
         with self._lock:
-            self._desk.stop(reason)
+            self._server_loop.stop(reason)
 
 
 class PullLoop:
@@ -147,8 +149,8 @@ class PullLoop:
 
     def __init__(
         self,
-        crew: Crew,
-        port: PullPort,
+        client_group: ClientGroup,
+        port: PullConnection,
         timing: Timing,
         clock: Clock,
         *,
@@ -156,18 +158,18 @@ class PullLoop:
         parts: int = 1,
         begins: float = 0.0,
     ) -> None:
-        self._crew, self._port, self._timing, self._clock = crew, port, timing, clock
+        self._client_group, self._port, self._timing, self._clock = client_group, port, timing, clock
         epochs = timing.arrivals.merged(part, parts)
         self._merged = dropwhile(lambda epoch: epoch[0] < begins, epochs)
-        self._agenda: Agenda[_Epoch | tuple[Upload, Activation]] = Agenda()
+        self._events: EventQueue[_Epoch | tuple[Upload, Activation]] = EventQueue()
         self._queue, self._works = Queue(), 0
         self._stopping, self._over = threading.Event(), False
 
     def run(self) -> None:
         """Live until the run is over, `stop` is called, or no client wakes any more."""
         self._plan_epoch()
-        while self._agenda and not self._over:
-            time, event = self._agenda.pop()
+        while self._events and not self._over:
+            time, event = self._events.pop()
             pause(self._stopping, time - self._clock.now())
             if self._stopping.is_set():
                 return
@@ -184,20 +186,20 @@ class PullLoop:
 
     def _plan_epoch(self) -> None:
         if epoch := next(self._merged, None):
-            self._agenda.add(epoch[0], _Epoch(epoch[1], epoch[0]))
+            self._events.add(epoch[0], _Epoch(epoch[1], epoch[0]))
 
     def _pull(self, client: int, due: float, waited: bool = False) -> None:
         woke, order = self._clock.now(), self._port.wake(client)
         if order is None:
             self._over = True
             return
-        network, (upload,) = self._timing.network, self._crew.perform([order])
+        network, (upload,) = self._timing.network, self._client_group.process([order])
         simulated = woke + network.downlink(client, order.body.wire_bytes)
         simulated += self._timing.compute.of(client, self._works)
         self._works += 1
         sent = max(self._clock.now(), simulated)
         how = Activation(due, woke, waited or woke - due > _LATE, sent)
-        self._agenda.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
+        self._events.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
 
     def _hand_in(self, upload: Upload, how: Activation) -> None:
         self._over = not self._port.exchange(upload, how)

@@ -4,7 +4,7 @@ A client's life: its next epoch (or the end of the running round trip, if later 
 -> uplink -> queue at the server -> downlink -> apply. Clients' work is started as soon as its order has arrived in
 virtual time, so on a parallel host the clients compute side by side while the server serves strictly in virtual-time
 order.
-A query (an order `aside`) is answered on arrival, with the model as it is then; only its way there and back takes time.
+A query is answered on arrival, with the model as it is then; only its way there and back takes time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any
 
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
-from raydpzv.sim.agenda import Agenda
-from raydpzv.sim.arrivals import Arrivals, Delays
+from raydpzv.sim.arrivals import Arrivals
 from raydpzv.sim.clock import VirtualClock
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.host import Host
-from raydpzv.sim.terms import Activation
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.event_queue import EventQueue
+from raydpzv.sim.executor import Executor
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.wire.network import Network
 
 NOBODY_WAKES = "no client wakes any more: the arrivals have ended"
@@ -33,8 +34,8 @@ class Timing:
     """What takes how long: activation epochs, clients' compute and server's service delays, the network."""
 
     arrivals: Arrivals
-    compute: Delays
-    service: Delays
+    compute: DelayModel
+    service: DelayModel
     network: Network
 
 
@@ -64,8 +65,8 @@ class VirtualRun:
 
     def __init__(
         self,
-        desk: Desk,
-        host: Host,
+        server_loop: ServerLoop,
+        host: Executor,
         timing: Timing,
         *,
         score: Callable[[], Metrics],
@@ -75,12 +76,12 @@ class VirtualRun:
         updated: Callable[[], None] = lambda: None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self._desk, self._host, self._timing = desk, host, timing
+        self._server_loop, self._host, self._timing = server_loop, host, timing
         self._score, self._every = score, evaluate_every
         self._stop, self._tick, self._updated = stop or threading.Event(), tick, updated
         self._resumed = state
         self._clock = VirtualClock()
-        self._agenda: Agenda[Any] = Agenda()
+        self._events: EventQueue[Any] = EventQueue()
         self._epochs: dict[int, Iterator[float]] = {}
         self._busy_until = 0.0
         self._within_a_round = False
@@ -94,7 +95,7 @@ class VirtualRun:
         else:
             self._go_on_from(self._resumed)
         while self._goes_on():
-            time, event = self._agenda.pop()
+            time, event = self._events.pop()
             self._clock.advance(time)
             self._happen(event, time)
         self._finish()
@@ -105,7 +106,7 @@ class VirtualRun:
             "time": self._clock.now(),
             "busy_until": self._busy_until,
             "works": sorted(self._works.items()),
-            "status": self._desk.account(),
+            "status": self._server_loop.account(),
         }
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
@@ -113,12 +114,12 @@ class VirtualRun:
         self._clock.advance(state["time"])
         self._busy_until = state["busy_until"]
         self._works = Counter(dict(state["works"]))
-        for order in self._desk.reopen(state["status"]):
+        for order in self._server_loop.restart(state["status"]):
             self._send(order, self._busy_until)
         self._evaluate_if_due()
 
     def _begin(self) -> None:
-        for order in self._desk.open(0.0):
+        for order in self._server_loop.start(0.0):
             self._send(order, 0.0)
 
     def _happen(self, event: Any, time: float) -> None:
@@ -129,33 +130,35 @@ class VirtualRun:
 
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
-            self._desk.stop("stopped by the user")
-        if not self._agenda:
-            self._desk.stop(NOBODY_WAKES)
-        elif self._past_the_budget(self._agenda.next_time()):
-            self._desk.stop_at_time()
-        return self._desk.stop_reason is None
+            self._server_loop.stop("stopped by the user")
+        if not self._events:
+            self._server_loop.stop(NOBODY_WAKES)
+        elif self._past_the_budget(self._events.next_time()):
+            self._server_loop.stop_at_time()
+        return self._server_loop.stop_reason is None
 
     def _past_the_budget(self, time: float) -> bool:
-        limit = self._desk.budget.seconds
+        limit = self._server_loop.budget.seconds
         return limit is not None and time > limit
 
     def _send(self, order: Order, at: float) -> None:
         """Send an order; work that need not wait for the client's next epoch begins at once, beside others'."""
         arrives = at + self._timing.network.downlink(order.client, order.body.wire_bytes)
-        self._desk.sent(order, at, arrives)
-        self._agenda.add(arrives, _Delivery(order, self._host.perform(order) if order.at_once else None))
+        self._server_loop.sent(order, at, arrives)
+        self._events.add(
+            arrives, _Delivery(order, self._host.submit(order) if order.start_immediately else None)
+        )
 
     def _deliver(self, event: _Delivery, now: float) -> None:
         """The client applies the order and starts its next work; the upload's arrival is known already."""
         order, client = event.order, event.order.client
-        if order.aside:
-            self._work(order, self._host.perform(order), now, Activation(now, now, False, now))
+        if order.is_query:
+            self._work(order, self._host.submit(order), now, Activation(now, now, False, now))
             return
-        self._desk.applied(client, now)
-        handle = event.handle if order.at_once else self._host.perform(order)
-        at_once = order.at_once or self._timing.arrivals.closed_loop
-        due = now if at_once else self._next_epoch(client)
+        self._server_loop.applied(client, now)
+        handle = event.handle if order.start_immediately else self._host.submit(order)
+        start_immediately = order.start_immediately or self._timing.arrivals.closed_loop
+        due = now if start_immediately else self._next_epoch(client)
         if due is None:
             return
         woke = max(due, now)
@@ -169,59 +172,63 @@ class VirtualRun:
     def _work(self, order: Order, handle: Any, begins: float, how: Activation) -> None:
         """Plan the arrival of the upload that comes of an order whose work begins then."""
         client, sent = order.client, begins
-        if not order.aside:
+        if not order.is_query:
             sent += self._timing.compute.of(client, self._works[client])
             self._works[client] += 1
-        size, upload = order.reply_bytes, None
+        size, upload = order.upload_bytes, None
         if size is None and self._timing.network.needs_size(client):
-            upload = self._host.take(handle)
+            upload = self._host.result(handle)
             size = upload.body.wire_bytes
         arrives = sent + self._timing.network.uplink(client, size or 0)
-        self._agenda.add(arrives, _Arrival(client, handle, upload, replace(how, sent=sent), size))
+        self._events.add(arrives, _Arrival(client, handle, upload, replace(how, sent=sent), size))
 
     def _serve(self, event: _Arrival, now: float) -> None:
-        upload = event.upload or self._host.take(event.handle)
+        upload = event.upload or self._host.result(event.handle)
         if event.promised is not None and event.promised != upload.body.wire_bytes:
             raise RunError(
                 f"client {event.client} sent {upload.body.wire_bytes} bytes where its order promised {event.promised}"
             )
         begins = max(now, self._busy_until)
-        delay = 0.0 if upload.aside else self._timing.service.of(0, self._desk.uploads)
+        delay = 0.0 if upload.is_query else self._timing.service.of(0, self._server_loop.uploads)
         if self._past_the_budget(begins + delay):
-            self._desk.stop_at_time()
-            self._desk.unserved(upload)
+            self._server_loop.stop_at_time()
+            self._server_loop.unserved(upload)
             return
-        self._busy_until, before = begins + delay, self._desk.updates
-        orders = self._desk.serve(upload, event.how, now, lambda: self._busy_until)
-        self._within_a_round = not self._desk.server.answers and self._desk.updates == before
-        if self._desk.updates > before:
+        self._busy_until, before = begins + delay, self._server_loop.updates
+        orders = self._server_loop.serve(upload, event.how, now, lambda: self._busy_until)
+        self._within_a_round = not self._server_loop.server.answers and self._server_loop.updates == before
+        if self._server_loop.updates > before:
             self._updated()
         for order in orders:
             self._send(order, self._busy_until)
-        if self._desk.updates > before and self._desk.stop_reason is None:
+        if self._server_loop.updates > before and self._server_loop.stop_reason is None:
             self._evaluate_if_due()
         self._tick()
 
     def _evaluate_if_due(self) -> None:
-        if self._desk.updates % self._every == 0:
+        if self._server_loop.updates % self._every == 0:
             self._evaluate()
 
     def _evaluate(self) -> None:
         # the model is what it is when the last service is done, not when its upload came
-        self._desk.evaluated(self._score(), max(self._clock.now(), self._busy_until))
+        self._server_loop.evaluated(self._score(), max(self._clock.now(), self._busy_until))
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
-        over = max(self._clock.now(), self._busy_until, self._desk.status().time)
-        while self._agenda:
-            time, event = self._agenda.pop()
-            if isinstance(event, _Arrival) and self._desk.guard.of_uploads and event.how.sent <= over:
-                self._desk.unserved(event.upload or self._host.take(event.handle))
-            if isinstance(event, _Delivery) and not event.order.aside:
+        over = max(self._clock.now(), self._busy_until, self._server_loop.status().time)
+        while self._events:
+            time, event = self._events.pop()
+            if (
+                isinstance(event, _Arrival)
+                and self._server_loop.privacy_filter.of_uploads
+                and event.how.sent <= over
+            ):
+                self._server_loop.unserved(event.upload or self._host.result(event.handle))
+            if isinstance(event, _Delivery) and not event.order.is_query:
                 self._clock.advance(time)
-                self._desk.applied(event.order.client, time)
-                if not event.order.at_once:
-                    self._host.perform(event.order)
-        self._desk.close()
+                self._server_loop.applied(event.order.client, time)
+                if not event.order.start_immediately:
+                    self._host.submit(event.order)
+        self._server_loop.close()
         self._evaluate()
         self._tick()

@@ -1,7 +1,7 @@
 """The wall clock: every client runs its own loop on its own activation clock; nobody orchestrates.
 
 The server serves in true arrival order, one upload at a time. The same code runs in threads of one process and in
-Ray actors: a `Port` says how a client reaches the server.
+Ray actors: a `ServerConnection` says how a client reaches the server.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Protocol, cast
 
 from raydpzv.errors import Stalled
 from raydpzv.methods.roles import Client, Order, Upload, VerticalServer
-from raydpzv.methods.split import composed
+from raydpzv.methods.vertical.base import composed
 from raydpzv.sim.clock import Clock
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.terms import Activation, Status
+from raydpzv.sim.interfaces import Activation, Status
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, Timing
 
 
@@ -30,7 +30,7 @@ class Answer:
     over: bool
 
 
-class Port(Protocol):
+class ServerConnection(Protocol):
     """How a client reaches the server under the wall clock."""
 
     def first(self, client: int) -> Answer:
@@ -50,22 +50,27 @@ class Port(Protocol):
         ...
 
 
-class WallDesk:
-    """A `Desk` behind a lock, with an out-tray per client for orders that become ready later.
+class LockedServerLoop:
+    """A `ServerLoop` behind a lock, with an out-tray per client for orders that become ready later.
 
     barrier: for how many clients' uploads the server waits; with fewer clients that still wake the run is over.
     """
 
     def __init__(
-        self, desk: Desk, clock: Clock, service: Callable[[int], float], clients: int, barrier: int = 1
+        self,
+        server_loop: ServerLoop,
+        clock: Clock,
+        service: Callable[[int], float],
+        clients: int,
+        barrier: int = 1,
     ) -> None:
-        self._desk, self._clock, self._service = desk, clock, service
+        self._server_loop, self._clock, self._service = server_loop, clock, service
         self._awake, self._barrier = set(range(clients)), barrier
         self._changed = threading.Condition()
         self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
         self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
         self._stopping = threading.Event()
-        for order in desk.open(clock.now()):
+        for order in server_loop.start(clock.now()):
             self._put(order)
 
     def first(self, client: int) -> Answer:
@@ -77,14 +82,14 @@ class WallDesk:
         """Serve one upload."""
         arrived = self._clock.now()
         with self._serving:
-            pause(self._stopping, 0.0 if upload.aside else self._service(self._desk.uploads))
+            pause(self._stopping, 0.0 if upload.is_query else self._service(self._server_loop.uploads))
             with self._changed:
-                if not upload.aside:
-                    self._desk.applied(upload.client, applied)
+                if not upload.is_query:
+                    self._server_loop.applied(upload.client, applied)
                 if self._over():
-                    self._desk.unserved(upload)
+                    self._server_loop.unserved(upload)
                     return Answer(None, True)
-                orders = self._desk.serve(upload, how, arrived, self._clock.now)
+                orders = self._server_loop.serve(upload, how, arrived, self._clock.now)
                 for order in orders:
                     self._put(order)
                 self._changed.notify_all()
@@ -99,38 +104,38 @@ class WallDesk:
     def finish(self, client: int, applied: float) -> None:
         """Take down when the client's last answer was applied; it will not wake again."""
         with self._changed:
-            self._desk.applied(client, applied)
+            self._server_loop.applied(client, applied)
             self._awake.discard(client)
             if len(self._awake) < self._barrier:
                 self._stopping.set()
-                self._desk.stop(NOBODY_WAKES)
+                self._server_loop.stop(NOBODY_WAKES)
             self._changed.notify_all()
 
     def stop(self, reason: str) -> None:
         """End the run: clients learn it from their next answer."""
         self._stopping.set()
         with self._changed:
-            self._desk.stop(reason)
+            self._server_loop.stop(reason)
             self._changed.notify_all()
 
     def status(self) -> Status:
         """Return where the run stands; does not wait for a service in progress."""
-        return self._desk.status()
+        return self._server_loop.status()
 
     def evaluate(self, uploads: list[Upload]) -> None:
         """Score the clients' held-out embeddings (client order) with the head as it is now."""
         with self._changed:
-            self._desk.evaluated(
-                composed(cast(VerticalServer, self._desk.server), uploads), self._clock.now()
+            self._server_loop.evaluated(
+                composed(cast(VerticalServer, self._server_loop.server), uploads), self._clock.now()
             )
 
     def close(self) -> None:
         """Take down what was left open."""
         with self._changed:
-            self._desk.close()
+            self._server_loop.close()
 
     def _over(self) -> bool:
-        return self._desk.stop_reason is not None
+        return self._server_loop.stop_reason is not None
 
     def _put(self, order: Order) -> None:
         self._trays[order.client].append(order)
@@ -140,7 +145,7 @@ class WallDesk:
         if not tray:
             return Answer(None, self._over())
         order, now = tray.pop(0), self._clock.now()
-        self._desk.sent(order, now, now)
+        self._server_loop.sent(order, now, now)
         return Answer(order, self._over())
 
 
@@ -150,9 +155,9 @@ class ClientLoop:
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
     round trip is served at its end and counted as late; arrivals without epochs let it begin at once. Simulated compute
     and network delays are real sleeps here.
-    A role that is `attentive` answers the server's queries while it waits for its epoch or for an order, not while it
+    A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
     computes or sends.
-    patience: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
+    timeout: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
     whoever else uses the role. after, works: of a client that goes on in the midst of a run, the time from which its
     epochs count and the pieces of work it has done.
     """
@@ -161,20 +166,20 @@ class ClientLoop:
         self,
         client: int,
         role: Client,
-        port: Port,
+        port: ServerConnection,
         timing: Timing,
         clock: Clock,
-        patience: float = 300.0,
+        timeout: float = 300.0,
         lock: threading.Lock | None = None,
         *,
         after: float = -math.inf,
         works: int = 0,
     ) -> None:
         self._client, self._role, self._port = client, role, port
-        self._timing, self._clock, self._patience = timing, clock, patience
+        self._timing, self._clock, self._timeout = timing, clock, timeout
         self._lock = lock or threading.Lock()
         self._after, self._works = after, works
-        self._attentive = bool(getattr(role, "attentive", False))
+        self._answers_queries = bool(getattr(role, "answers_queries", False))
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -188,7 +193,7 @@ class ClientLoop:
             order = answer.order
             if order is None:
                 break
-            if order.aside:
+            if order.is_query:
                 answer = self._answer_query(order)
                 continue
             self._pause(self._timing.network.downlink(self._client, order.body.wire_bytes))
@@ -197,8 +202,8 @@ class ClientLoop:
             applied = self._clock.now()
             if answer.over or self._stopping.is_set():
                 break
-            at_once = order.at_once or self._timing.arrivals.closed_loop
-            due = applied if at_once else next(epochs, None)
+            start_immediately = order.start_immediately or self._timing.arrivals.closed_loop
+            due = applied if start_immediately else next(epochs, None)
             if due is None:
                 self._listen(applied)
                 break
@@ -226,8 +231,8 @@ class ClientLoop:
             return self._role.evaluate()
 
     def _listen(self, applied: float) -> None:
-        """Wake no more; an attentive role goes on answering queries until the run is over."""
-        if self._attentive:
+        """Wake no more; an answers_queries role goes on answering queries until the run is over."""
+        if self._answers_queries:
             self._port.finish(self._client, applied)
             self._idle(math.inf)
 
@@ -235,8 +240,8 @@ class ClientLoop:
         pause(self._stopping, seconds)
 
     def _idle(self, until: float) -> None:
-        """Wait for the next epoch; an attentive role listens for queries meanwhile."""
-        while self._attentive and not self._stopping.is_set():
+        """Wait for the next epoch; an answers_queries role listens for queries meanwhile."""
+        while self._answers_queries and not self._stopping.is_set():
             left = until - self._clock.now()
             if left <= 0:
                 return
@@ -251,14 +256,14 @@ class ClientLoop:
         network = self._timing.network
         self._pause(network.downlink(self._client, query.body.wire_bytes))
         with self._lock:
-            upload = self._role.perform(query)
+            upload = self._role.process(query)
         now = self._clock.now()
         self._pause(network.uplink(self._client, upload.body.wire_bytes))
         return self._port.exchange(upload, Activation(now, now, False, now), math.nan)
 
     def _await_order(self) -> Answer:
         waited = 0.0
-        while waited < self._patience and not self._stopping.is_set():
+        while waited < self._timeout and not self._stopping.is_set():
             answer = self._port.wait(self._client, 1.0)
             if answer.order or answer.over:
                 return answer
@@ -266,7 +271,7 @@ class ClientLoop:
         if self._stopping.is_set():
             return Answer(None, True)
         raise Stalled(
-            f"client {self._client} got no order within {self._patience:g} s of its upload: another client stopped "
+            f"client {self._client} got no order within {self._timeout:g} s of its upload: another client stopped "
             "or is slower than that; raise resources.timeout"
         )
 

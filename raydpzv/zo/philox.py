@@ -10,7 +10,7 @@ in tile t = e >> 15, row k = (e >> 8) & 127, and is -1 where bit k & 31 of word 
 set, else 1.
 
 The arithmetic is part of the definition: float32, no fused multiply-add, correctly rounded square root, Estrin
-polynomials. |z| <= 6.76. The fast kernel (`raydpzv.zo.kernel`) is tested to give the same bits.
+polynomials. |z| <= 6.76. The fast kernel (`raydpzv.zo.numba_kernel`) is tested to give the same bits.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.decomfl import Schedule, Settings
-from raydpzv.methods.roles import Order
+from raydpzv.methods.horizontal.decomfl import Schedule, Settings
+from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.seeds import CatchUp, PulledModel, SeededScalars
-from raydpzv.zo.descent import Rule
+from raydpzv.zo.update import Rule
 
 quick = settings(max_examples=30, deadline=None, derandomize=True)
 LAWS = st.sampled_from(["gaussian", "sphere", "rademacher"])
@@ -73,13 +73,13 @@ def test_every_client_holds_the_servers_bits(
             model=secret is None,
             pull_after=pull_after,
         )
-        crew = toy.shared(book, how, clients=clients, secret=secret)
+        client_group = toy.shared(book, how, clients=clients, secret=secret)
         literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
-        for orders, uploads in toy.rounds(party, crew, count):
-            again = literal.perform(orders)
+        for orders, uploads in toy.rounds(party, client_group, count):
+            again = literal.process(orders)
             assert [toy.bits(u.body.values) for u in again] == [toy.bits(u.body.values) for u in uploads]
             assert [u.loss for u in again] == [u.loss for u in uploads]
-            assert toy.bits(crew.state(slow.version)[0]) == toy.bits(slow.x)
+            assert toy.bits(client_group.state(slow.version)[0]) == toy.bits(slow.x)
             for order in orders:
                 mine = literal._clients[order.client]
                 assert (mine.version, toy.bits(mine.x)) == (slow.version, toy.bits(slow.x))
@@ -96,7 +96,7 @@ def test_every_client_holds_the_servers_bits(
             assert (toy.bits(blind.x) == toy.bits(slow.x)) == (secret is None)
         if secret is None:
             assert toy.bits(party._model.state()[0]) == toy.bits(slow.x)
-    assert toy.bits(crew.state(count)[0]) == toy.bits(slow.x)
+    assert toy.bits(client_group.state(count)[0]) == toy.bits(slow.x)
 
 
 @quick
@@ -132,20 +132,22 @@ def test_asynchronous_clients_hold_what_they_read(
     hosts = [toy.shared(book, how, clients=clients, secret=secret) for _ in range(2)]
     literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
     slow, history = toy.SlowModel(how, secret), []
-    pending: dict[int, tuple[Order, int]] = {}
+    pending: dict[int, tuple[Order, Upload]] = {}
     history.append(slow.x)
     for turn in turns:
         client = turn % clients
         if client not in pending:
-            pending[client] = (party.wake(client), slow.version)
-            assert pending[client][0].sync.read == slow.version
+            order = party.wake(client)
+            assert order.sync.read == slow.version
+            # work is dispatched when a client wakes: a host goes through the versions in ascending order only
+            (upload,) = literal.process([order])
+            pending[client] = (order, upload)
             continue
-        order, read = pending.pop(client)
-        (upload,) = literal.perform([order])
-        # a host goes through the versions in ascending order only
-        (same,) = toy.shared(book, how, clients=clients, secret=secret).perform([order])
+        order, upload = pending.pop(client)
+        read = order.sync.read
+        (same,) = toy.shared(book, how, clients=clients, secret=secret).process([order])
         if hosts[client % 2]._replica.version <= read:
-            (third,) = hosts[client % 2].perform([order])
+            (third,) = hosts[client % 2].process([order])
             assert toy.bits(third.body.values) == toy.bits(same.body.values)
         assert isinstance(upload.body, SeededScalars)
         assert toy.bits(upload.body.values) == toy.bits(same.body.values)
@@ -175,7 +177,7 @@ def test_a_client_that_skips_its_own_round_ends_elsewhere(how: Settings, count: 
             none = replace(order.body, missed_seeds=np.zeros(0, np.uint64), missed_scalars=np.zeros(0))
             order = replace(order, body=none)
         literal._clients.setdefault(0, literal._fresh.twin()).version = order.round - 1
-        literal.perform([order])
+        literal.process([order])
         reference = toy.replica(how)
         reference.go_to(order.round - 1, book)
         wrong += toy.bits(reference.x) != toy.bits(literal._clients[0].x)

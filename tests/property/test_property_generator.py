@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.zo import kernel, philox
+from raydpzv.zo import numba_kernel, philox
 from raydpzv.zo.directions import Direction
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -47,12 +47,12 @@ def test_a_slice_is_the_slice_of_the_whole(seed: int, start: int, count: int) ->
 @given(seed=SEEDS, cuts=st.lists(st.integers(0, 5000), max_size=8), amount=st.floats(-10, 10, width=32))
 def test_adding_in_chunks_is_adding_at_once(seed: int, cuts: list[int], amount: float) -> None:
     direction = Direction(seed, 5000, "sphere")
-    at_once, in_chunks = torch.linspace(-1, 1, 5000), torch.linspace(-1, 1, 5000)
-    direction.add_to(at_once, amount)
+    start_immediately, in_chunks = torch.linspace(-1, 1, 5000), torch.linspace(-1, 1, 5000)
+    direction.add_to(start_immediately, amount)
     edges = [0, *sorted(cuts), 5000]
     for first, last in pairwise(edges):
         direction.add_to(in_chunks[first:last], amount, start=first)
-    assert torch.equal(at_once, in_chunks)
+    assert torch.equal(start_immediately, in_chunks)
 
 
 @quick
@@ -60,7 +60,7 @@ def test_adding_in_chunks_is_adding_at_once(seed: int, cuts: list[int], amount: 
 def test_an_element_takes_one_product_and_one_sum(seed: int, amount: float) -> None:
     x = np.linspace(-1, 1, 1500, dtype=np.float32)
     out = np.empty_like(x)
-    kernel.add_direction(out, x, np.uint64(seed), np.float32(amount), 100)
+    numba_kernel.add_direction(out, x, np.uint64(seed), np.float32(amount), 100)
     product = np.float32(amount) * philox.normals(seed, 100, 1600)
     assert np.array_equal(bits(out), bits(x + product))
 
@@ -70,7 +70,7 @@ def test_an_element_takes_one_product_and_one_sum(seed: int, amount: float) -> N
 def test_a_scaled_vector_takes_one_product_and_one_sum(seed: int, amount: float) -> None:
     x, v = np.linspace(-1, 1, 1500, dtype=np.float32), philox.normals(seed, 0, 1500)
     expected = x + np.float32(amount) * v
-    kernel.add_scaled(x, v, np.float32(amount))
+    numba_kernel.add_scaled(x, v, np.float32(amount))
     assert np.array_equal(bits(x), bits(expected))
 
 
@@ -78,4 +78,4 @@ def test_a_scaled_vector_takes_one_product_and_one_sum(seed: int, amount: float)
 @given(seed=SEEDS, size=st.integers(0, 5000))
 def test_the_squared_norm_is_the_sum_of_the_squares(seed: int, size: int) -> None:
     z = philox.normals(seed, 0, size).astype(np.float64)
-    assert np.isclose(kernel.squared_norm(np.uint64(seed), size), np.sum(z * z), rtol=1e-13, atol=0)
+    assert np.isclose(numba_kernel.squared_norm(np.uint64(seed), size), np.sum(z * z), rtol=1e-13, atol=0)

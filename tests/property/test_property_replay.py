@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.zo import kernel, philox
-from raydpzv.zo.replay import Base, replay
+from raydpzv.zo import numba_kernel, philox
+from raydpzv.zo.apply_seeds import Base, replay
 
 SEEDS = st.integers(0, 2**64 - 1)
 LAWS: st.SearchStrategy[Base] = st.sampled_from(["gaussian", "rademacher"])
@@ -33,7 +33,7 @@ def start_vector(size: int) -> np.ndarray:
 
 
 def sequential(x: np.ndarray, pairs: list[tuple[int, float]], start: int, law: Base) -> np.ndarray:
-    add = kernel.add_direction if law == "gaussian" else kernel.add_signs
+    add = numba_kernel.add_direction if law == "gaussian" else numba_kernel.add_signs
     for seed, coefficient in pairs:
         add(x, x, np.uint64(seed), np.float32(-coefficient), start)
     return x
@@ -83,6 +83,6 @@ def test_slices_and_groups_of_seeds_move_no_bits(
 @given(seed=SEEDS, start=STARTS, count=st.integers(0, 3000), amount=st.floats(-1e3, 1e3, width=32))
 def test_adding_signs_is_the_definition(seed: int, start: int, count: int, amount: float) -> None:
     x, out = start_vector(count), np.empty(count, np.float32)
-    kernel.add_signs(out, x, np.uint64(seed), np.float32(amount), start)
+    numba_kernel.add_signs(out, x, np.uint64(seed), np.float32(amount), start)
     expected = x + np.float32(amount) * philox.signs(seed, start, start + count)
     assert np.array_equal(bits(out), bits(expected))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.privacy.noise import Address, Receipt, release_mean
+from raydpzv.privacy.mechanisms import Address, Receipt, release_mean
 
 ANYTHING = st.one_of(
     st.floats(width=32),
@@ -71,6 +71,6 @@ def test_control_the_printed_one_sided_clip_has_no_bound(monkeypatch: pytest.Mon
     def one_sided(slopes_B: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
         return slopes_B.clamp(max=threshold), 0
 
-    monkeypatch.setattr("raydpzv.privacy.noise.clip_two_sided", one_sided)
+    monkeypatch.setattr("raydpzv.privacy.mechanisms.clip_two_sided", one_sided)
     (mean, receipt), (replaced, _) = query([-50.0, 0.5], 1.0, 4), query([50.0, 0.5], 1.0, 4)
     assert abs(mean - replaced) > 10 * receipt.sensitivity_replace

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.methods.table import AGE_BINS, EmbeddingTable
+from raydpzv.methods.vertical.embedding_cache import AGE_BINS, EmbeddingCache
 
 ROWS, CLIENTS = 6, 3
 BATCHES = st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS)
@@ -27,7 +27,7 @@ def slow_bin(age: int) -> int:
 def test_values_and_ages_are_those_of_a_dictionary(
     history: list[tuple[int, list[int], int]], asked: list[int], later: int, serving: int
 ) -> None:
-    table = EmbeddingTable(ROWS, CLIENTS, 1)
+    table = EmbeddingCache(ROWS, CLIENTS, 1)
     newest: dict[tuple[int, int], int] = {}
     round = 0
     for client, rows, passed in history:

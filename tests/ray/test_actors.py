@@ -13,13 +13,13 @@ import pytest
 from scipy import stats
 
 import scenarios
-from actors.execute import run_prepared
+from actors.vertical.driver import run_prepared
 from raydpzv.errors import RunError, SpecError, Unplaceable
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.recipes import ClientRecipe
-from raydpzv.experiment.replay import replay, resuming
+from raydpzv.experiment.parties import ClientRecipe
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare
 from raydpzv.keys import Key
-from raydpzv.records import folds
+from raydpzv.records import metrics
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -40,10 +40,10 @@ class Delayed:
         self._role, self._draws = role, Key(99) / client
         self._calls = 0
 
-    def perform(self, order):
+    def process(self, order):
         self._calls += 1
         time.sleep(float((self._draws / self._calls).generator().uniform(0, 0.02)))
-        return self._role.perform(order)
+        return self._role.process(order)
 
     def __getattr__(self, name):
         return getattr(self._role, name)
@@ -61,14 +61,14 @@ class Dying:
     def __init__(self, role):
         self._role, self._calls = role, 0
 
-    def perform(self, order):
+    def process(self, order):
         self._calls += 1
         if self._calls == 20:
             sys.stdout.flush()
             import os
 
             os._exit(1)
-        return self._role.perform(order)
+        return self._role.process(order)
 
     def __getattr__(self, name):
         return getattr(self._role, name)
@@ -143,7 +143,7 @@ def test_the_wall_clock_is_real(small, tmp_path):
     shares = [c["late_share"] for c in run.summary["staleness"]["clients"]]
     assert all(share is not None for share in shares)
     assert np.mean(late) < 0.5  # the machine served the rates; how well is measured in benchmarks, not here
-    ages = [c.mean for c in folds.staleness(run.rows("staleness"), 4)]
+    ages = [c.mean for c in metrics.staleness(run.rows("staleness"), 4)]
     assert ages[3] > 1.5 * max(ages[:3])
     assert replay(tmp_path / "run").verified
 

@@ -15,8 +15,8 @@ import pytest
 import scenarios
 from actors.placement import Share, plan_hosts
 from raydpzv.errors import RunError, Unplaceable
-from raydpzv.experiment.federation import Federation, prepare_federation
-from raydpzv.experiment.rebuild import rebuild, resuming_federation
+from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
+from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.store import digest
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -30,26 +30,26 @@ def spec(*overrides):
 
 
 @dataclasses.dataclass(frozen=True)
-class Mortal(Federation):
-    """A federation one of whose hosts ends by kill -9 (or ends the ledger) in the midst of its work, `deaths` times."""
+class Mortal(PreparedHorizontal):
+    """A prepared one of whose hosts ends by kill -9 (or ends the ledger) in the midst of its work, `deaths` times."""
 
     marks: str = ""
     deaths: int = 1
     after: int = 8
     victim: str = "host"
 
-    def seeded_crew(self, history, device="cpu"):
-        crew = Federation.seeded_crew(self, history, device)
-        perform, calls = crew.perform, []
+    def seeded_group(self, history, device="cpu"):
+        client_group = PreparedHorizontal.seeded_group(self, history, device)
+        process, calls = client_group.process, []
 
         def dying(orders):
             calls.append(len(orders))
             if len(calls) == self.after:
                 self._die(history)
-            return perform(orders)
+            return process(orders)
 
-        crew.perform = dying
-        return crew
+        client_group.process = dying
+        return client_group
 
     def _die(self, history):
         marks = Path(self.marks)
@@ -75,12 +75,12 @@ def _first(mark):
 
 @pytest.fixture
 def mortal(tmp_path):
-    """Make a federation whose host dies; without arguments once."""
+    """Make a prepared whose host dies; without arguments once."""
 
     def make(*overrides, **how):
         marks = tmp_path / "deaths"
         marks.mkdir()
-        found = prepare_federation(spec(*overrides))
+        found = prepare_horizontal(spec(*overrides))
         return Mortal(
             **{f.name: getattr(found, f.name) for f in dataclasses.fields(found)}, marks=str(marks), **how
         )
@@ -127,7 +127,7 @@ def test_other_methods_have_the_same_bits(overrides):
 
 
 def of(overrides):
-    """digits_decomfl, or the same federation with FedAvg."""
+    """digits_decomfl, or the same prepared with FedAvg."""
     if "method.name=fedavg" not in overrides:
         return spec(*overrides)
     document = spec(*overrides[1:]).model_dump(exclude_none=True) | {"method": {"name": "fedavg"}}
@@ -139,7 +139,7 @@ def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, monkeypatc
     more = ("budget.updates=90", "record.flush=0.05", "resources.hosts=1", "record.snapshots=60")
     whole = scenarios.run(spec(*more)).summary
     path = tmp_path / "run"
-    prepared, folder = prepare_federation(spec(*more)), path
+    prepared, folder = prepare_horizontal(spec(*more)), path
     reached = 0
     for runner in ("ray", "local"):
         stop = threading.Event()
@@ -153,7 +153,7 @@ def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, monkeypatc
         assert reached < part["updates"] < 90
         assert (path / "checkpoint.npz").is_file()
         reached = part["updates"]
-        prepared, folder, _ = resuming_federation(path)
+        prepared, folder, _ = resuming_horizontal(path)
     last = scenarios.run_prepared(prepared, folder, runner="ray").summary
     assert last["digest"] == whole["digest"]
     assert last["ledger"]["digest"] == whole["ledger"]["digest"]
@@ -177,18 +177,18 @@ def test_a_host_that_is_killed_is_rebuilt_to_the_same_bits(mortal, replicas, hos
 
 
 def test_beyond_its_restarts_a_run_fails_with_one_line_and_a_readable_folder(mortal, tmp_path):
-    federation = mortal("resources.hosts=1", "resources.restarts=0")
+    prepared = mortal("resources.hosts=1", "resources.restarts=0")
     with pytest.raises(RunError, match=r"host 0 was lost and resources.restarts = 0") as caught:
-        scenarios.run_prepared(federation, tmp_path / "run", runner="ray")
+        scenarios.run_prepared(prepared, tmp_path / "run", runner="ray")
     assert "\n" not in str(caught.value)
     check_failed(tmp_path / "run")
     assert rebuild(tmp_path / "run").updates >= 7
 
 
 def test_without_its_ledger_a_run_fails_with_one_line(mortal, tmp_path):
-    federation = mortal("resources.hosts=1", victim="ledger")
+    prepared = mortal("resources.hosts=1", victim="ledger")
     with pytest.raises(RunError, match="the ledger actor was lost"):
-        scenarios.run_prepared(federation, tmp_path / "run", runner="ray")
+        scenarios.run_prepared(prepared, tmp_path / "run", runner="ray")
     check_failed(tmp_path / "run")
 
 
@@ -199,7 +199,7 @@ def check_failed(path):
 
 
 def test_the_wall_clock_is_real_and_goes_on_without_a_host(mortal, tmp_path):
-    federation = mortal(
+    prepared = mortal(
         "method.asynchronous=true",
         "clock.kind=wall",
         "clock.compute=0.05",
@@ -211,14 +211,14 @@ def test_the_wall_clock_is_real_and_goes_on_without_a_host(mortal, tmp_path):
         deaths=1,
         after=12,
     )
-    stop, marks = threading.Event(), Path(federation.marks)
+    stop, marks = threading.Event(), Path(prepared.marks)
 
     def look(status):
         """Host by host: one dies at its 12th piece of work; when the other and the new one are there, it is over."""
         if len(list(marks.iterdir())) == 3:
             stop.set()
 
-    run = scenarios.run_prepared(federation, tmp_path / "run", runner="ray", stop=stop, progress=look)
+    run = scenarios.run_prepared(prepared, tmp_path / "run", runner="ray", stop=stop, progress=look)
     assert run.summary["stopped_by"] == "stopped by the user"
     (fault,) = run.rows("fault").to_pylist()
     assert fault["kind"] == "host lost"

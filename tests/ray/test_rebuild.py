@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from actors.execute import run_prepared
+from actors.vertical.driver import run_prepared
 from raydpzv.errors import RunError
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.closing import Closing
-from raydpzv.experiment.folder import RunFolder
+from raydpzv.experiment.finalize import RunFinalizer
+from raydpzv.experiment.parties import ClientRecipe
 from raydpzv.experiment.rebuild_client import rebuild_client
-from raydpzv.experiment.recipes import ClientRecipe
-from raydpzv.experiment.replay import replay, resuming
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import digest
 
@@ -63,7 +63,7 @@ class Killed:
 
 @dataclasses.dataclass(frozen=True)
 class KilledRecipe(ClientRecipe):
-    method: str = "perform"
+    method: str = "process"
     calls: int = 20
     marks: tuple[str, ...] = ()
 
@@ -105,7 +105,7 @@ def test_killed_actors_leave_no_trace_but_a_fault_row_each(small, killing, tmp_p
     """Two losses of an actor with two clients; one of them is computing, the other has its work behind it."""
     settings = (*MESSY, "method.perturbations=2", "resources.client_actors=2", "resources.restarts=2")
     whole = scenarios.run(small(*settings))
-    found = run_prepared(killing(small(*settings), {2: "perform"}, calls=7, times=2), tmp_path / "run")
+    found = run_prepared(killing(small(*settings), {2: "process"}, calls=7, times=2), tmp_path / "run")
     assert digest(found.tables, BUT_FAULTS) == digest(whole.tables, BUT_FAULTS)
     assert found.summary["model_digest"] == whole.summary["model_digest"]
     assert found.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
@@ -119,10 +119,10 @@ def test_killed_actors_leave_no_trace_but_a_fault_row_each(small, killing, tmp_p
 
 def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
     """Here the server's machine is not that of the run folder, beside which the ledger is kept."""
-    monkeypatch.setattr("actors.book._here", lambda: "another machine")
+    monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
     spec = small("resources.client_actors=1", "resources.restarts=1")
     with pytest.raises(RunError, match="an actor was lost"):
-        run_prepared(killing(spec, {2: "perform"}, calls=16, times=2), tmp_path / "run")
+        run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run")
     summary = RunFolder.open(tmp_path / "run").summary()
     faults = RunFolder.open(tmp_path / "run").rows()["fault"].column("kind").to_pylist()
     assert (summary["status"], faults) == ("failed", ["Lost", "RunError"])
@@ -137,15 +137,15 @@ def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
 def test_a_method_without_a_ledger_ends_with_its_actor(killing):
     spec = scenarios.load("frozen", ["budget.updates=100", "resources.client_actors=1"])
     with pytest.raises(RunError, match="an actor was lost"):
-        run_prepared(killing(spec, {1: "perform"}))
+        run_prepared(killing(spec, {1: "process"}))
 
 
 def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_twice(
     small, killing, tmp_path, monkeypatch
 ):
     """Client 0 is killed with an answer in its hands, client 1 in the midst of its work."""
-    accounts, done = [], Closing.done
-    monkeypatch.setattr(Closing, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
+    accounts, done = [], RunFinalizer.done
+    monkeypatch.setattr(RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
     spec = small(
         "clock.kind=wall", "privacy.noise=system", "budget.updates=150", "arrivals.rate=12",
         "resources.client_actors=2", "evaluate.every=100",

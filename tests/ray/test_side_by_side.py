@@ -8,12 +8,12 @@ import pytest
 import ray
 from small_comparisons import small_comparison
 
-from actors import side_by_side as module
-from actors.side_by_side import gpu_share, pack, side_by_side, slots, unpack
+from actors import run_pool as module
+from actors.run_pool import gpu_share, pack, side_by_side, slots, unpack
+from raydpzv.compare.folder import begun, left
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
 from raydpzv.errors import Unplaceable
-from raydpzv.experiment.compared import collect
-from raydpzv.experiment.comparing import RUNS_FOLDER, one_by_one
-from raydpzv.experiment.comparison_folder import begun, left
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -31,10 +31,10 @@ def timeless(table):
 
 def test_side_by_side_has_the_rows_of_one_after_the_other(tmp_path):
     comparison = small_comparison(seeds=(0,))
-    at_once, reasons = [], {}
+    start_immediately, reasons = [], {}
 
     def keep(standing):
-        at_once.append(len(standing))
+        start_immediately.append(len(standing))
 
     make(
         comparison,
@@ -43,7 +43,7 @@ def test_side_by_side_has_the_rows_of_one_after_the_other(tmp_path):
         progress=keep,
     )
     assert set(reasons.values()) == {""}
-    assert max(at_once) == 2
+    assert max(start_immediately) == 2
     with begun(tmp_path / "local", comparison):
         one_by_one(
             left(tmp_path / "local", comparison),

@@ -22,11 +22,11 @@ from small_federations import (
 
 import scenarios
 from raydpzv.errors import InputError
-from raydpzv.experiment.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from raydpzv.experiment.federation import prepare_federation
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.plan import MODEL
-from raydpzv.experiment.rebuild import rebuild, resuming_federation
+from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 
 
@@ -44,7 +44,7 @@ def test_a_stopped_run_goes_on_to_the_bits_of_an_uninterrupted_one(tmp_path: Pat
     assert seen[0] >= (1 if kind == "asynchronous" else 16)
     assert digest(RunFolder.open(tmp_path / "run").rows()) == whole.summary["digest"]
     with pytest.raises(InputError, match="complete"):
-        resuming_federation(tmp_path / "run")
+        resuming_horizontal(tmp_path / "run")
     if kind in SEEDED:
         again = rebuild(tmp_path / "run")
         assert (again.verified, again.updates) == (True, 24)
@@ -139,9 +139,9 @@ def test_neither_a_folder_nor_a_servers_model_nor_the_clients_kind_moves_bits(
 def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
     """From the cohorts (or wakes) alone: 12 B per missed pair, 8 B per new seed, 4 B per scalar, or the model."""
     spec = small(kind)
-    run, federation = scenarios.run(spec), prepare_federation(spec)
-    given = federation.plan.settings()
-    state = 4 * federation.plan.initial().numel() * (2 if given.rule.momentum else 1)
+    run, prepared = scenarios.run(spec), prepare_horizontal(spec)
+    given = prepared.plan.settings()
+    state = 4 * prepared.plan.initial().numel() * (2 if given.rule.momentum else 1)
     pull_after = getattr(spec.method, "pull_after", None)
     rows = run.rows("sync").to_pylist()
     down, up, at = 0, 0, dict[int, int]()

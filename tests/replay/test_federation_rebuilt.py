@@ -14,20 +14,20 @@ from small_federations import (
 )
 
 import scenarios
+from raydpzv.config.scenario_horizontal import HorizontalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment import rebuild as rebuilding
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.plan import MODEL, ModelPlan
+from raydpzv.experiment.initial_model_horizontal import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild
-from raydpzv.experiment.spec_horizontal import HorizontalSpec
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.run_folder import RunFolder
 
 
 def by_hand(folder: Path, version: int) -> np.ndarray:
     """The model after some updates, from the start and without snapshots."""
     opened = RunFolder.open(folder)
     spec = opened.spec()
-    assert isinstance(spec, HorizontalSpec)
+    assert isinstance(spec, HorizontalScenario)
     plan = ModelPlan.of(spec, opened.environment())
     replica = plan.replica()
     with Ledger.open(folder / "ledger") as ledger:
@@ -41,7 +41,7 @@ def test_any_version_is_rebuilt_with_snapshots_on_the_way_or_without(tmp_path: P
     plain = scenarios.run(small(kind), tmp_path / "plain")
     scenarios.run(small(kind, "record.snapshots=5"), tmp_path / "kept")
     with Ledger.open(tmp_path / "kept" / "ledger") as ledger:
-        kept = [(ledger.kept(MODEL, until) or (None,))[0] for until in (4, 5, 9, 24)]
+        kept = [(ledger.load_snapshot(MODEL, until) or (None,))[0] for until in (4, 5, 9, 24)]
     assert kept == [None, 5, 5, 20]
     for at in (0, 1, 5, 12, 20, 24):
         models = [rebuild(tmp_path / name, at).models[MODEL].tobytes() for name in ("plain", "kept")]
@@ -132,7 +132,7 @@ def test_another_result_than_the_recorded_one_is_found_out(
 def test_who_does_not_know_the_secret_rebuilds_another_model(tmp_path: Path) -> None:
     run = scenarios.run(small("secret"), tmp_path / "run")
     spec = RunFolder.open(tmp_path / "run").spec()
-    assert isinstance(spec, HorizontalSpec)
+    assert isinstance(spec, HorizontalScenario)
     plan = ModelPlan.of(spec, RunFolder.open(tmp_path / "run").environment())
     server = plan.replica(follows_secret=False)
     seeds = np.arange(9, dtype=np.uint64)

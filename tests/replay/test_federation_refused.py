@@ -18,10 +18,10 @@ from small_federations import (
 
 import scenarios
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment.checkpoint import read_checkpoint
-from raydpzv.experiment.federation import prepare_federation
-from raydpzv.experiment.plan import MODEL
-from raydpzv.experiment.rebuild import rebuild, resuming_federation
+from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.records.checkpoint import read_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_changed_scenario_is_refused(tmp_path: Path, kind: str, edit: tuple[st
     path.write_text(path.read_text().replace(*edit))
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=r"scenario\.toml changed") as error:
-        resuming_federation(tmp_path / "run")
+        resuming_horizontal(tmp_path / "run")
     one_line(error.value)
     assert contents(tmp_path / "run") == before
 
@@ -51,7 +51,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
     stopped(small("decomfl", OFTEN, *data), tmp_path / "run")
     table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
     with pytest.raises(InputError, match="the data changed"):
-        resuming_federation(tmp_path / "run")
+        resuming_horizontal(tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
         path.write_bytes(data[:size])
         before = contents(tmp_path / "run")
         with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read") as error:
-            resuming_federation(tmp_path / "run")
+            resuming_horizontal(tmp_path / "run")
         one_line(error.value)
         assert contents(tmp_path / "run") == before
 
@@ -108,7 +108,7 @@ def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Pa
     damage(tmp_path / "run", how)
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=str(tmp_path / "run" / "ledger")) as error:
-        resuming_federation(tmp_path / "run")
+        resuming_horizontal(tmp_path / "run")
     one_line(error.value)
     assert contents(tmp_path / "run") == before
     if how != "cut":
@@ -124,7 +124,7 @@ def test_a_run_that_adds_back_cannot_go_on_since_its_clients_are_gone(tmp_path: 
     stopped(spec, tmp_path / "run")
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match="add_back"):
-        resuming_federation(tmp_path / "run")
+        resuming_horizontal(tmp_path / "run")
     assert contents(tmp_path / "run") == before
     drift = json.loads((tmp_path / "run" / "summary.json").read_text())["drift"]
     assert 0 < drift["largest"] < 1e-4
@@ -137,7 +137,7 @@ def test_adding_back_without_rounds_is_refused() -> None:
     changed = {"revert": "add_back", "replicas": "per_client"}
     spec = spec.model_copy(update={"method": spec.method.model_copy(update=changed)})
     with pytest.raises(SpecError, match="add_back") as error:
-        prepare_federation(spec)
+        prepare_horizontal(spec)
     one_line(error.value)
 
 
@@ -148,7 +148,7 @@ def test_a_wall_clock_run_is_not_resumed_but_rebuilt(tmp_path: Path) -> None:
     run = scenarios.run(spec, tmp_path / "run")
     assert run.summary["updates"] == 24
     with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
-        resuming_federation(tmp_path / "run")
+        resuming_horizontal(tmp_path / "run")
     again = rebuild(tmp_path / "run")
     assert again.verified is True
     assert again.models[MODEL].tobytes() == run.models[MODEL].tobytes()
@@ -199,4 +199,4 @@ def test_a_run_that_would_never_end_is_refused(kind: str, budget: str) -> None:
 
 def test_a_model_that_no_machine_holds_is_refused_before_anything_is_written() -> None:
     with pytest.raises(SpecError, match="the limit is"):
-        prepare_federation(small("decomfl", "model.hidden=[1000000, 1000000]"))
+        prepare_horizontal(small("decomfl", "model.hidden=[1000000, 1000000]"))

@@ -8,7 +8,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment.replay import replay
+from raydpzv.experiment.reexecute import replay
 
 MESSY = (
     "clock.compute=0.2",

@@ -16,10 +16,10 @@ from small_federations import stop_after
 
 import scenarios
 from raydpzv.errors import InputError, StoppedEarly
-from raydpzv.experiment.closing import Sink
-from raydpzv.experiment.folder import NEXT, OLD, RunFolder
-from raydpzv.experiment.replay import replay, resuming
+from raydpzv.experiment.finalize import RowWriter
+from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.run_folder import NEXT, OLD, RunFolder
 from raydpzv.records.store import digest, read_rows
 
 MESSY = (
@@ -170,8 +170,8 @@ def kill_at(updates, spec, folder):
             raise Killed
         add(self, rows)
 
-    add, patch = Sink.add, pytest.MonkeyPatch()
-    patch.setattr(Sink, "add", lost)
+    add, patch = RowWriter.add, pytest.MonkeyPatch()
+    patch.setattr(RowWriter, "add", lost)
     try:
         with pytest.raises(Killed):
             begin_or_go_on(spec, folder, die)
@@ -233,7 +233,7 @@ def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
 def unclosed():
     """A process that is killed settles nothing and writes no summary."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("raydpzv.experiment.closing.Closing.failed", lambda *_: None)
+    patch.setattr("raydpzv.experiment.finalize.RunFinalizer.failed", lambda *_: None)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from small_federations import stop_after
 
 import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.experiment.replay import replay, resuming
+from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.records.store import read_rows
 
 

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from raydpzv.experiment.compared import collect
-from raydpzv.experiment.comparing import one_by_one
-from raydpzv.experiment.comparison_folder import begun, left
-from raydpzv.experiment.entrants import read_entrants, resolved
-from raydpzv.records.comparison import table
-from scenarios import find
+from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.compare.folder import begun, left
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import one_by_one
+from raydpzv.compare.table import table
+from scenarios import catalog
 
 CHOSEN = (
     "DPZV",
@@ -24,7 +24,7 @@ CHOSEN = (
 
 def compared(name, root, wanted, *overrides):
     """Run the chosen lines of a comparison; return the lines of its table by label."""
-    whole = resolved(read_entrants(find.COMPARISONS / f"{name}.toml"), find.load, overrides)
+    whole = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), catalog.load, overrides)
     chosen = tuple(line for line in whole.lines if wanted(line))
     comparison = dataclasses.replace(whole, lines=chosen)
     with begun(root, comparison):

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 import scenarios
-from raydpzv.experiment.closing import Run
+from raydpzv.experiment.finalize import Run
 
 pytestmark = pytest.mark.slow
 

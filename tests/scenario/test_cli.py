@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raydpzv.records.store import read_rows
+from scenarios.catalog import names
 from scenarios.cli import app
-from scenarios.find import names
 
 QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
@@ -191,7 +191,7 @@ def test_replay_checks_and_writes_models(finished, tmp_path):
 
 
 def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
-    from raydpzv.methods.dpzv import DpzvServer
+    from raydpzv.methods.vertical.dpzv import DpzvServer
 
     def failing(self, upload):
         raise ValueError("planted")
@@ -277,7 +277,7 @@ def test_odd_input_ends_with_one_line_and_status_2(frozen, tmp_path, arguments):
 
 
 def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("raydpzv.experiment.build.prepare", lambda spec: 1 // 0)
+    monkeypatch.setattr("raydpzv.experiment.vertical.prepare", lambda spec: 1 // 0)
     result = call("privacy", "digits_dpzv")
     assert result.exit_code == 1
     assert result.stderr.startswith("raydpzv: internal error, ZeroDivisionError")

@@ -13,8 +13,8 @@ from dataset_files import (
 )
 
 import scenarios
-from raydpzv.experiment.entrants import read_entrants, resolved
-from scenarios import find
+from raydpzv.compare.file import read_entrants, resolved
+from scenarios import catalog
 
 FEW = ("budget.updates=8", "evaluate.every=8", "method.batch=8", "privacy.noise=seeded")
 
@@ -33,7 +33,7 @@ def files(name, path):
 @pytest.mark.parametrize("name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"])
 def test_every_line_of_the_field_runs(name, tmp_path):
     comparison = resolved(
-        read_entrants(find.COMPARISONS / f"{name}.toml"), find.load, [*files(name, tmp_path), *FEW]
+        read_entrants(catalog.COMPARISONS / f"{name}.toml"), catalog.load, [*files(name, tmp_path), *FEW]
     )
     methods = {line.spec.method.name for line in comparison.lines}
     assert methods == {"dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd"}

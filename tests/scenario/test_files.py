@@ -16,7 +16,7 @@ from dataset_files import (
 import scenarios
 from raydpzv.data.table import limit
 from raydpzv.errors import SpecError
-from raydpzv.experiment.build import load_data
+from raydpzv.experiment.vertical import load_data
 from raydpzv.keys import Key
 
 FEW = ("budget.updates=20", "evaluate.every=10", "method.batch=16", "privacy.noise=seeded")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scenarios.catalog import names
 from scenarios.cli import app
-from scenarios.find import names
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

@@ -6,8 +6,8 @@ import math
 from rich.console import Console
 
 import scenarios
-from raydpzv.sim.terms import Status
-from scenarios.screen import live_progress
+from raydpzv.sim.interfaces import Status
+from scenarios.progress import live_progress
 
 
 def shown(status, *overrides, scenario="digits_dpzv", terminal=True):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from raydpzv.errors import RunError
-from raydpzv.experiment.run import run_prepared
+from raydpzv.experiment.run_vertical import run_prepared
 from raydpzv.methods.roles import Order
 from raydpzv.wire.messages import Evaluate, Start
 
@@ -44,8 +44,8 @@ def test_storages_peak_is_the_closed_form(monkeypatch):
     for name, (build, momentum) in memory.VARIANTS.items():
         with module("peaks", monkeypatch).LiveStorages() as live:
             peak = memory._peak(live, build, shape, torch.ones(2, 64), momentum)
-        aside = memory.activation_bytes(shape, name)
-        assert abs(peak - aside - closed[name] * shape.parameter_bytes) <= aside
+        is_query = memory.activation_bytes(shape, name)
+        assert abs(peak - is_query - closed[name] * shape.parameter_bytes) <= is_query
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_throughput_finishes_without_ray(tmp_path):
     figures = json.loads((tmp_path / "t.json").read_text())
     bare, local = figures["figures"]
     assert (bare["way"], bare["over_bare"]) == ("bare", 1.0)
-    assert (local["way"], local["target"]) == ("LocalHost", 0.8)
+    assert (local["way"], local["target"]) == ("LocalExecutor", 0.8)
     for found in (bare, local):
         assert found["updates_per_second"] > 1
         assert 0 < found["cpu_seconds_per_update"]["driver"] < 1
@@ -124,7 +124,7 @@ def test_throughput_finishes_without_ray(tmp_path):
 def test_throughput_finishes_on_ray(tmp_path):
     script("vfl_throughput.py", "--quick", "--works", "5", "--json", str(tmp_path / "t.json"))
     by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
-    assert by_way.keys() > {"bare", "LocalHost", "Ray", "Ray, wall clock", "Ray, no client actors"}
+    assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
     for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
         # the added work is done where it is said to be done
         assert by_way[way]["cpu_seconds_per_update"]["clients"] > 0.004
@@ -141,7 +141,7 @@ def test_the_bare_loop_serves_in_the_runs_order_and_gives_its_bits(monkeypatch):
     assert throughput._serving_order(experiment) == [by_round[r] for r in range(1, 61)]
     throughput.check_bare(60)
     monkeypatch.setattr(throughput, "_serving_order", lambda e: [0, 1, 2, 3] * 15)
-    with pytest.raises(RunError, match="differ from LocalHost's"):
+    with pytest.raises(RunError, match="differ from LocalExecutor's"):
         throughput.check_bare(60)
 
 
@@ -152,11 +152,11 @@ def test_busy_clients_burn_before_uploads_only_and_change_no_bits(monkeypatch):
     monkeypatch.setattr(busy, "burn", burnt.append)
     role, other = busy.busy(plain, 7).clients[0].make(), plain.clients[0].make()
     assert np.array_equal(
-        role.perform(Order(0, Evaluate())).body.values, other.perform(Order(0, Evaluate())).body.values
+        role.process(Order(0, Evaluate())).body.values, other.process(Order(0, Evaluate())).body.values
     )
     assert burnt == []
     assert np.array_equal(
-        role.perform(Order(0, Start())).body.plus, other.perform(Order(0, Start())).body.plus
+        role.process(Order(0, Start())).body.plus, other.process(Order(0, Start())).body.plus
     )
     assert burnt == [7]
     assert role.sha256() == other.sha256()

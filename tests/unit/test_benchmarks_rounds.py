@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from raydpzv.data.batch_rows import batch_rows
 from raydpzv.errors import RunError
-from raydpzv.experiment.run_federation import run_federation
+from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.keys import Key
-from raydpzv.methods.cohort import Cohorts
-from raydpzv.methods.rows import batch_rows
+from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.models.whole import whole
-from raydpzv.sim.terms import Status
+from raydpzv.sim.interfaces import Status
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -96,9 +96,9 @@ def test_the_published_round_estimates_what_its_definition_says(monkeypatch):
     case = small_case(monkeypatch)
     clients, cohorts = federations.published_of(case)
     network = module("published", monkeypatch).as_published(federations.federation_of(case, 1).plan.module())
-    federation = federations.federation_of(case, 1)
+    prepared = federations.federation_of(case, 1)
     flat = clients.parameters(0).double()
-    x, y = torch.from_numpy(federation.split.train.x).double(), torch.from_numpy(federation.split.train.y)
+    x, y = torch.from_numpy(prepared.split.train.x).double(), torch.from_numpy(prepared.split.train.y)
     network = network.to_empty(device="cpu").double()
     shapes = [(name, p.shape) for name, p in network.named_parameters()]
 
@@ -116,9 +116,7 @@ def test_the_published_round_estimates_what_its_definition_says(monkeypatch):
 
     slopes = []
     for client in cohorts.draw(1).tolist():
-        ids = torch.from_numpy(
-            batch_rows(federation.parts, Key(0), client, 1, 0, case.batch).astype(np.int64)
-        )
+        ids = torch.from_numpy(batch_rows(prepared.parts, Key(0), client, 1, 0, case.batch).astype(np.int64))
         at_rest = loss(flat, ids)
         slopes.append([(loss(flat + 1e-3 * direction(s), ids) - at_rest) / 1e-3 for s in clients._seeds(1)])
     found = clients.round(1)
@@ -153,7 +151,7 @@ def test_published_clients_revert_and_catch_up_with_what_they_missed(monkeypatch
 def test_who_missed_what_is_what_a_run_records(monkeypatch):
     federations, published = module("federations", monkeypatch), module("published", monkeypatch)
     case = small_case(monkeypatch, model="logistic")
-    rows = run_federation(federations.federation_of(case, 12)).rows("sync").to_pydict()
+    rows = run_horizontal(federations.federation_of(case, 12)).rows("sync").to_pydict()
     cohorts = Cohorts(case.clients, case.cohort, Key(0))
     for round, client, missed in zip(rows["round"], rows["client"], rows["missed"], strict=True):
         assert missed == round - 1 - published.reads(cohorts, round)[client]
@@ -269,7 +267,7 @@ def test_growth_is_fitted_from_the_second_size_on(monkeypatch):
 def test_both_modes_of_a_size_are_the_same_run(monkeypatch):
     scale = module("scale", monkeypatch)
     runs = [
-        run_federation(scale.prepare_federation(scale.spec_of(mode, 20, 5, 4)))
+        run_horizontal(scale.prepare_horizontal(scale.spec_of(mode, 20, 5, 4)))
         for mode in (scale.SHARED, scale.PER_CLIENT)
     ]
     assert runs[0].summary["ledger"]["digest"] == runs[1].summary["ledger"]["digest"]

@@ -130,7 +130,7 @@ def test_variables_are_shared_out_and_every_client_keeps_all_time_steps():
     parts = partition((24, 7), "variables", 3)
     assert [part.shape for part in parts] == [(24, 3), (24, 2), (24, 2)]
     assert [part.describe() for part in parts] == ["variables 0..2", "variables 3..4", "variables 5..6"]
-    assert np.array_equal(np.concatenate([part.take(x) for part in parts], axis=2), x)
+    assert np.array_equal(np.concatenate([part.select(x) for part in parts], axis=2), x)
     assert partition((24, 3), "variables", 3)[1].describe() == "variable 1"
     with pytest.raises(SpecError, match="wants time series"):
         partition((24,), "variables", 3)

@@ -112,7 +112,7 @@ def test_spans_of_tokens() -> None:
     parts = partition((12,), "tokens", 3)
     x = np.arange(24).reshape(2, 12)
     assert [part.describe() for part in parts] == ["tokens 0..3", "tokens 4..7", "tokens 8..11"]
-    np.testing.assert_array_equal(parts[1].take(x), [[4, 5, 6, 7], [16, 17, 18, 19]])
+    np.testing.assert_array_equal(parts[1].select(x), [[4, 5, 6, 7], [16, 17, 18, 19]])
     assert {part.shape for part in parts} == {(4,)}
     assert partition((3,), "tokens", 3)[2].describe() == "token 2"
     with pytest.raises(

@@ -35,7 +35,7 @@ def test_parts_are_disjoint_cover_everything_and_are_even(made):
     shape, parts = made
     width = math.prod(shape)
     x = np.arange(2 * width).reshape(2, *shape)
-    blocks = [part.take(x) for part in parts]
+    blocks = [part.select(x) for part in parts]
     for row in range(2):
         taken = np.concatenate([block[row].ravel() for block in blocks])
         np.testing.assert_array_equal(np.sort(taken), x[row].ravel())
@@ -53,20 +53,20 @@ def test_parts_are_disjoint_cover_everything_and_are_even(made):
 def test_columns():
     parts = partition((7,), "columns", 3)
     x = np.arange(14).reshape(2, 7)
-    np.testing.assert_array_equal(parts[0].take(x), [[0, 1, 2], [7, 8, 9]])
+    np.testing.assert_array_equal(parts[0].select(x), [[0, 1, 2], [7, 8, 9]])
     assert [part.describe() for part in parts] == ["columns 0..2", "columns 3..4", "columns 5..6"]
     assert partition((3,), "columns", 3)[1].describe() == "column 1"
 
 
 def test_columns_of_an_image_are_its_pixels():
     x = np.arange(2 * 12).reshape(2, 1, 3, 4)
-    np.testing.assert_array_equal(partition((1, 3, 4), "columns", 2)[1].take(x), x.reshape(2, 12)[:, 6:])
+    np.testing.assert_array_equal(partition((1, 3, 4), "columns", 2)[1].select(x), x.reshape(2, 12)[:, 6:])
 
 
 def test_explicit_columns_keep_their_order_and_may_leave_some_out():
     parts = partition((6,), "columns", 2, columns=[[4, 0, 1], [3]])
     x = np.arange(6)[None]
-    np.testing.assert_array_equal(parts[0].take(x), [[4, 0, 1]])
+    np.testing.assert_array_equal(parts[0].select(x), [[4, 0, 1]])
     assert [part.describe() for part in parts] == ["columns 4, 0..1", "column 3"]
     assert parts[0].shape == (3,)
 
@@ -74,7 +74,7 @@ def test_explicit_columns_keep_their_order_and_may_leave_some_out():
 def test_image_rows():
     parts = partition((1, 28, 28), "rows", 7)
     x = np.arange(2 * 28 * 28).reshape(2, 1, 28, 28)
-    np.testing.assert_array_equal(parts[2].take(x), x[:, :, 8:12, :])
+    np.testing.assert_array_equal(parts[2].select(x), x[:, :, 8:12, :])
     assert parts[2].describe() == "image rows 8..11"
     assert partition((1, 2, 2), "rows", 2)[1].describe() == "image row 1"
 
@@ -83,7 +83,7 @@ def test_patches_of_cifar_in_reading_order():
     parts = partition((3, 32, 32), "patches", 4)
     x = np.arange(3 * 32 * 32).reshape(1, 3, 32, 32)
     for part, (top, left) in zip(parts, [(0, 0), (0, 16), (16, 0), (16, 16)], strict=True):
-        np.testing.assert_array_equal(part.take(x), x[:, :, top : top + 16, left : left + 16])
+        np.testing.assert_array_equal(part.select(x), x[:, :, top : top + 16, left : left + 16])
     assert parts[1].describe() == "image rows 0..15, columns 16..31"
 
 
@@ -99,7 +99,7 @@ def test_a_grid_may_be_given():
 def test_views():
     parts = partition((12, 3, 8, 8), "views", 4)
     x = np.arange(2 * 12 * 3 * 64).reshape(2, 12, 3, 8, 8)
-    np.testing.assert_array_equal(parts[3].take(x), x[:, 9:12])
+    np.testing.assert_array_equal(parts[3].select(x), x[:, 9:12])
     assert parts[3].describe() == "views 9..11"
     assert partition((2, 5), "views", 2)[0].describe() == "view 0"
 
@@ -137,4 +137,4 @@ def test_what_cannot_be_shared_out_is_refused(shape, how, clients, options, word
 
 def test_a_part_refuses_rows_of_another_shape():
     with pytest.raises(DataError, match=r"image rows 0\.\.3.*\(1, 8, 8\).*\(1, 9, 8\)"):
-        partition((1, 8, 8), "rows", 2)[0].take(np.zeros((5, 1, 9, 8)))
+        partition((1, 8, 8), "rows", 2)[0].select(np.zeros((5, 1, 9, 8)))

@@ -9,14 +9,14 @@ import pytest
 from filelock import FileLock
 from small_comparisons import small_comparison
 
+from raydpzv.compare.file import MethodEntry
+from raydpzv.compare.folder import begun, left
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, run_planned
+from raydpzv.compare.table import table
 from raydpzv.errors import SpecError
-from raydpzv.experiment.compared import collect
-from raydpzv.experiment.comparing import RUNS_FOLDER, one_by_one, perform
-from raydpzv.experiment.comparison_folder import begun, left
-from raydpzv.experiment.entrants import Entrant
-from raydpzv.records.comparison import table
 
-ENTRANTS = (Entrant(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
+ENTRANTS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
 
 
 def comparison(*overrides, **changes):
@@ -106,7 +106,7 @@ def test_a_run_that_another_process_writes_is_left_alone(copy):
     (folder / "summary.json").unlink()
     before = sorted(path.name for path in folder.iterdir())
     with FileLock(folder / ".lock"):
-        assert "another process" in perform(planned, folder)
+        assert "another process" in run_planned(planned, folder)
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
         name for name in before if name != ".lock"
     ]
@@ -119,10 +119,10 @@ def test_what_begins_again_is_set_aside_and_said(tmp_path):
     stop.set()
     folder = tmp_path / RUNS_FOLDER / planned.folder
     make(plan, tmp_path, todo=[])
-    perform(planned, folder, stop=stop)
+    run_planned(planned, folder, stop=stop)
     assert make(plan, tmp_path)[planned.folder] == ""
-    aside = folder.with_name(f"{folder.name}.set-aside-1")
-    assert (aside / "scenario.toml").is_file()
+    is_query = folder.with_name(f"{folder.name}.set-aside-1")
+    assert (is_query / "scenario.toml").is_file()
     row = next(r for r in collect(plan, tmp_path).runs.to_pylist() if r["run"] == planned.folder)
     assert row["status"] == "done"
     assert "begun again 1 time; what it drew before" in row["reason"]
@@ -157,7 +157,8 @@ def test_a_run_that_was_stopped_shows_no_curve_and_claims_nothing(tmp_path):
             stop.set()
 
     assert (
-        perform(planned, tmp_path / RUNS_FOLDER / planned.folder, halfway, stop) == "stopped before its end"
+        run_planned(planned, tmp_path / RUNS_FOLDER / planned.folder, halfway, stop)
+        == "stopped before its end"
     )
     found = collect(plan, tmp_path)
     row = next(r for r in found.runs.to_pylist() if r["run"] == planned.folder)

@@ -11,12 +11,12 @@ import pytest
 from small_comparisons import small_comparison
 
 import scenarios
+from raydpzv.compare.file import MethodEntry
+from raydpzv.compare.folder import begun, left
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
 from raydpzv.errors import DataError, InputError
-from raydpzv.experiment.compared import collect
-from raydpzv.experiment.comparing import RUNS_FOLDER, check_ready, finished, one_by_one, perform
-from raydpzv.experiment.comparison_folder import begun, left
-from raydpzv.experiment.entrants import Entrant
-from raydpzv.experiment.folder import RunFolder
+from raydpzv.records.run_folder import RunFolder
 
 
 def make(comparison, root, stop_after=None):
@@ -114,30 +114,30 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path):
         if status.updates >= 30:
             stop.set()
 
-    assert perform(planned, folder, halfway, stop) == "stopped before its end"
+    assert run_planned(planned, folder, halfway, stop) == "stopped before its end"
     assert not finished(planned, folder)
     releases = scenarios.run(planned.spec).rows("release")
-    assert perform(planned, folder) == ""
+    assert run_planned(planned, folder) == ""
     assert finished(planned, folder)
     assert RunFolder.open(folder).rows()["release"].equals(releases)
 
 
 def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
     unkept = small_comparison("privacy.noise=system", entrants=(
-        Entrant(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
+        MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
     ))  # fmt: skip
     planned = next(p for p in unkept.runs() if p.line.epsilon)
     stop, folder = threading.Event(), tmp_path / "run"
     stop.set()
-    perform(planned, folder, stop=stop)
+    run_planned(planned, folder, stop=stop)
     assert not finished(planned, folder)
-    assert perform(planned, folder) == ""
+    assert run_planned(planned, folder) == ""
     assert finished(planned, folder)
 
 
 def test_divergence_is_a_result_that_stays_and_any_other_failure_is_tried_again(tmp_path):
     comparison = small_comparison(
-        seeds=(0,), epsilons=("none",), entrants=(Entrant(label="wild", scenario="vafl", set=("method.lr=1e9",)),)
+        seeds=(0,), epsilons=("none",), entrants=(MethodEntry(label="wild", scenario="vafl", set=("method.lr=1e9",)),)
     )  # fmt: skip
     root = tmp_path / "wild"
     reasons = make(comparison, root)
@@ -157,7 +157,7 @@ def test_a_failure_without_a_folder_is_told(tmp_path):
     planned = next(small_comparison().runs())
     broken = type(planned)(planned.line, planned.spec, "x")
     (tmp_path / "file").write_text("not a folder")
-    reason = perform(broken, tmp_path / "file" / "x")
+    reason = run_planned(broken, tmp_path / "file" / "x")
     assert "cannot write" in reason
 
 

@@ -9,16 +9,16 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch, RunError
-from raydpzv.experiment.bottom_plan import BottomPlan
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.closing import Closing
-from raydpzv.experiment.folder import RunFolder
-from raydpzv.experiment.keeper import Keeper
+from raydpzv.experiment.finalize import RunFinalizer
+from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.rebuild_client import from_ledger, rebuild_client
-from raydpzv.experiment.replay import replay
+from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.release_ledger import LedgerServer
+from raydpzv.experiment.vertical import prepare
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.wire.messages import Start
 
 ADDRESS = ("client", "step", "perturbation")
@@ -37,16 +37,16 @@ def kept(small):
     def make(*overrides, ledger=None):
         experiment = prepare(small(*overrides))
         ledger = ledger or Ledger.create(None, experiment.plan().header())
-        server = Keeper(experiment.server.make(), ledger, lr=experiment.spec.method.lr, key=Key(0))
+        server = LedgerServer(experiment.server.make(), ledger, lr=experiment.spec.method.lr, key=Key(0))
         return server, ledger, [recipe.make() for recipe in experiment.clients]
 
     return make
 
 
 def exchange(server, clients, order_of_wakes):
-    orders = {order.client: order for order in server.open()}
+    orders = {order.client: order for order in server.first_orders()}
     for client in order_of_wakes:
-        [orders[client]] = server.receive(clients[client].perform(orders[client]))
+        [orders[client]] = server.receive(clients[client].process(orders[client]))
     return orders
 
 
@@ -81,8 +81,8 @@ def test_the_ledger_is_the_release_rows_with_seeds(small, tmp_path, overrides):
 
 def test_rows_ledger_and_account_count_the_same_releases(small, tmp_path, monkeypatch):
     accounts = []
-    done = Closing.done
-    monkeypatch.setattr(Closing, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
+    done = RunFinalizer.done
+    monkeypatch.setattr(RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
     run = scenarios.run(small("method.perturbations=3", "privacy.noise=system"), tmp_path / "run")
     assert accounts[0].releases == run.rows("release").num_rows == run.summary["ledger"]["pairs"] == 360
 
@@ -102,8 +102,8 @@ def test_the_header_says_what_the_models_were(small, tmp_path):
 
 def test_a_release_is_in_the_ledger_before_the_answer_leaves(kept):
     server, ledger, clients = kept()
-    order = next(iter(server.open()))
-    upload = clients[0].perform(order)
+    order = next(iter(server.first_orders()))
+    upload = clients[0].process(order)
     appended, append = [], ledger.append
 
     def failing(**update):
@@ -157,7 +157,7 @@ def test_a_client_is_rebuilt_from_key_and_ledger_alone(small, tmp_path, law, mom
 
 def test_a_rebuild_needs_no_data(small, tmp_path, monkeypatch):
     run = scenarios.run(small(), tmp_path / "run")
-    monkeypatch.setattr("raydpzv.experiment.build.load_data", None)
+    monkeypatch.setattr("raydpzv.experiment.vertical.load_data", None)
     rebuilt = from_ledger(tmp_path / "run", client=2)
     assert np.array_equal(rebuilt.models["client 2"], run.models["client 2"])
     folder = RunFolder.open(tmp_path / "run")
@@ -223,7 +223,7 @@ def test_a_damaged_ledger_is_named(small, tmp_path):
 
 def test_an_answer_on_record_is_sent_again_and_not_drawn_again(kept):
     server, ledger, clients = kept("privacy.noise=system")
-    upload = clients[0].perform(server.open()[0])
+    upload = clients[0].process(server.first_orders()[0])
     assert server.again(upload) is None
     [order] = server.receive(upload)
     again = server.again(upload)

@@ -10,7 +10,7 @@ from opponent_runs import NOISE, SHORT, T, run
 
 import scenarios
 from raydpzv.errors import SpecError
-from raydpzv.experiment.build import prepare
+from raydpzv.experiment.vertical import prepare
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.statements import claims
 

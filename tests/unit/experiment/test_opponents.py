@@ -9,10 +9,10 @@ import pytest
 from opponent_runs import MESSY, NOISE, SEEDED, SHORT, B, E, T, run
 
 import scenarios
+from raydpzv.config.toml import parse
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.replay import replay, resuming
-from raydpzv.experiment.toml import parse
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare
 
 
 def bytes_of(found):

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import scenarios
+from raydpzv.config.settings_reference import settings_page
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.page import settings_page
 from raydpzv.experiment.summary import NO_ACCOUNT, Ending, summarise
-from raydpzv.privacy.adversaries import claims
-from raydpzv.records import folds
+from raydpzv.experiment.vertical import prepare
+from raydpzv.privacy.mean_claims import claims
+from raydpzv.records import metrics
 from raydpzv.records.schema import SCHEMAS
 
 WANTED = {
@@ -159,7 +159,7 @@ def test_staleness_rows_can_be_left_out(small):
 def test_stragglers_are_staler(small):
     spec = small("arrivals.rate=[1, 1, 1, 0.1]", "budget.updates=600")
     run = scenarios.run(spec)
-    ages = [c.mean for c in folds.staleness(run.rows("staleness"), 4)]
+    ages = [c.mean for c in metrics.staleness(run.rows("staleness"), 4)]
     assert ages[3] > 2 * max(ages[:3])
 
 
@@ -183,7 +183,7 @@ def test_an_unknown_runner(small):
 
 
 def test_a_failure_leaves_a_readable_folder(small, tmp_path, monkeypatch):
-    from raydpzv.methods.dpzv import DpzvServer
+    from raydpzv.methods.vertical.dpzv import DpzvServer
 
     receive = DpzvServer.receive
 

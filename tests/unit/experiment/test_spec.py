@@ -5,12 +5,12 @@ import tomllib
 import pytest
 
 import scenarios
+from raydpzv.config.scenario import METHODS, Dpzv, Frozen, VerticalScenario
+from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS
+from raydpzv.config.toml import as_toml, load, override, parse
 from raydpzv.errors import DataError, SpecError
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.spec import METHODS, Dpzv, Frozen, Spec
-from raydpzv.experiment.spec_horizontal import HORIZONTAL_METHODS
-from raydpzv.experiment.toml import as_toml, load, override, parse
-from scenarios.find import names
+from raydpzv.experiment.vertical import prepare
+from scenarios.catalog import names
 
 GOOD = {"budget": {"updates": 10}}
 EXTERNAL = {"epsilon": 1.0, "adversary": "external"}
@@ -208,6 +208,6 @@ def test_a_trace_file_is_read_and_checked(tmp_path):
 
 
 def test_a_spec_is_frozen():
-    spec = Spec.model_validate(GOOD)
+    spec = VerticalScenario.model_validate(GOOD)
     with pytest.raises(ValueError, match="frozen"):
         spec.seed = 3  # type: ignore[misc]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import scenarios
+from raydpzv.config.timing import barrier, round_trips, stands_still
+from raydpzv.config.toml import parse
 from raydpzv.errors import SpecError
-from raydpzv.experiment.build import prepare
-from raydpzv.experiment.pace import barrier, round_trips, stands_still
-from raydpzv.experiment.replay import replay
+from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.row_privacy import shares
-from raydpzv.experiment.toml import parse
+from raydpzv.experiment.vertical import prepare
 
 SHORT = ("evaluate.every=40", "method.batch=32")
 SYNCHRONOUS = ("method.synchrony=synchronous",)

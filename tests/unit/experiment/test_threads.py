@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import scenarios
-from raydpzv.experiment.spec import Spec
-from raydpzv.experiment.threads import run_threads
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.experiment.client_threads import run_threads
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 
-class Desk:
-    """Counts updates and keeps the first reason, as the desk of a run does."""
+class ServerLoop:
+    """Counts updates and keeps the first reason, as the server_loop of a run does."""
 
     def __init__(self) -> None:
         self.updates, self.stop_reason = 0, None
@@ -44,7 +44,7 @@ class Loop:
 
 def spec(*overrides: str) -> Any:
     found = scenarios.load("digits_dpzv", ["privacy.mode=none", "evaluate.every=10", *overrides])
-    assert isinstance(found, Spec)
+    assert isinstance(found, VerticalScenario)
     return found
 
 
@@ -54,43 +54,48 @@ def stop() -> threading.Event:
 
 
 def run(
-    desk: Desk, stop: threading.Event, *loops: Loop, given: Any = None, evaluate: Any = None, look: Any = None
+    server_loop: ServerLoop,
+    stop: threading.Event,
+    *loops: Loop,
+    given: Any = None,
+    evaluate: Any = None,
+    poll: Any = None,
 ) -> None:
     nothing = lambda: None  # noqa: E731
     try:
         run_threads(
             loops,
-            desk,  # type: ignore[arg-type]
-            desk.stop,
+            server_loop,  # type: ignore[arg-type]
+            server_loop.stop,
             WallClock(),
             given or spec(),
             stop=stop,
             evaluate=evaluate or nothing,
-            look=look or nothing,
+            poll=poll or nothing,
         )
     finally:
         assert all(loop.over for loop in loops)
 
 
 def test_it_is_over_when_no_loop_goes_on(stop: threading.Event) -> None:
-    desk, rounds = Desk(), iter(range(5))
-    run(desk, stop, Loop(lambda: next(rounds, None) is None), Loop(lambda: True))
-    assert desk.stop_reason == NOBODY_WAKES
+    server_loop, rounds = ServerLoop(), iter(range(5))
+    run(server_loop, stop, Loop(lambda: next(rounds, None) is None), Loop(lambda: True))
+    assert server_loop.stop_reason == NOBODY_WAKES
     assert next(rounds, None) is None
 
 
 def test_a_reason_of_the_runs_own_stops_every_loop(stop: threading.Event) -> None:
-    desk = Desk()
-    run(desk, stop, Loop(lambda: desk.stop("the budget is spent") or False), Loop(), Loop())
-    assert desk.stop_reason == "the budget is spent"
+    server_loop = ServerLoop()
+    run(server_loop, stop, Loop(lambda: server_loop.stop("the budget is spent") or False), Loop(), Loop())
+    assert server_loop.stop_reason == "the budget is spent"
 
 
 def test_the_user_and_the_budget_of_seconds_stop_it(stop: threading.Event) -> None:
-    desk, looks = Desk(), []
-    run(desk, stop, Loop(), look=lambda: looks.append(stop.set()))
-    assert desk.stop_reason == "stopped by the user"
+    server_loop, looks = ServerLoop(), []
+    run(server_loop, stop, Loop(), poll=lambda: looks.append(stop.set()))
+    assert server_loop.stop_reason == "stopped by the user"
     assert len(looks) == 2
-    other = Desk()
+    other = ServerLoop()
     run(other, threading.Event(), Loop(), given=spec("budget.seconds=0.1"))
     assert other.stop_reason == "the budget of 0.1 seconds is spent"
 
@@ -99,31 +104,31 @@ def test_what_a_loop_raised_ends_the_run_and_is_raised(stop: threading.Event) ->
     def fail() -> bool:
         raise ZeroDivisionError("of loop 1")
 
-    desk = Desk()
+    server_loop = ServerLoop()
     with pytest.raises(ZeroDivisionError, match="of loop 1"):
-        run(desk, stop, Loop(), Loop(fail))
-    assert desk.stop_reason == "a client failed"
+        run(server_loop, stop, Loop(), Loop(fail))
+    assert server_loop.stop_reason == "a client failed"
 
 
 def test_what_the_watch_raised_leaves_no_loop_behind(stop: threading.Event) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    desk = Desk()
+    server_loop = ServerLoop()
     with pytest.raises(KeyboardInterrupt):
-        run(desk, stop, Loop(), Loop(), look=interrupt)
-    assert desk.stop_reason == "the run broke off"
+        run(server_loop, stop, Loop(), Loop(), poll=interrupt)
+    assert server_loop.stop_reason == "the run broke off"
 
 
 def test_an_evaluation_is_made_whenever_it_is_due(stop: threading.Event) -> None:
     """Every ten updates, once however many looks fall between them; two that are due at once are one."""
-    desk, evaluated = Desk(), []
+    server_loop, evaluated = ServerLoop(), []
     updates = iter([5, 10, 19, 20, 20, 41, 45])
 
     def look() -> None:
-        desk.updates = next(updates, 0)
-        if not desk.updates:
+        server_loop.updates = next(updates, 0)
+        if not server_loop.updates:
             stop.set()
 
-    run(desk, stop, Loop(), evaluate=lambda: evaluated.append(desk.updates), look=look)
+    run(server_loop, stop, Loop(), evaluate=lambda: evaluated.append(server_loop.updates), poll=look)
     assert evaluated == [10, 20, 41]

@@ -60,7 +60,7 @@ def test_one_writer_at_a_time_and_readers_beside_it(tmp_path):
         with pytest.raises(InputError, match="open"):
             write()
     with pytest.raises(InputError, match="reading"):
-        reader.keep("shared", 1, {})
+        reader.save_snapshot("shared", 1, {})
     with pytest.raises(InputError, match="holds a ledger already"):
         Ledger.create(tmp_path, HEADER)
     Ledger.open(tmp_path, write=True).close()

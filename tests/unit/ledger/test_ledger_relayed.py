@@ -13,12 +13,12 @@ import pytest
 import seed_parties as toy
 from ledger_samples import HEADER, assert_holds, fill
 
-from actors.history import Range, RelayedLedger
-from actors.ledger import LedgerActor
+from actors.ledger_actor import LedgerActor
+from actors.ledger_client import LedgerRange, RelayedLedger
 from raydpzv.errors import InputError
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.decomfl import client_seeds
+from raydpzv.methods.horizontal.decomfl import client_seeds
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.seeds import SeededScalars
 
@@ -45,7 +45,7 @@ class _Method:
 
 @pytest.fixture(autouse=True)
 def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.history.get", lambda reference, timeout, what: reference)
+    monkeypatch.setattr("actors.ledger_client.get", lambda reference, timeout, what: reference)
 
 
 def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
@@ -98,7 +98,7 @@ def test_a_host_gets_trimmed_ranges_too(tmp_path: Path) -> None:
     ledger, handle = relayed(tmp_path / "ledger")
     fill(ledger, 60)
     ledger.trim(50)
-    late = Range(handle, 1.0)
+    late = LedgerRange(handle, 1.0)
     late.reach(60)
     for a, b in ((0, 60), (0, 3), (44, 52), (50, 60)):
         assert_holds(late.since(a, b), a, b)
@@ -128,7 +128,7 @@ def test_only_what_a_log_holds_can_be_recalled(tmp_path: Path, folder: str | Non
     fill(ledger, 9)
     handle.actor.trim(5)  # from whoever asks: without a log the actor keeps what nobody else has
     assert there(handle)._memory.trimmed == (5 if folder else 0)
-    assert_holds(Range(handle, 1.0).since(0, 9), 0, 9)
+    assert_holds(LedgerRange(handle, 1.0).since(0, 9), 0, 9)
     handle.actor.close()
 
 
@@ -149,7 +149,7 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
     assert ledger._memory.trimmed == there(handle)._memory.trimmed == (191 if folder else 0)
     assert ledger.digest == there(handle).digest == plain.digest
     states = []
-    for history in (ledger, Range(handle, 1.0), plain):
+    for history in (ledger, LedgerRange(handle, 1.0), plain):
         replica = toy.replica(how)
         replica.go_to(200, history)
         states.append(toy.bits(replica.state()))

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.methods.decomfl import AsyncDecomflServer, client_seeds
+from raydpzv.methods.horizontal.decomfl import AsyncDecomflServer, client_seeds
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.seeds import Scalars, SeededScalars
 
 
 class Scribe:
-    """A crew that answers without computing: server tests need no model."""
+    """A client_group that answers without computing: server tests need no model."""
 
-    def perform(self, orders: Any) -> list[Upload]:
+    def process(self, orders: Any) -> list[Upload]:
         return [
             Upload(o.client, 0, Scalars(np.full(o.body.seeds.shape, 1.0 + o.client + o.round, np.float32)))
             for o in orders

@@ -16,10 +16,10 @@ from vertical_parties import (
     make_head,
 )
 
-from raydpzv.methods.czofo import CzofoServer
-from raydpzv.methods.sender import RowPrivacy
-from raydpzv.methods.table import EmbeddingTable
-from raydpzv.methods.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
+from raydpzv.methods.vertical.czofo import CzofoServer
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.row_release import RowPrivacy
+from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
 
 SIZES: dict[str, Any] = {"clients": CLIENTS, "width": WIDTH, "batch": BATCH, "fixed_batches": True}
 
@@ -49,12 +49,12 @@ def vafl_clients(
 def vafl_server(
     data: Data, synchrony: Synchrony | None = None, privacy: RowPrivacy | None = None, **sizes: Any
 ) -> VaflServer:
-    head, table = make_head("sgd", lr=0.2, momentum=0.9), EmbeddingTable(ROWS, CLIENTS, WIDTH)
+    head, table = make_head("sgd", lr=0.2, momentum=0.9), EmbeddingCache(ROWS, CLIENTS, WIDTH)
     return VaflServer(head, table, data.y, data.y_test, synchrony or Synchrony(), privacy, **(SIZES | sizes))
 
 
 def czofo_server(data: Data, perturbations: int, smoothing: float = 1e-2) -> CzofoServer:
-    head, table = make_head("sgd", lr=0.2), EmbeddingTable(ROWS, CLIENTS, WIDTH)
+    head, table = make_head("sgd", lr=0.2), EmbeddingCache(ROWS, CLIENTS, WIDTH)
     return CzofoServer(
         head,
         table,

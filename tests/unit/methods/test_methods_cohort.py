@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from raydpzv.keys import Key
-from raydpzv.methods.cohort import Cohorts
+from raydpzv.methods.horizontal.rounds import Cohorts
 
 
 def test_a_cohort_is_drawn_uniformly_and_without_replacement() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
-from raydpzv.methods.compress import Codec, Quantised, TopK, Whole
+from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
 from raydpzv.wire.messages import Slopes, pack, unpack
 
 KEY = Key(3)

@@ -23,10 +23,10 @@ from vertical_parties import (
     wakes,
 )
 
-from raydpzv.methods.frozen import FrozenClient, FrozenServer
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.sgd import SgdClient, SgdServer
-from raydpzv.methods.table import EmbeddingTable
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.frozen import FrozenClient, FrozenServer
+from raydpzv.methods.vertical.split_sgd import SgdClient, SgdServer
 from raydpzv.wire.messages import Acknowledged, GradientAndRows, Rows, Slopes, Start
 
 DATA = make_data()
@@ -54,7 +54,7 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
         {"params": head.parameters(), "lr": 0.2},
     ]
     optimiser = torch.optim.SGD(groups, 0.5, momentum)
-    orders = server.open()
+    orders = server.first_orders()
     for step in range(20):
         ids = batches("server").draw(step)
         embeddings = [b(DATA.x[m][ids].double()) for m, b in enumerate(bottoms)]
@@ -62,14 +62,14 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        uploads = [clients[o.client].perform(o) for o in orders]
-        assert all(u.body.wire_bytes == o.reply_bytes for u, o in zip(uploads, orders, strict=True))
+        uploads = [clients[o.client].process(o) for o in orders]
+        assert all(u.body.wire_bytes == o.upload_bytes for u, o in zip(uploads, orders, strict=True))
         # the last to arrive closes the round, whoever it is
         *early, last = uploads[step % CLIENTS :] + uploads[: step % CLIENTS]
         assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
         orders = server.receive(last)
         assert [o.client for o in orders] == list(range(CLIENTS))
-        assert all(not o.at_once and o.round == (step + 1) * CLIENTS for o in orders)
+        assert all(not o.start_immediately and o.round == (step + 1) * CLIENTS for o in orders)
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
     for client, order in zip(clients, orders, strict=True):
         client.apply(order)
@@ -81,10 +81,10 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
 
 def test_an_sgd_reply_carries_the_clients_own_gradient_and_the_next_rows() -> None:
     clients, server = sgd_parties(DATA, 0.0)
-    orders = server.open()
-    assert all(isinstance(o.body, Rows) and not o.at_once for o in orders)
+    orders = server.first_orders()
+    assert all(isinstance(o.body, Rows) and not o.start_immediately for o in orders)
     for order in orders:
-        replies = server.receive(clients[order.client].perform(order))
+        replies = server.receive(clients[order.client].process(order))
     bodies = [o.body for o in replies]
     for body in bodies:
         assert isinstance(body, GradientAndRows)
@@ -96,14 +96,14 @@ def test_an_sgd_reply_carries_the_clients_own_gradient_and_the_next_rows() -> No
 def test_an_sgd_client_needs_rows_first() -> None:
     clients, _ = sgd_parties(DATA, 0.0)
     with pytest.raises(RuntimeError, match="names rows"):
-        clients[0].perform(Order(0, Start()))
+        clients[0].process(Order(0, Start()))
 
 
 def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
     clients = [
         FrozenClient(m, bottom_model(m), DATA.x[m], DATA.x_test[m], batches(m)) for m in range(CLIENTS)
     ]
-    table = EmbeddingTable(ROWS, CLIENTS, WIDTH)
+    table = EmbeddingCache(ROWS, CLIENTS, WIDTH)
     head = make_head("sgd", lr=0.1, momentum=0.9)
     server = FrozenServer(
         head, table, DATA.y, DATA.y_test, clients=CLIENTS, width=WIDTH, batch=BATCH, fixed_batches=True
@@ -118,7 +118,7 @@ def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> 
     head = in_double(top, make_head("sgd").model.flat)
     optimiser = torch.optim.SGD(head.parameters(), 0.1, 0.9)
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
-    orders = {o.client: o for o in server.open()}
+    orders = {o.client: o for o in server.first_orders()}
     steps = [0] * CLIENTS
     for round, m in enumerate(wakes(25), 1):
         ids = batches(m).draw(steps[m])
@@ -129,8 +129,8 @@ def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> 
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        upload = clients[m].perform(orders[m])
-        assert upload.body.wire_bytes == orders[m].reply_bytes
+        upload = clients[m].process(orders[m])
+        assert upload.body.wire_bytes == orders[m].upload_bytes
         (orders[m],) = server.receive(upload)
         assert isinstance(orders[m].body, Acknowledged)
         assert orders[m].round == round

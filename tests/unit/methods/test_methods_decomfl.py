@@ -14,7 +14,7 @@ from decomfl_uploads import Scribe, answer
 
 from raydpzv.errors import Diverged, RunError
 from raydpzv.ledger.entries import SHARED
-from raydpzv.methods.decomfl import Schedule, client_seeds, round_seeds
+from raydpzv.methods.horizontal.decomfl import Schedule, client_seeds, round_seeds
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.seeds import Scalars, SeededScalars, Tail
 
@@ -60,7 +60,7 @@ def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) ->
         assert set(entry.read.tolist()) == {round - 1}
         assert set(entry.lr.tolist()) == {0.01 if round >= 3 else 0.1}
         assert {o.round for o in orders} == {round}
-        assert all(o.at_once for o in orders)
+        assert all(o.start_immediately for o in orders)
         assert len(uploads) == 3
     assert server.updates == 4
 
@@ -70,7 +70,7 @@ def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
     for turn in (lambda u: u, lambda u: u[::-1], lambda u: u[1:] + u[:1]):
         book = toy.ledger(toy.settings())
         server = toy.server(book, toy.settings(), clients=6, cohort=6)
-        orders = server.open()
+        orders = server.first_orders()
         for _ in range(3):
             values = np.float32([1e30, 1.0, 3.3, -1e30, 1e-3, 7.7])
             uploads = [
@@ -84,7 +84,7 @@ def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
 def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
     book = toy.ledger(toy.settings())
     server = toy.server(book, toy.settings())
-    first, *_ = uploads = Scribe().perform(server.open())
+    first, *_ = uploads = Scribe().process(server.first_orders())
     server.receive(first)
     stranger = next(c for c in range(6) if c not in {u.client for u in uploads})
     for client in (first.client, stranger):
@@ -101,7 +101,7 @@ def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: fl
     how = toy.settings()
     book = toy.ledger(how)
     server = toy.server(book, how, cohort=1)
-    (order,) = server.open()
+    (order,) = server.first_orders()
     body = Scalars(np.full(order.body.seeds.shape, value, np.float32))
     with pytest.raises(
         Diverged, match=f"client {order.client} sent a scalar that is not finite for update 1"
@@ -123,7 +123,7 @@ def test_the_mean_is_taken_before_it_is_rounded() -> None:
     make: Callable[[Order], Upload] = lambda o: Upload(  # noqa: E731
         o.client, 0, Scalars(np.full((1, 1), values[o.client], np.float32))
     )
-    for order in server.open():
+    for order in server.first_orders():
         server.receive(make(order))
     assert book.since(0).scalar.tolist() == [np.float32(1 / 3)]
 
@@ -135,7 +135,7 @@ def test_an_update_tells_whose_it_is_and_what_it_read() -> None:
     how = toy.settings(lr=Schedule(0.1, ((2, 0.02),)))
     book = toy.ledger(how)
     server = toy.pull_server(book, how)
-    assert server.open() == ()
+    assert server.first_orders() == ()
     orders = {c: server.wake(c) for c in (2, 4)}
     assert {o.sync.read for o in orders.values()} == {0}
     answer(server, how, 4, 0)

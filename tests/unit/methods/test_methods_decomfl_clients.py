@@ -11,10 +11,10 @@ import pytest
 import seed_parties as toy
 import torch
 
-from raydpzv.methods.decomfl import Schedule
-from raydpzv.methods.decomfl_clients import SharedClients
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.methods.horizontal.decomfl import Schedule
+from raydpzv.methods.horizontal.decomfl_clients import SharedClients
 from raydpzv.methods.roles import Order
-from raydpzv.methods.rows import batch_rows
 from raydpzv.wire.seeds import Tail
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
@@ -57,19 +57,21 @@ def test_neither_threads_nor_company_nor_hosts_move_bits(local_steps: int, estim
     how = toy.settings(local_steps=local_steps, estimate=estimate, perturbations=Schedule(3))
     book = toy.ledger(how)
     server = toy.server(book, how, cohort=5)
-    crews = [toy.shared(book, how, threads=threads) for threads in (1, 2, 3)]
+    pool = [toy.shared(book, how, threads=threads) for threads in (1, 2, 3)]
     hosts = [toy.shared(book, how) for _ in range(2)]
     alone = toy.shared(book, how)
-    for orders, uploads in toy.rounds(server, crews[0], 5):
+    for orders, uploads in toy.rounds(server, pool[0], 5):
         expected = [(u.client, toy.bits(u.body.values), u.loss) for u in uploads]
-        for crew in crews[1:]:
-            assert [(u.client, toy.bits(u.body.values), u.loss) for u in crew.perform(orders)] == expected
+        for client_group in pool[1:]:
+            assert [
+                (u.client, toy.bits(u.body.values), u.loss) for u in client_group.process(orders)
+            ] == expected
         spread = {
             u.client: u
-            for h, crew in enumerate(hosts)
-            for u in crew.perform([o for o in orders if o.client % 2 == h])
+            for h, client_group in enumerate(hosts)
+            for u in client_group.process([o for o in orders if o.client % 2 == h])
         }
-        one_by_one = {o.client: alone.perform([o])[0] for o in orders}
+        one_by_one = {o.client: alone.process([o])[0] for o in orders}
         for found in (spread, one_by_one):
             assert [(c, toy.bits(found[c].body.values), found[c].loss) for c, _, _ in expected] == expected
 
@@ -78,28 +80,28 @@ def test_orders_of_several_versions_are_done_each_at_its_own() -> None:
     how = toy.settings()
     book = toy.ledger(how)
     server = toy.pull_server(book, how)
-    orders, expected, crew = [], [], toy.shared(book, how)
+    orders, expected, client_group = [], [], toy.shared(book, how)
     for client in (0, 1, 2, 3):
         server.wake(5)
         pulled = [server.wake(client)]
-        (mine,) = toy.shared(book, how).perform([Order(5, Tail(NO_SEEDS, NO_SCALARS), book.version + 1)])
+        (mine,) = toy.shared(book, how).process([Order(5, Tail(NO_SEEDS, NO_SCALARS), book.version + 1)])
         orders += pulled
-        expected += toy.shared(book, how).perform(pulled)
+        expected += toy.shared(book, how).process(pulled)
         server.receive(mine)
-    found = crew.perform(orders)
+    found = client_group.process(orders)
     assert [toy.bits(u.body.values) for u in found] == [toy.bits(u.body.values) for u in expected]
     assert [o.round for o in orders] == [1, 2, 3, 4]
-    assert crew.perform([]) == []
+    assert client_group.process([]) == []
 
 
 def test_evaluating_brings_the_replica_there_and_changes_no_client() -> None:
     how = toy.settings()
     book = toy.ledger(how)
-    crew: SharedClients = toy.shared(book, how)
-    for _ in toy.rounds(toy.server(book, how, cohort=6), crew, 3):
+    client_group: SharedClients = toy.shared(book, how)
+    for _ in toy.rounds(toy.server(book, how, cohort=6), client_group, 3):
         pass
-    metrics = crew.evaluate(3, toy.X, toy.Y)
-    assert metrics == toy.objective().evaluate(torch.from_numpy(crew.state(3)[0]), toy.X, toy.Y)
+    metrics = client_group.evaluate(3, toy.X, toy.Y)
+    assert metrics == toy.objective().evaluate(torch.from_numpy(client_group.state(3)[0]), toy.X, toy.Y)
     assert metrics != toy.objective().evaluate(toy.initial(), toy.X, toy.Y)
 
 
@@ -115,7 +117,7 @@ def test_adding_back_agrees_up_to_rounding_and_no_further(local_steps: int) -> N
     server = toy.server(book, how)
     worst = 0.0
     for orders, uploads in toy.rounds(server, exact, 12):
-        twins = added.perform(orders)
+        twins = added.process(orders)
         for order, upload, twin in zip(orders, uploads, twins, strict=True):
             worst = max(worst, float(np.abs(upload.body.values - twin.body.values).max()))
             # it stands where its local steps led, not where it began
@@ -137,11 +139,11 @@ def test_adding_back_agrees_up_to_rounding_and_no_further(local_steps: int) -> N
 def test_drift_sees_a_client_that_went_astray() -> None:
     how = toy.settings()
     book = toy.ledger(how)
-    crew = toy.separate(book, how)
-    for _ in toy.rounds(toy.server(book, how, cohort=6), crew, 4):
+    client_group = toy.separate(book, how)
+    for _ in toy.rounds(toy.server(book, how, cohort=6), client_group, 4):
         pass
-    crew._clients[3].x[7] += 0.5
-    drift = crew.drift(4)
+    client_group._clients[3].x[7] += 0.5
+    drift = client_group.drift(4)
     assert drift.largest == pytest.approx(0.5, rel=1e-5)
     assert drift.share == 1 / toy.D
 

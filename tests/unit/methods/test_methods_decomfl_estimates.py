@@ -15,14 +15,14 @@ from scipy.special import log_softmax
 from torch import nn
 from torch.nn import functional
 
-from raydpzv.methods.decomfl import Schedule, client_seeds, round_seeds
-from raydpzv.methods.decomfl_clients import LocalSteps
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.methods.horizontal.decomfl import Schedule, client_seeds, round_seeds
+from raydpzv.methods.horizontal.decomfl_clients import LocalSteps
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order
-from raydpzv.methods.rows import batch_rows
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, Scalars, SeededScalars, Tail
-from raydpzv.zo.descent import Step
 from raydpzv.zo.directions import LAWS, Direction, Law
+from raydpzv.zo.update import Step
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 MU = 1e-3
@@ -103,7 +103,7 @@ def test_many_perturbations_average_to_the_gradient() -> None:
     replica = toy.replica(how)
     _, gradient = double(replica.x.numpy(), rows_of(how, 1, 1, 0))
     local_copy = replica.fork()
-    local_copy.take([Step(round_seeds(how, 1)[0], upload.body.values[0], 1.0)])
+    local_copy.apply([Step(round_seeds(how, 1)[0], upload.body.values[0], 1.0)])
     step = (replica.x - local_copy.x).double().numpy()
     error = np.sum((step - gradient) ** 2) / np.sum(gradient**2)
     assert error < 2 * (toy.D + 1) / 1024

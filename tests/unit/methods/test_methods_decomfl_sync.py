@@ -14,8 +14,8 @@ from decomfl_uploads import Scribe, answer
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.cohort import Cohorts
-from raydpzv.methods.decomfl import DecomflServer, Schedule
+from raydpzv.methods.horizontal.decomfl import DecomflServer, Schedule
+from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.roles import Order
 from raydpzv.wire.seeds import AgentSeeds, CatchUp, PulledModel
 
@@ -58,7 +58,7 @@ def test_bytes_follow_from_who_took_part(pull_after: int | None, momentum: float
         assert [(o.body.wire_bytes, o.sync.pulled) for o in orders] == down[round]
         for order, upload in zip(orders, uploads, strict=True):
             assert len(order.body.encode()) == order.body.wire_bytes
-            assert len(upload.body.encode()) == 4 * how.pairs(round) == order.reply_bytes
+            assert len(upload.body.encode()) == 4 * how.pairs(round) == order.upload_bytes
             assert order.sync.read == round - 1
             got = 0 if order.sync.pulled else order.body.missed_seeds.size
             assert (order.sync.pairs, isinstance(order.body, PulledModel)) == (got, order.sync.pulled)
@@ -81,14 +81,14 @@ def test_an_agent_that_is_its_own_server_pays_nothing() -> None:
     how = toy.settings(estimate="central")
     book = toy.ledger(how)
     server = toy.server(book, how, clients=1, cohort=1, agent=True)
-    crew = toy.shared(book, how, clients=1)
-    for orders, uploads in toy.rounds(server, crew, 4):
+    client_group = toy.shared(book, how, clients=1)
+    for orders, uploads in toy.rounds(server, client_group, 4):
         assert isinstance(orders[0].body, AgentSeeds)
-        assert orders[0].body.wire_bytes == uploads[0].body.wire_bytes == orders[0].reply_bytes == 0
+        assert orders[0].body.wire_bytes == uploads[0].body.wire_bytes == orders[0].upload_bytes == 0
     slow = toy.SlowModel(how)
     for seeds, scalars, _ in book.since(0).steps():
         slow.update(seeds[None], scalars[None])
-    assert toy.bits(crew.state(4)[0]) == toy.bits(slow.x)
+    assert toy.bits(client_group.state(4)[0]) == toy.bits(slow.x)
 
 
 @pytest.mark.parametrize("pull_after", PULLS)
@@ -104,7 +104,7 @@ def test_asynchronous_bytes_follow_from_who_woke(pull_after: int | None, momentu
         pairs = 12 * 4 * (version - seen[client])
         pulls = pull_after is not None and version - seen[client] > pull_after and state < pairs
         assert order.body.wire_bytes == len(order.body.encode()) == (state if pulls else pairs)
-        assert (order.sync.pulled, order.reply_bytes, order.round) == (pulls, 12 * 4, version + 1)
+        assert (order.sync.pulled, order.upload_bytes, order.round) == (pulls, 12 * 4, version + 1)
         seen[client], pulled = version, pulled + pulls
         answer(server, how, client, version)
     assert (pulled > 0) == (pull_after is not None)
@@ -255,4 +255,4 @@ def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after:
     forgetful = make(copy(at))  # the control: who forgets that clients had synced sends them too much
     forgetful._round = at
     if at > 60 and pull_after is None:
-        assert any(not same_order(a, b) for a, b in zip(sent[at], forgetful.open(), strict=True))
+        assert any(not same_order(a, b) for a, b in zip(sent[at], forgetful.first_orders(), strict=True))

@@ -27,9 +27,9 @@ from vertical_parties import (
     wakes,
 )
 
-from raydpzv.keys import direction_seed
-from raydpzv.methods.dpzv import ZerothOrder
-from raydpzv.methods.head import SERVER_PARTY, HeadTraining
+from raydpzv.keys import SERVER_PARTY, direction_seed
+from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.methods.vertical.head import HeadTraining
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import LAWS, Direction, Law
 

@@ -12,7 +12,7 @@ from raydpzv.errors import RunError
 from raydpzv.keys import direction_seed
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.dpzv import ZerothOrder
+from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.zo.directions import LAWS
 
 CLIENT = 1
@@ -27,11 +27,11 @@ def live(zeroth_order, updates=40):
     data = make_data()
     clients = dpzv_clients(data, zeroth_order)
     server = dpzv_server(data, zeroth_order, make_head("sgd"))
-    orders = {order.client: order for order in server.open()}
+    orders = {order.client: order for order in server.first_orders()}
     model = Model(clients[0].model.size, "layout", "initial")
     ledger = Ledger.create(None, Header({"client 1": model}, zeroth_order.law, zeroth_order.momentum))
     for client in wakes(updates):
-        upload = clients[client].perform(orders[client])
+        upload = clients[client].process(orders[client])
         [orders[client]] = server.receive(upload)
         count = range(zeroth_order.perturbations)
         ledger.append(
@@ -58,7 +58,7 @@ def test_a_rebuilt_client_goes_on_to_the_same_bits(law, momentum, perturbations)
     rebuilt.restore(ledger.since(0, last.round - 1).of(CLIENT), uploads)
     assert np.array_equal(rebuilt.parameters(), clients[CLIENT].parameters())
     for _ in range(3):
-        was, now = clients[CLIENT].perform(last), rebuilt.perform(last)
+        was, now = clients[CLIENT].process(last), rebuilt.process(last)
         assert (was.step, was.body.encode()) == (now.step, now.body.encode())
         assert rebuilt.sha256() == clients[CLIENT].sha256()
 

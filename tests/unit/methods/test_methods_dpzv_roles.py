@@ -20,9 +20,9 @@ from vertical_parties import (
 
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
-from raydpzv.methods.dpzv import ZerothOrder
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.privacy.noise import Address, RecordedNoise, SeededNoise
+from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.privacy.mechanisms import Address, RecordedNoise, SeededNoise
 from raydpzv.wire import messages
 from raydpzv.wire.messages import Evaluate, PerturbedEmbeddings, Slopes, Start
 
@@ -40,7 +40,7 @@ def test_performing_is_applying_then_working() -> None:
     (one, *_), (two, *_) = dpzv_clients(DATA, SETTINGS), dpzv_clients(DATA, SETTINGS)
     orders = [Order(0, Start()), Order(0, Slopes(np.array([0.3, -0.2], np.float32)))]
     for order in orders:
-        performed = one.perform(order)
+        performed = one.process(order)
         two.apply(order)
         worked = two.work()
         assert isinstance(performed.body, PerturbedEmbeddings)
@@ -52,28 +52,28 @@ def test_performing_is_applying_then_working() -> None:
 def test_starting_changes_no_parameter() -> None:
     client = dpzv_clients(DATA, SETTINGS)[0]
     before = client.sha256()
-    client.perform(Order(0, Start()))
+    client.process(Order(0, Start()))
     assert client.sha256() == before
 
 
 def test_evaluation_changes_nothing_and_embeds_the_held_out_rows() -> None:
     one, two = dpzv_clients(DATA, SETTINGS)[2], dpzv_clients(DATA, SETTINGS)[2]
     for client in (one, two):
-        client.perform(Order(2, Start()))
-    answer = one.perform(Order(2, Evaluate()))
+        client.process(Order(2, Start()))
+    answer = one.process(Order(2, Evaluate()))
     assert isinstance(answer.body, messages.TestEmbeddings)
     assert answer.body.values.shape == (HELD_OUT, WIDTH)
     with torch.no_grad():
         expected = two.model.module(DATA.x_test[2]).numpy()
     assert np.array_equal(answer.body.values, expected)
     slopes = Order(2, Slopes(np.array([1.0, 2.0], np.float32)))
-    assert one.perform(slopes).body.encode() == two.perform(slopes).body.encode()
+    assert one.process(slopes).body.encode() == two.process(slopes).body.encode()
 
 
 def test_evaluation_in_blocks_keeps_the_order_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     client = dpzv_clients(DATA, SETTINGS)[0]
     whole = client.evaluate().body.encode()
-    monkeypatch.setattr("raydpzv.methods.split._EVALUATE_AT_ONCE", 4)
+    monkeypatch.setattr("raydpzv.methods.vertical.base._EVALUATE_AT_ONCE", 4)
     blocks = client.evaluate().body.encode()
     assert np.allclose(np.frombuffer(whole, np.float32), np.frombuffer(blocks, np.float32), atol=1e-6)
 
@@ -88,20 +88,20 @@ def test_a_clients_directions_and_rows_are_its_own_and_change_every_step() -> No
 
 def test_the_server_opens_with_one_start_each_and_promises_the_reply_size() -> None:
     server = dpzv_server(DATA, SETTINGS, make_head("sgd"))
-    orders = server.open()
+    orders = server.first_orders()
     assert [o.client for o in orders] == list(range(CLIENTS))
-    assert all(isinstance(o.body, Start) and not o.at_once for o in orders)
+    assert all(isinstance(o.body, Start) and not o.start_immediately for o in orders)
     sizes = {client.work().body.wire_bytes for client in dpzv_clients(DATA, SETTINGS)}
-    assert sizes == {o.reply_bytes for o in orders} == {4 * BATCH + 2 * 2 * BATCH * WIDTH * 4}
+    assert sizes == {o.upload_bytes for o in orders} == {4 * BATCH + 2 * 2 * BATCH * WIDTH * 4}
     (reply,) = server.receive(upload_of([0, 1, 2, 3]))
-    assert reply.reply_bytes in sizes
+    assert reply.upload_bytes in sizes
     assert reply.body.wire_bytes == 4 * SETTINGS.perturbations
 
 
 def test_a_drawn_batch_size_promises_no_reply_size() -> None:
     server = dpzv_server(DATA, SETTINGS, make_head("sgd"), fixed_batches=False)
-    assert {o.reply_bytes for o in server.open()} == {None}
-    assert server.receive(upload_of([0, 1]))[0].reply_bytes is None
+    assert {o.upload_bytes for o in server.first_orders()} == {None}
+    assert server.receive(upload_of([0, 1]))[0].upload_bytes is None
 
 
 def release(labels: torch.Tensor, cached_outside: float, inside: float = 0.0) -> list[float]:

@@ -25,8 +25,8 @@ from weight_parties import (
 from weight_parties import X as X_ALL
 
 from raydpzv.errors import Diverged, RunError
-from raydpzv.methods.compress import Codec, Quantised, TopK, Whole
-from raydpzv.methods.fedavg import FedAvgServer, LocalSgd, LocalTrainers
+from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
+from raydpzv.methods.horizontal.fedavg import FedAvgServer, LocalSgd, LocalTrainers
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Start
 from raydpzv.wire.weights import QuantisedUpdate, SparseUpdate, Update, Weights
@@ -35,7 +35,7 @@ D = initial().numel()
 EACH = pytest.mark.parametrize("codec", CODECS, ids=repr)
 
 
-def crew(
+def client_group(
     *, clients: int = CLIENTS, codec: Codec | None = None, threads: int = 1, **settings: Any
 ) -> LocalTrainers:
     sgd = LocalSgd(**{"lr": 0.3, "steps": 3, "momentum": 0.5, "batch": 8, **settings})
@@ -43,7 +43,7 @@ def crew(
 
 
 def test_one_client_with_one_step_on_all_rows_is_central_sgd() -> None:
-    x, _ = run(server(clients=1), crew(clients=1, steps=1, momentum=0.0, batch=ROWS), 25)
+    x, _ = run(server(clients=1), client_group(clients=1, steps=1, momentum=0.0, batch=ROWS), 25)
     module = two_layers().double()
     torch.nn.utils.vector_to_parameters(initial().double(), module.parameters())
     optimiser = torch.optim.SGD(module.parameters(), 0.3)
@@ -61,7 +61,7 @@ def test_rounds_of_local_steps_equal_their_slow_rederivation(by_rows: bool) -> N
     """K = 3 with momentum, 3 of 5 clients, server's step size 0.7, in float64."""
     own = parts()
     weights = own.sizes if by_rows else None
-    x_fast, uploads = run(server(cohort=3, lr=0.7, weights=weights), crew(), 4)
+    x_fast, uploads = run(server(cohort=3, lr=0.7, weights=weights), client_group(), 4)
     x = initial().numpy().astype(np.float64)
     for round in range(1, 5):
         cohort = [u.client for u in uploads[3 * round - 3 : 3 * round]]
@@ -82,13 +82,13 @@ def test_rounds_of_local_steps_equal_their_slow_rederivation(by_rows: bool) -> N
 def test_weighting_by_rows_matters() -> None:
     own = parts()
     assert len(set(own.sizes.tolist())) > 1
-    plain, _ = run(server(), crew(), 1)
-    by_rows, _ = run(server(weights=own.sizes), crew(), 1)
+    plain, _ = run(server(), client_group(), 1)
+    by_rows, _ = run(server(weights=own.sizes), client_group(), 1)
     assert np.abs(plain - by_rows).max() > 1e-3
 
 
 def test_the_loss_for_the_record_is_the_one_before_the_first_step() -> None:
-    _, uploads = run(server(), crew(), 1)
+    _, uploads = run(server(), client_group(), 1)
     for upload in uploads:
         rows = batch_of(parts(), upload.client, 1, 0, 8)
         loss, _ = double_loss_and_gradient(two_layers, initial().numpy(), rows)
@@ -97,12 +97,12 @@ def test_the_loss_for_the_record_is_the_one_before_the_first_step() -> None:
 
 @EACH
 def test_neither_threads_nor_hosts_nor_order_move_a_bit(codec: Codec) -> None:
-    orders = server(codec=codec).open()
-    alone = {u.client: u for u in crew(codec=codec).perform(orders)}
+    orders = server(codec=codec).first_orders()
+    alone = {u.client: u for u in client_group(codec=codec).process(orders)}
     others = [
-        crew(codec=codec, threads=3).perform(orders),
-        crew(codec=codec, threads=2).perform(orders[::-1]),
-        [crew(codec=codec).perform([order])[0] for order in orders],
+        client_group(codec=codec, threads=3).process(orders),
+        client_group(codec=codec, threads=2).process(orders[::-1]),
+        [client_group(codec=codec).process([order])[0] for order in orders],
     ]
     for uploads, clients in zip(others, (range(5), range(4, -1, -1), range(5)), strict=True):
         assert [u.client for u in uploads] == list(clients)
@@ -113,12 +113,12 @@ def test_neither_threads_nor_hosts_nor_order_move_a_bit(codec: Codec) -> None:
 
 
 def test_a_crew_keeps_nothing_between_rounds() -> None:
-    used, orders = crew(), server().open()
-    first = [u.body.encode() for u in used.perform(orders)]
-    assert [u.body.encode() for u in used.perform(orders)] == first
+    used, orders = client_group(), server().first_orders()
+    first = [u.body.encode() for u in used.process(orders)]
+    assert [u.body.encode() for u in used.process(orders)] == first
     sampling = [i for i, size in enumerate(parts().sizes) if size > 8]
     assert len(sampling) > 1
-    later = used.perform([Order(i, orders[i].body, 2) for i in sampling])
+    later = used.process([Order(i, orders[i].body, 2) for i in sampling])
     assert {u.step for u in later} == {1}  # a stateless client counts the updates before
     assert all(a.body.encode() != first[a.client] for a in later)
 
@@ -128,7 +128,7 @@ def test_updates_are_summed_in_client_order_whoever_arrives_first(arrival: tuple
     """1e20 + 1 - 1e20 is 0 and 1e20 - 1e20 + 1 is 1: the sum tells its order."""
     party = server(clients=3)
     before = party.parameters()
-    party.open()
+    party.first_orders()
     values = [1e20, 1.0, -1e20]
     for client in arrival:
         party.receive(Upload(client, 1, Update(np.full(D, values[client], np.float32))))
@@ -140,7 +140,7 @@ def test_updates_are_summed_in_client_order_whoever_arrives_first(arrival: tuple
 def test_the_server_steps_by_the_mean_of_what_it_decodes(codec: Codec) -> None:
     party = server(codec=codec, lr=0.5)
     before = party.parameters()
-    uploads = crew(codec=codec).perform(party.open())
+    uploads = client_group(codec=codec).process(party.first_orders())
     for upload in uploads:
         party.receive(upload)
     decoded = [codec.decode(u.body, D).astype(np.float64) for u in uploads]
@@ -157,25 +157,25 @@ def test_the_server_steps_by_the_mean_of_what_it_decodes(codec: Codec) -> None:
     ids=repr,
 )
 def test_a_round_costs_what_the_formulas_say(codec: Codec, kind: type, up: int) -> None:
-    orders = server(cohort=2, codec=codec).open()
-    uploads = crew(codec=codec).perform(orders)
+    orders = server(cohort=2, codec=codec).first_orders()
+    uploads = client_group(codec=codec).process(orders)
     assert [o.body.wire_bytes for o in orders] == [4 * D] * 2
     assert [len(o.body.encode()) for o in orders] == [4 * D] * 2
-    assert [o.reply_bytes for o in orders] == [up] * 2
+    assert [o.upload_bytes for o in orders] == [up] * 2
     assert [u.body.wire_bytes for u in uploads] == [len(u.body.encode()) for u in uploads] == [up] * 2
     assert all(type(u.body) is kind for u in uploads)
 
 
 def test_the_orders_of_a_round_share_one_body_that_nobody_can_change() -> None:
     party = server()
-    orders = party.open()
+    orders = party.first_orders()
     body = orders[0].body
     assert isinstance(body, Weights)
-    assert all(o.body is body and o.at_once and o.round == 1 for o in orders)
+    assert all(o.body is body and o.start_immediately and o.round == 1 for o in orders)
     with pytest.raises(ValueError, match="read-only"):
         body.values[0] = 1
     sent = body.values.tobytes()
-    for upload in crew().perform(orders):
+    for upload in client_group().process(orders):
         orders = party.receive(upload)
     assert body.values.tobytes() == sent  # neither training nor the server's step touched it
     later = orders[0].body
@@ -196,7 +196,7 @@ def test_parameters_are_a_copy_also_of_what_was_given() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_names_client_and_round(codec: Codec, value: float) -> None:
     party = server(codec=codec)
-    uploads = crew(codec=codec).perform(party.open())
+    uploads = client_group(codec=codec).process(party.first_orders())
     broken = np.zeros(D, np.float32)
     broken[7] = value
     for upload in uploads:
@@ -211,21 +211,21 @@ def test_an_update_that_is_not_finite_names_client_and_round(codec: Codec, value
 
 def test_finite_updates_that_take_the_model_to_infinity_are_refused() -> None:
     party = server(clients=1, lr=10)
-    party.open()
+    party.first_orders()
     with pytest.raises(Diverged, match="round 1 made it infinite"):
         party.receive(Upload(0, 1, Update(np.full(D, 3e38, np.float32))))
 
 
 def test_training_that_diverges_is_noticed_at_the_server() -> None:
     with pytest.raises(Diverged, match="client 0's of round"):
-        run(server(), crew(lr=1e30), 3)
+        run(server(), client_group(lr=1e30), 3)
 
 
 def test_foreign_messages_are_refused() -> None:
     with pytest.raises(TypeError, match="Start"):
-        crew().perform([Order(0, Start())])
+        client_group().process([Order(0, Start())])
     party = server(clients=1)
-    party.open()
+    party.first_orders()
     with pytest.raises(TypeError, match="SparseUpdate"):
         party.receive(Upload(0, 1, TopK(0.1).encode(np.ones(D, np.float32), 0, 1)))
     with pytest.raises(RunError, match="client 1 answered"):
@@ -235,7 +235,7 @@ def test_foreign_messages_are_refused() -> None:
 @EACH
 def test_it_learns_and_a_tiny_step_does_not(codec: Codec) -> None:
     def accuracy(lr: float) -> float:
-        x, _ = run(server(cohort=3, codec=codec), crew(codec=codec, lr=lr), 30)
+        x, _ = run(server(cohort=3, codec=codec), client_group(codec=codec, lr=lr), 30)
         return objective().evaluate(torch.from_numpy(x), X_ALL, Y).accuracy
 
     start = objective().evaluate(initial(), X_ALL, Y).accuracy

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from vertical_parties import KEY, Data, dpzv_clients, dpzv_server, make_data, make_head, wakes
 
-from raydpzv.methods.dpzv import ZerothOrder
-from raydpzv.methods.head import HeadTraining
-from raydpzv.privacy.noise import Address, Noise, SeededNoise
+from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.methods.vertical.head import HeadTraining
+from raydpzv.privacy.mechanisms import Address, Noise, SeededNoise
 from raydpzv.wire.messages import PerturbedEmbeddings
 
 SETTINGS = ZerothOrder(0.05, 0.05, 0.9, perturbations=2)

@@ -9,8 +9,8 @@ from sklearn.metrics import accuracy_score, log_loss
 from torch.nn import functional
 from vertical_parties import CLASSES, CLIENTS, WIDTH, flat_of, in_double, make_head, top
 
-from raydpzv.keys import Key
-from raydpzv.methods.head import SERVER_PARTY, HeadTraining
+from raydpzv.keys import SERVER_PARTY, Key
+from raydpzv.methods.vertical.head import HeadTraining
 
 B = 6
 EMBEDDINGS = torch.from_numpy(Key(2).generator().standard_normal((B, CLIENTS, WIDTH)).astype(np.float32))

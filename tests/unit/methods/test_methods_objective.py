@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
-from raydpzv.methods import objective as under_test
-from raydpzv.methods.objective import Objective
+from raydpzv.methods.horizontal import objective as under_test
+from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole
 from raydpzv.zo.directions import Direction, Law
@@ -168,11 +168,11 @@ def test_other_models_take_the_plain_path_and_are_right(layers: list[Callable[[]
 def test_more_points_than_fit_the_buffer_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     f = objective("mlp")
     at, us, rows = f.initial(Key(0)), directions(f.size, 7), batches(7, 20)
-    at_once = f.losses(at, us, 0.1, rows)
+    start_immediately = f.losses(at, us, 0.1, rows)
     for room, points in ((3 * f.size, 3), (1, 1)):
         monkeypatch.setattr(under_test, "_STACK_FLOATS", room)
         small = objective("mlp")
-        np.testing.assert_allclose(small.losses(at, us, 0.1, rows), at_once, rtol=2e-6)
+        np.testing.assert_allclose(small.losses(at, us, 0.1, rows), start_immediately, rtol=2e-6)
         assert len(small._points_Pd) == points
 
 

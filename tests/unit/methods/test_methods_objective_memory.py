@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 FORWARD_PASSES = """
 import resource, torch
 from raydpzv.keys import Key
-from raydpzv.methods.objective import Objective
+from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.models.whole import whole
 from raydpzv.zo.directions import Direction
 

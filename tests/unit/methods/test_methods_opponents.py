@@ -25,14 +25,14 @@ from vertical_parties import (
 
 from raydpzv.errors import Diverged
 from raydpzv.keys import direction_seed
-from raydpzv.methods.czofo import row_gradients
-from raydpzv.methods.dpzv import ZerothOrder
 from raydpzv.methods.roles import Upload
-from raydpzv.methods.sender import RowPrivacy
-from raydpzv.methods.table import EmbeddingTable
-from raydpzv.methods.vafl import FirstOrder
-from raydpzv.methods.zoo_vfl import ZooVflClient, ZooVflServer
-from raydpzv.privacy.noise import SeededNoise
+from raydpzv.methods.vertical.czofo import row_gradients
+from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.row_release import RowPrivacy
+from raydpzv.methods.vertical.vafl import FirstOrder
+from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
+from raydpzv.privacy.mechanisms import SeededNoise
 from raydpzv.wire.messages import EmbeddingPair, Slopes
 from raydpzv.zo.directions import Direction
 
@@ -85,7 +85,7 @@ def test_a_czofo_server_sends_the_mean_losss_estimate_and_steps_its_head_after_i
         true = inputs.grad[:, m].numpy()
         # 0.04 of the gradient is the estimate's own deviation at n = 20,000
         assert np.linalg.norm(order.body.values - true) < 0.05 * np.linalg.norm(true)
-        assert upload.body.wire_bytes == order.reply_bytes == BATCH * (4 + 4 * WIDTH)
+        assert upload.body.wire_bytes == order.upload_bytes == BATCH * (4 + 4 * WIDTH)
         assert order.body.wire_bytes == BATCH * 4 * WIDTH
         head.train(server._table.get(upload.ids), DATA.y[upload.ids])
         assert server.parameters() == pytest.approx(head.model.flat.numpy(), abs=1e-6)
@@ -108,17 +108,17 @@ def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
         ZooVflClient(m, bottom_model(m), DATA.x[m], DATA.x_test[m], batches(m), settings, KEY, privacy)
         for m in range(CLIENTS)
     ]
-    table = EmbeddingTable(ROWS, CLIENTS, WIDTH)
+    table = EmbeddingCache(ROWS, CLIENTS, WIDTH)
     return clients, ZooVflServer(make_head("sgd"), table, DATA.y, DATA.y_test, **SIZES)
 
 
 def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
     """(ℓ(w + λu) - ℓ(w)) / λ against autograd's u · ∇ℓ(w) in float64, with the others' cached embeddings."""
     clients, server = zoo_parties(ZOO)
-    orders = {o.client: o for o in server.open()}
+    orders = {o.client: o for o in server.first_orders()}
     seen = []
     for m in wakes(15):
-        upload = clients[m].perform(orders[m])
+        upload = clients[m].process(orders[m])
         head = in_double(top, torch.from_numpy(server.parameters()))
         model = in_double(bottom, torch.from_numpy(clients[m].parameters()))
         cache = server._table.get(upload.ids).double()
@@ -133,8 +133,8 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
         before = clients[m].parameters()
         clients[m].apply(orders[m])
         assert clients[m].parameters() == pytest.approx(before - 0.5 * scalar * u, abs=2e-6)
-        orders[m] = server.open()[m]  # what was applied is not applied again
-        assert upload.body.wire_bytes == orders[m].reply_bytes == BATCH * (4 + 8 * WIDTH)
+        orders[m] = server.first_orders()[m]  # what was applied is not applied again
+        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 8 * WIDTH)
     found, true = np.array(seen).T
     # a step across a ReLU's kink is the one place where they may differ by more than rounding
     assert np.median(np.abs(found - true)) < 1e-3

@@ -11,7 +11,7 @@ from raydpzv.errors import RunError
 from raydpzv.ledger.entries import SHARED
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
-from raydpzv.zo.descent import Rule, Step
+from raydpzv.zo.update import Rule, Step
 
 PLAIN, HEAVY = toy.settings(), toy.settings(momentum=0.5)
 
@@ -69,7 +69,7 @@ def test_a_replica_of_one_party_follows_that_party_alone() -> None:
     for round in (1, 3, 5):
         update = book.since(round - 1, round)
         assert set(update.party.tolist()) == {1}
-        by_hand.take([Step(s, c, lr) for s, c, lr in update.steps()])
+        by_hand.apply_steps([Step(s, c, lr) for s, c, lr in update.steps()])
     assert one.version == 5
     assert toy.bits(one.x) == toy.bits(by_hand.x)
     nobody = Replica(toy.initial(), PLAIN.rule, party=SHARED)
@@ -85,7 +85,7 @@ def test_a_twin_and_a_fork_go_on_alone_and_a_state_is_a_copy(how: Any) -> None:
     assert state.shape == (1 + bool(how.rule.momentum), toy.D)
     twin, fork = replica.twin(), replica.fork()
     twin.go_to(5, book)
-    fork.take([Step([3], [1.0], 0.1)])
+    fork.apply([Step([3], [1.0], 0.1)])
     assert toy.bits(replica.state()) == toy.bits(state)
     replica.go_to(5, book)
     assert same(replica, twin)
@@ -130,14 +130,14 @@ def test_a_secret_shifts_every_seed_once() -> None:
     insider, outsider = toy.replica(PLAIN, toy.SECRET), toy.replica(PLAIN)
     by_hand = Replica(toy.initial(), PLAIN.rule)
     for seeds, scalars, lr in book.since(0).steps():
-        by_hand.take([Step(insider.seeds(seeds), scalars, lr)])
+        by_hand.apply_steps([Step(insider.seeds(seeds), scalars, lr)])
     insider.go_to(5, book)
     outsider.go_to(5, book)
     assert toy.bits(insider.x) == toy.bits(by_hand.x) != toy.bits(outsider.x)
     assert toy.bits(insider.twin().seeds(seeds)) == toy.bits(insider.seeds(seeds)) != toy.bits(seeds)
     twin = insider.twin()
     for replica in (insider, twin):
-        replica.take([Step([1], [2.0], 0.1)])
+        replica.apply_steps([Step([1], [2.0], 0.1)])
     assert same(insider, twin)
 
 
@@ -147,7 +147,7 @@ def test_the_form_of_the_momentum_is_the_rules() -> None:
     moved = []
     for damped in (True, False):
         replica = Replica(x.clone(), Rule("rademacher", 0.75, damped))
-        replica.take([Step([9], [1.0], 1.0)])
+        replica.apply_steps([Step([9], [1.0], 1.0)])
         moved.append(replica.x)
     assert torch.equal(moved[0], moved[1] / 4)
     assert torch.equal(moved[1].abs(), torch.ones(50))

@@ -9,11 +9,11 @@ from opponent_parties import vafl_clients, vafl_server
 from scipy import stats
 from vertical_parties import BATCH, KEY, WIDTH, batches, bottom_model, make_data, wakes
 
-from raydpzv.methods.sender import RowPrivacy, Sender
-from raydpzv.methods.vafl import FirstOrder
+from raydpzv.methods.vertical.row_release import EmbeddingRelease, RowPrivacy
+from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
-from raydpzv.privacy.noise import SeededNoise
+from raydpzv.privacy.mechanisms import SeededNoise
 
 DATA = make_data()
 NOISE = SeededNoise(KEY)
@@ -21,7 +21,7 @@ NOISE = SeededNoise(KEY)
 
 def test_without_clip_and_noise_the_embedding_is_sent_as_it_is() -> None:
     model = bottom_model(0)
-    sender = Sender(model, RowPrivacy())
+    sender = EmbeddingRelease(model, RowPrivacy())
     values = sender.embed(DATA.x[0])
     sent, releases = sender.release(values, (0, 0, 0))
     assert releases == ()
@@ -31,7 +31,7 @@ def test_without_clip_and_noise_the_embedding_is_sent_as_it_is() -> None:
 def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
     """Numerical derivative of Σ v·clip(h(w)) along one parameter direction, in float64."""
     model = bottom_model(0)
-    sender = Sender(model, RowPrivacy(clip=0.2))
+    sender = EmbeddingRelease(model, RowPrivacy(clip=0.2))
     model.module.double()
     x, weights = DATA.x[0].double(), torch.linspace(-1, 1, 2 * len(DATA.x[0])).view(-1, 2).double()
     values = sender.embed(x)
@@ -56,7 +56,7 @@ def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
 
 
 def test_a_zero_embedding_has_a_gradient() -> None:
-    sender = Sender(bottom_model(0), RowPrivacy(clip=1.0))
+    sender = EmbeddingRelease(bottom_model(0), RowPrivacy(clip=1.0))
     zero = torch.zeros(2, WIDTH, requires_grad=True)
     (gradient,) = torch.autograd.grad(sender._clipped(zero).sum(), zero)
     assert torch.equal(gradient, torch.ones(2, WIDTH))
@@ -66,7 +66,7 @@ def test_inner_layers_get_uniform_noise_before_their_activation() -> None:
     """One layer of ones in front of the identity: what comes out beyond the mean is √3 c times a uniform draw."""
     model = FlatModel(lambda: mlp((1,), (1,), 1), KEY / "flat")
     model.flat.copy_(torch.tensor([0.0, 5.0, 1.0, 0.0]))  # w_1 = 0, b_1 = 5, w_2 = 1, b_2 = 0
-    sender = Sender(model, RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,)))
+    sender = EmbeddingRelease(model, RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,)))
     x = torch.zeros(5000, 1)
     found = (sender.embed(x, (0, 1, 0)).detach().numpy().ravel() - 5.0) / 0.4
     reach = np.sqrt(3)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.methods.table import AGE_BINS, EmbeddingTable
+from raydpzv.methods.vertical.embedding_cache import AGE_BINS, EmbeddingCache
 
 
 def ids(*rows: int) -> np.ndarray:
@@ -11,7 +11,7 @@ def ids(*rows: int) -> np.ndarray:
 
 
 def test_rows_never_uploaded_are_zero_and_the_newest_counts() -> None:
-    table = EmbeddingTable(5, 2, 3)
+    table = EmbeddingCache(5, 2, 3)
     table.put(1, ids(4, 2), torch.full((2, 3), 1.0), 1)
     table.put(1, ids(2), torch.full((1, 3), 7.0), 2)
     batch = table.get(ids(2, 0, 4))
@@ -21,13 +21,13 @@ def test_rows_never_uploaded_are_zero_and_the_newest_counts() -> None:
 
 
 def test_what_is_read_is_a_copy() -> None:
-    table = EmbeddingTable(3, 1, 2)
+    table = EmbeddingCache(3, 1, 2)
     table.get(ids(0, 1)).fill_(9)
     assert not table.get(ids(0, 1, 2)).any()
 
 
 def test_ages_are_binned_by_powers_of_two() -> None:
-    table = EmbeddingTable(1, 2, 1)
+    table = EmbeddingCache(1, 2, 1)
     table.put(0, ids(0), torch.zeros(1, 1), 1)
     ages = [0, 1, 2, 3, 4, 7, 8, 1023, 1024, 2**22 - 1, 2**22, 2**30]
     found = [table.ages(ids(0), 1 + age, serving=1)[0].age_bins.index(1) for age in ages]

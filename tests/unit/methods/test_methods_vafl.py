@@ -25,7 +25,7 @@ from vertical_parties import (
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vafl import FirstOrder, Synchrony
+from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony
 from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query, Slopes
 
 DATA = make_data()
@@ -67,7 +67,7 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
     """Each step of torch's sees the others' cached embeddings, which have no gradient."""
     clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA), Central()
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
-    orders, steps = {o.client: o for o in server.open()}, [0] * CLIENTS
+    orders, steps = {o.client: o for o in server.first_orders()}, [0] * CLIENTS
     for round, m in enumerate(wakes(30), 1):
         ids = batches(m).draw(steps[m])
         steps[m] += 1
@@ -75,8 +75,8 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
         parts = [mine if k == m else cache[ids, k] for k in range(CLIENTS)]
         loss = central.loss(parts, ids)
         cache[ids, m] = mine.detach()
-        upload = clients[m].perform(orders[m])
-        assert upload.body.wire_bytes == orders[m].reply_bytes == BATCH * (4 + 4 * WIDTH)
+        upload = clients[m].process(orders[m])
+        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 4 * WIDTH)
         (orders[m],) = server.receive(upload)
         assert (orders[m].client, orders[m].round) == (m, round)
         assert orders[m].body.wire_bytes == BATCH * 4 * WIDTH
@@ -90,16 +90,16 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
 def test_synchronous_is_block_sgd_on_one_batch() -> None:
     clients = vafl_clients(DATA, SETTINGS, shared=True)
     server, central = vafl_server(DATA, Synchrony(CLIENTS, same_rows=True)), Central()
-    orders = server.open()
+    orders = server.first_orders()
     for step in range(20):
         ids = batches("server").draw(step)
         loss = central.loss([central.embed(m, ids) for m in range(CLIENTS)], ids)
-        uploads = [clients[o.client].perform(o) for o in orders]
+        uploads = [clients[o.client].process(o) for o in orders]
         *early, last = uploads[step % CLIENTS :] + uploads[: step % CLIENTS]
         assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
         orders = server.receive(last)
         assert sorted(o.client for o in orders) == list(range(CLIENTS))
-        assert not any(o.at_once for o in orders)
+        assert not any(o.start_immediately for o in orders)
         assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
         central.step(loss, list(range(CLIENTS)))
     for order in orders:
@@ -110,10 +110,10 @@ def test_synchronous_is_block_sgd_on_one_batch() -> None:
 def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> None:
     """The head's gradient is the mean of the t uploads', each client's that of its own rows' mean loss."""
     clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(2)), Central()
-    orders = {o.client: o for o in server.open()}
+    orders = {o.client: o for o in server.first_orders()}
     for step in range(6):
         pair = [step % CLIENTS, (step + 1) % CLIENTS]
-        uploads = [clients[m].perform(orders[m]) for m in pair]
+        uploads = [clients[m].process(orders[m]) for m in pair]
         assert list(server.receive(uploads[0])) == []
         answers = server.receive(uploads[1])
         assert [o.client for o in answers] == pair
@@ -139,26 +139,26 @@ def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> Non
 
 def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
     clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(max_delay=2))
-    orders = {o.client: o for o in server.open()}
+    orders = {o.client: o for o in server.first_orders()}
     asked = 0
     for round, m in enumerate(wakes(40), 1):
-        upload = clients[m].perform(orders[m])
+        upload = clients[m].process(orders[m])
         answers = list(server.receive(upload))
-        waiting = [o for o in answers if o.aside]
+        waiting = [o for o in answers if o.is_query]
         for query in waiting:
             assert isinstance(query.body, Query)
             refreshed = server._table._refreshed_DM[query.body.ids, query.client]
             assert ((refreshed == 0) | (round - refreshed > 2)).all()
             before = clients[query.client].sha256()
-            fresh = clients[query.client].perform(query)
-            assert fresh.aside
-            assert fresh.body.wire_bytes == query.reply_bytes
+            fresh = clients[query.client].process(query)
+            assert fresh.is_query
+            assert fresh.body.wire_bytes == query.upload_bytes
             assert np.array_equal(fresh.ids, query.body.ids)
             assert clients[query.client].sha256() == before
             answers += server.receive(fresh)
             asked += 1
         assert server.updates == round
-        (answer,) = [o for o in answers if not o.aside]
+        (answer,) = [o for o in answers if not o.is_query]
         assert (answer.client, answer.round) == (m, round)
         ages = round - server._table._refreshed_DM[upload.ids]
         assert (server._table._refreshed_DM[upload.ids] > 0).all()
@@ -175,10 +175,10 @@ def test_uploads_that_come_while_a_query_is_open_wait_their_turn() -> None:
     assert {o.client for o in queries} == {1, 2}
     assert list(server.receive(second)) == []
     assert list(server.receive(third)) == []
-    assert list(server.receive(clients[queries[0].client].perform(queries[0]))) == []
-    later = server.receive(clients[queries[1].client].perform(queries[1]))
+    assert list(server.receive(clients[queries[0].client].process(queries[0]))) == []
+    later = server.receive(clients[queries[1].client].process(queries[1]))
     assert (later[0].client, later[0].round) == (0, 1)
-    assert all(o.aside for o in later[1:])
+    assert all(o.is_query for o in later[1:])
     assert server.updates == 3
 
 
@@ -186,7 +186,7 @@ def test_a_query_is_answered_with_the_model_as_it_is_and_keeps_the_running_round
     client, server = vafl_clients(DATA, SETTINGS)[0], vafl_server(DATA)
     upload = client.work()
     ids = np.arange(6, dtype=np.int32)
-    fresh = client.perform(Order(0, Query(ids), aside=True))
+    fresh = client.process(Order(0, Query(ids), is_query=True))
     assert isinstance(fresh.body, FreshEmbeddings)
     expected = bottom_model(0).module(DATA.x[0][:6]).detach().numpy()
     assert np.array_equal(fresh.body.values, expected)

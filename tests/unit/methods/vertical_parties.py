@@ -12,13 +12,13 @@ from torch import nn
 
 from raydpzv.data.batches import Batches
 from raydpzv.keys import Key
-from raydpzv.methods.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
-from raydpzv.methods.head import Head, HeadTraining
-from raydpzv.methods.table import EmbeddingTable
+from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, Privacy, ZerothOrder
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.head import Head, HeadTraining
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import two_layer
-from raydpzv.privacy.noise import Noise, NoNoise
+from raydpzv.privacy.mechanisms import Noise, NoNoise
 
 KEY = Key(11)
 CLIENTS, ROWS, HELD_OUT, FEATURES, WIDTH, CLASSES, BATCH = 3, 16, 9, 4, 2, 3, 4
@@ -83,7 +83,7 @@ def dpzv_server(
 ) -> DpzvServer:
     return DpzvServer(
         head,
-        EmbeddingTable(ROWS, CLIENTS, WIDTH),
+        EmbeddingCache(ROWS, CLIENTS, WIDTH),
         data.y,
         data.y_test,
         settings,

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from raydpzv.data.horizontal import Parts, split_rows
 from raydpzv.keys import Key
-from raydpzv.methods.cohort import Cohorts
-from raydpzv.methods.compress import Codec, Quantised, TopK, Whole
-from raydpzv.methods.fedavg import FedAvgServer
-from raydpzv.methods.objective import Objective
-from raydpzv.methods.roles import Crew, Order, Upload
+from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
+from raydpzv.methods.horizontal.fedavg import FedAvgServer
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
 
 KEY = Key(23)
@@ -69,15 +69,15 @@ def server(
     return FedAvgServer(cohorts, initial(make), codec or Whole(), lr=lr, weights=weights)
 
 
-def run(party: FedAvgServer, crew: Crew, rounds: int) -> tuple[np.ndarray, list[Upload]]:
+def run(party: FedAvgServer, client_group: ClientGroup, rounds: int) -> tuple[np.ndarray, list[Upload]]:
     """Return the model after some rounds and all uploads; every answer is as long as its order promised."""
     uploads: list[Upload] = []
-    orders: Sequence[Order] = party.open()
+    orders: Sequence[Order] = party.first_orders()
     for _ in range(rounds):
-        answers = crew.perform(orders)
+        answers = client_group.process(orders)
         assert [a.client for a in answers] == [o.client for o in orders]
         for order, answer in zip(orders, answers, strict=True):
-            assert order.reply_bytes == answer.body.wire_bytes == len(answer.body.encode())
+            assert order.upload_bytes == answer.body.wire_bytes == len(answer.body.encode())
             assert order.body.wire_bytes == 4 * party.parameters().size
         uploads += answers
         replies = [party.receive(answer) for answer in answers]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from raydpzv.config.scenario import Model
 from raydpzv.errors import SpecError
-from raydpzv.experiment.spec import Model
 from raydpzv.keys import Key
 from raydpzv.models.bottoms import BOTTOMS, TEXT_BOTTOMS, SlicedMaxPool, cnn, linear, lstm, mlp
 from raydpzv.models.heads import two_layer

@@ -13,7 +13,7 @@ from raydpzv.models.bottoms import BOTTOMS, linear, lstm
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import HEADS
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.perturb import LayerwisePerturbation
+from raydpzv.zo.perturbation import LayerwisePerturbation
 
 
 def test_a_linear_bottom_is_one_matrix_and_a_bias() -> None:

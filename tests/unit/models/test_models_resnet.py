@@ -15,7 +15,7 @@ from raydpzv.models.bottoms import BOTTOMS
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.resnet import resnet18
 from raydpzv.zo.directions import LAWS, Direction
-from raydpzv.zo.perturb import LayerwisePerturbation
+from raydpzv.zo.perturbation import LayerwisePerturbation
 
 FULL = (64, 128, 256, 512)
 TINY = (4, 6, 16, 32)

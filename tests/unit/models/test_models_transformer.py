@@ -16,7 +16,7 @@ from raydpzv.models.bottoms import bottom
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.transformer import Transformer, transformer
 from raydpzv.zo.directions import LAWS, Direction
-from raydpzv.zo.perturb import LayerwisePerturbation
+from raydpzv.zo.perturbation import LayerwisePerturbation
 
 VOCABULARY = 50
 

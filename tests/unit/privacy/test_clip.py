@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from raydpzv.privacy.clip import clip_two_sided
+from raydpzv.privacy.mechanisms import clip_two_sided
 
 
 def test_both_sides_are_clipped() -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
-from raydpzv.privacy.noise import (
+from raydpzv.privacy.mechanisms import (
     Address,
     Noise,
     NoNoise,

@@ -10,8 +10,7 @@ import torch
 from scipy import stats
 
 from raydpzv.keys import Key
-from raydpzv.privacy.clip import clip_rows
-from raydpzv.privacy.noise import NoNoise, RowNoise, SeededNoise, SystemNoise, release_rows
+from raydpzv.privacy.mechanisms import NoNoise, RowNoise, SeededNoise, SystemNoise, clip_rows, release_rows
 
 WHERE = (1, 4, 0)
 

@@ -8,8 +8,10 @@ import pytest
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
-from raydpzv.privacy import accountant
-from raydpzv.privacy.accountant import (
+from raydpzv.privacy import mean_accountant
+from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.mean_accountant import (
     Spending,
     participation_epsilon,
     poisson_epsilon,
@@ -17,8 +19,6 @@ from raydpzv.privacy.accountant import (
     poisson_releases,
     whole_mean_epsilon,
 )
-from raydpzv.privacy.calibrate import paper_sigma
-from raydpzv.privacy.gdp import epsilon_of, mu_of
 
 D, C, DELTA = 60_000, 10.0, 1e-3
 
@@ -60,7 +60,7 @@ def test_renyi_is_a_looser_second_opinion() -> None:
 
 @pytest.mark.parametrize("relation", ["replace", "add_remove"])
 def test_full_rate_is_the_plain_gaussian(relation: str) -> None:
-    sampled = accountant._sampled_epsilon(2.0, 1.0, 9, 1e-5, relation)
+    sampled = mean_accountant._sampled_epsilon(2.0, 1.0, 9, 1e-5, relation)
     closed = epsilon_of(math.sqrt(9) * (2 if relation == "replace" else 1) / 2.0, 1e-5)
     assert sampled == pytest.approx(closed, rel=1e-3)
     assert poisson_epsilon(

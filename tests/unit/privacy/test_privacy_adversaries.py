@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import SpecError
-from raydpzv.privacy.accountant import participation_epsilon, poisson_epsilon, whole_mean_epsilon
-from raydpzv.privacy.adversaries import Claim, caveats, claims, spending, verdict
-from raydpzv.privacy.calibrate import paper_sigma
-from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.claims import Claim
+from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon, whole_mean_epsilon
+from raydpzv.privacy.mean_claims import caveats, claims, spending, verdict
+from raydpzv.privacy.mean_setting import Setting
 
 SIGMA = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=1000)
 BASE = Setting(

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from raydpzv.errors import InputError
-from raydpzv.privacy.calibrate import (
+from raydpzv.privacy.calibration import (
     expected_participations,
     paper_epsilon,
     paper_sigma,

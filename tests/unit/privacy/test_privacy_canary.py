@@ -13,9 +13,9 @@ import pytest
 from scipy.stats import beta
 
 from raydpzv.keys import Key
-from raydpzv.privacy.adversaries import claims
-from raydpzv.privacy.calibrate import paper_sigma
-from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.mean_claims import claims
+from raydpzv.privacy.mean_setting import Setting
 
 RUNS, CLIP, BATCH, ROWS, DELTA = 200_000, 2.0, 8, 64, 1e-5
 

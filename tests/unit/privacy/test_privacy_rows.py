@@ -11,9 +11,9 @@ import pytest
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
-from raydpzv.privacy.row_account import RowSpending
+from raydpzv.privacy.row_accountant import RowSpending
 from raydpzv.privacy.row_claims import row_claims, row_defect, row_verdict
-from raydpzv.privacy.rows import RowSetting, row_sigma
+from raydpzv.privacy.row_setting import RowSetting, row_sigma
 
 ZOO = RowSetting(
     on="embedding",

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.records import lags
+from raydpzv.records import staleness
 from raydpzv.records.schema import SERVICE, SYNC
 
 
@@ -41,7 +41,7 @@ def service_table(late: list[bool]) -> pa.Table:
 
 def test_the_summary_is_what_a_slow_count_says() -> None:
     rows = random_sync(3, updates=80, clients=17)
-    found = lags.lag_summary(sync_table(rows), service_table([True, False, False, True, False]))
+    found = staleness.lag_summary(sync_table(rows), service_table([True, False, False, True, False]))
     assert found["mean"] == pytest.approx(sum(r["lag"] for r in rows) / len(rows))
     assert found["max"] == max(r["lag"] for r in rows)
     assert found["missed_mean"] == pytest.approx(sum(r["missed"] for r in rows) / len(rows))
@@ -53,12 +53,12 @@ def test_the_summary_is_what_a_slow_count_says() -> None:
 
 
 def test_what_does_not_exist_is_none() -> None:
-    assert lags.lag_summary(sync_table([]), service_table([])) == {
+    assert staleness.lag_summary(sync_table([]), service_table([])) == {
         "mean": None,
         "max": None,
         "late_share": None,
     }
-    weights = lags.lag_summary(sync_table([]), service_table([False]))
+    weights = staleness.lag_summary(sync_table([]), service_table([False]))
     assert weights == {"mean": None, "max": None, "late_share": 0.0}
 
 
@@ -67,7 +67,7 @@ def test_catching_up_is_averaged_in_windows_of_equally_many_updates(updates: int
     last = {"round": updates, "client": 0, "read": 0, "lag": 0, "missed": 4, "pairs": 20, "pulled": False}
     rows = [*random_sync(updates, updates, clients=9), last]
     shuffled = [rows[i] for i in Key(1).generator().permutation(len(rows))]
-    caught = lags.catch_up(sync_table(shuffled), windows=20)
+    caught = staleness.catch_up(sync_table(shuffled), windows=20)
     width = math.ceil(updates / 20)
     windows: dict[int, list[int]] = {}
     for row in rows:
@@ -80,7 +80,7 @@ def test_catching_up_is_averaged_in_windows_of_equally_many_updates(updates: int
 
 def test_lags_are_counted() -> None:
     rows = random_sync(5, updates=90, clients=4)
-    counts = lags.lag_counts(sync_table(rows))
+    counts = staleness.lag_counts(sync_table(rows))
     assert counts.tolist() == [
         sum(r["lag"] == k for r in rows) for k in range(max(r["lag"] for r in rows) + 1)
     ]
@@ -89,5 +89,8 @@ def test_lags_are_counted() -> None:
 def test_without_rows_there_is_nothing() -> None:
     empty = SYNC.empty_table()
     assert (
-        len(lags.catch_up(empty).round) == len(lags.catch_up(empty).mean) == len(lags.lag_counts(empty)) == 0
+        len(staleness.catch_up(empty).round)
+        == len(staleness.catch_up(empty).mean)
+        == len(staleness.lag_counts(empty))
+        == 0
     )

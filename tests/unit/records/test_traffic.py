@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.records import folds, traffic
+from raydpzv.records import metrics, traffic
 from raydpzv.records.schema import EVALUATION, MESSAGE
 
 
@@ -54,7 +54,7 @@ def test_bytes_per_round_and_client_are_what_a_slow_count_says(length: int) -> N
                 for k in range(max(keys, default=-1) + 1)
             ]
     up, down = traffic.bytes_by_client(table)
-    assert (up.sum(), down.sum()) == (folds.bytes_up(table), folds.bytes_down(table))
+    assert (up.sum(), down.sum()) == (metrics.bytes_up(table), metrics.bytes_down(table))
 
 
 def test_clients_without_a_message_sent_nothing() -> None:

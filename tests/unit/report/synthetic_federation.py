@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from raydpzv.keys import Key
-from raydpzv.records import folds
-from raydpzv.records.lags import lag_summary
+from raydpzv.records import metrics
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows
-from raydpzv.report.picture import RunView
+from raydpzv.report.figure import RunView
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 PAIRS = 5
 
 
-def federation(
+def prepared(
     label: str = "rounds",
     *,
     method: str = "decomfl",
@@ -92,11 +92,11 @@ def _summary(method: str, rows: Rows, updates: int, pause: float) -> dict[str, A
         "loss": 1.0,
         "updates": updates,
         "uploads": rows["service"].num_rows,
-        "bytes_up": folds.bytes_up(rows["message"]),
-        "bytes_down": folds.bytes_down(rows["message"]),
+        "bytes_up": metrics.bytes_up(rows["message"]),
+        "bytes_down": metrics.bytes_down(rows["message"]),
         "seconds": 1.0,
         "simulated_seconds": updates * pause,
-        "throughput": folds.throughput(rows["service"]) if pause else None,
+        "throughput": metrics.throughput(rows["service"]) if pause else None,
         "staleness": lag_summary(rows["sync"], rows["service"]),
         "epsilon": [],
         "private": NO_NOISE,

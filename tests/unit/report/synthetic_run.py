@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydpzv.keys import Key
-from raydpzv.records import folds
+from raydpzv.records import metrics
 from raydpzv.records.schema import AGE_BINS, SCHEMAS
 from raydpzv.records.store import append_rows, read_all
 
@@ -46,8 +46,8 @@ CLAIMS: list[dict[str, Any]] = [
 def trips(clients: int, rounds: int, seed: int) -> list[dict[str, Any]]:
     """Serve `rounds` uploads; client m is woken about every 0.15 * (1 + m) seconds and works 20 to 120 ms."""
     draws = [(Key(seed) / "synthetic" / m).generator() for m in range(clients)]
-    agenda = [(float(d.exponential(0.15 * (1 + m))), m) for m, d in enumerate(draws)]
-    woken = [(due, due, m, 0) for due, m in agenda]
+    events = [(float(d.exponential(0.15 * (1 + m))), m) for m, d in enumerate(draws)]
+    woken = [(due, due, m, 0) for due, m in events]
     heapq.heapify(woken)
     free = 0.0
     out: list[dict[str, Any]] = []
@@ -171,14 +171,14 @@ def summary(folder: Path, clients: int, seed: int, method: str, private: bool) -
         "status": "done",
         "stopped_by": "updates",
         "accuracy": rows["evaluation"].column("accuracy").to_pylist()[-1],
-        "best_accuracy": folds.best_accuracy(rows["evaluation"]),
+        "best_accuracy": metrics.best_accuracy(rows["evaluation"]),
         "loss": 0.31,
         "updates": rows["service"].num_rows,
-        "bytes_up": folds.bytes_up(rows["message"]),
-        "bytes_down": folds.bytes_down(rows["message"]),
+        "bytes_up": metrics.bytes_up(rows["message"]),
+        "bytes_down": metrics.bytes_down(rows["message"]),
         "seconds": 1.75,
         "simulated_seconds": last,
-        "staleness": folds.staleness_summary(rows["staleness"], rows["service"], clients),
+        "staleness": metrics.staleness_summary(rows["staleness"], rows["service"], clients),
         "epsilon": CLAIMS if private else [CLAIMS[1] | nothing],
         "private": True if private else NO_NOISE,
         "privacy_verdict": PROVED if private else NO_NOISE,

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from comparisons_made import Made, field, printed
 
-from raydpzv.records.comparison import table
-from raydpzv.report.comparison import write_comparison
+from raydpzv.compare.page import write_comparison
+from raydpzv.compare.table import table
 
 ALL = {
     "accuracy_over_epsilon", "accuracy_over_updates", "accuracy_over_bytes", "accuracy_over_seconds",

@@ -7,10 +7,10 @@ import pytest
 from comparisons_made import Made, field
 from matplotlib.colors import to_hex
 
-from raydpzv.records.comparison import table
-from raydpzv.records.comparison_lines import lines
-from raydpzv.report import comparison_costs as costs
-from raydpzv.report import comparison_plots as plots
+from raydpzv.compare import accuracy_plots as plots
+from raydpzv.compare import cost_plots as costs
+from raydpzv.compare.curves import lines
+from raydpzv.compare.table import table
 from raydpzv.report.style import PALETTE
 
 

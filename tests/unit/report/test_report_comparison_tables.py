@@ -7,9 +7,9 @@ import re
 
 from comparisons_made import MECHANISM, Made, Tables, field, printed
 
-from raydpzv.records.comparison import equal_bytes, equal_seconds, table
-from raydpzv.report import comparison_tables as rows_of
-from raydpzv.report.comparison_privacy import HEADS, compared_privacy
+from raydpzv.compare import text_tables as rows_of
+from raydpzv.compare.privacy_table import HEADS, compared_privacy
+from raydpzv.compare.table import equal_bytes, equal_seconds, table
 
 
 def grid_of(made: Tables) -> list[dict[str, str]]:

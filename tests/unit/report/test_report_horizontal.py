@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_federation import federation
+from synthetic_federation import prepared
 from synthetic_run import build_run
 from test_report_page import Page, names
 from test_report_tables import printed
@@ -14,8 +14,8 @@ from test_report_tables import printed
 from raydpzv.records import traffic
 from raydpzv.records.store import append_rows
 from raydpzv.report import horizontal, tables, text
+from raydpzv.report.figure import RunView
 from raydpzv.report.page import write_report
-from raydpzv.report.picture import RunView
 
 
 def folder(path: Path, run: RunView, settings: str = "") -> Path:
@@ -33,21 +33,21 @@ def rows(run: RunView, **changes: Any) -> dict[str, str]:
 
 
 def test_rounds_and_single_uploads_are_told_apart() -> None:
-    assert rows(federation())["updates"] == "60 rounds (180 uploads)"
-    assert rows(federation(updates=1500, lag=3, pause=0.1))["updates"] == "1,500, one per upload"
-    assert rows(federation(), uploads=None)["updates"] == "60"
-    assert rows(federation(), updates=0, uploads=0)["updates"] == "0"
+    assert rows(prepared())["updates"] == "60 rounds (180 uploads)"
+    assert rows(prepared(updates=1500, lag=3, pause=0.1))["updates"] == "1,500, one per upload"
+    assert rows(prepared(), uploads=None)["updates"] == "60"
+    assert rows(prepared(), updates=0, uploads=0)["updates"] == "0"
 
 
 def test_an_agent_catches_up_with_nobody() -> None:
-    said = rows(federation(method="mezo", clients=1, cohort=1))
+    said = rows(prepared(method="mezo", clients=1, cohort=1))
     assert said["updates"] == "60"
     assert said["ledger"].startswith("60 updates")
     assert not {"lag", "missed updates", "pairs received"} & set(said)
 
 
 def test_rounds_have_no_lag_and_say_what_was_caught_up() -> None:
-    run = federation()
+    run = prepared()
     said, missed = rows(run), run.rows["sync"].column("missed").to_numpy()
     assert said["lag"] == "0: every upload was made at the newest model"
     assert "late" not in said
@@ -58,7 +58,7 @@ def test_rounds_have_no_lag_and_say_what_was_caught_up() -> None:
 
 
 def test_asynchronous_updates_have_lag_lateness_and_pulls() -> None:
-    run = federation(lag=5, pause=0.5)
+    run = prepared(lag=5, pause=0.5)
     stale = run.summary["staleness"] | {"pulled_share": 0.25, "late_share": 0.125}
     said, lag = rows(run, staleness=stale), run.rows["sync"].column("lag").to_numpy()
     assert said["lag"] == f"mean {lag.mean():.4g}, max {lag.max()} updates"
@@ -69,25 +69,25 @@ def test_asynchronous_updates_have_lag_lateness_and_pulls() -> None:
 
 
 def test_a_clock_that_stands_still_has_no_throughput() -> None:
-    said = rows(federation())
+    said = rows(prepared())
     assert said["run clock"] == "0 s (no delays simulated)"
     assert "throughput" not in said
 
 
 def test_the_ledger_and_the_drift_are_shown_where_they_are() -> None:
-    said = rows(federation(), drift={"largest": 5.96e-7, "share": 0.5})
+    said = rows(prepared(), drift={"largest": 5.96e-7, "share": 0.5})
     assert said["ledger"] == "60 updates, 300 pairs, 2.00 KiB on disk"
     assert said["digest of ledger"] == "c6" * 32
     assert said["drift"] == "largest 5.96e-07, up to 50.00 % of a client's parameters"
-    out = printed(tables.summary_table(federation().summary))
+    out = printed(tables.summary_table(prepared().summary))
     assert "c6" * 8 in out
     assert "c6" * 9 not in out
-    weights = rows(federation(method="fedavg", weights=400))
+    weights = rows(prepared(method="fedavg", weights=400))
     assert not {"lag", "missed updates", "ledger", "drift", "staleness"} & set(weights)
 
 
 def test_clients_are_summed_up_not_listed() -> None:
-    run = federation(clients=900)
+    run = prepared(clients=900)
     up, down = traffic.bytes_by_client(run.rows["message"])
     took_part = np.unique(run.rows["service"].column("client").to_numpy())
     assert dict(horizontal.client_rows(run.rows["message"])) == {
@@ -101,7 +101,7 @@ def test_clients_are_summed_up_not_listed() -> None:
 
 
 def test_what_a_target_took_is_said_where_a_run_reached_it() -> None:
-    one, other = federation("one"), federation("other", method="fedavg", weights=9640, updates=20, pause=1.0)
+    one, other = prepared("one"), prepared("other", method="fedavg", weights=9640, updates=20, pause=1.0)
     weak = other.rows["evaluation"].filter(np.array([True, False]))
     other = RunView("other", other.summary, other.rows | {"evaluation": weak})
     found = tables.target_rows(["one", "other"], [one.rows, other.rows], [0.4, 0.85, 0.99])
@@ -123,9 +123,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("mixed")
     runs = [
         build_run(where / "vertical", rounds=60),
-        folder(where / "rounds", federation(), "asynchronous = false\n"),
-        folder(where / "alone", federation(lag=4, pause=0.1), "asynchronous = true\n"),
-        folder(where / "weights", federation(method="fedavg", weights=9640)),
+        folder(where / "rounds", prepared(), "asynchronous = false\n"),
+        folder(where / "alone", prepared(lag=4, pause=0.1), "asynchronous = true\n"),
+        folder(where / "weights", prepared(method="fedavg", weights=9640)),
     ]
     return write_report(runs, where / "all")
 
@@ -152,7 +152,7 @@ def test_a_mixed_report_has_each_kinds_pictures_and_words(mixed: Path) -> None:
 
 
 def test_a_lone_run_says_everything_once(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", federation(lag=4, pause=0.1))
+    run = folder(tmp_path / "run", prepared(lag=4, pause=0.1))
     words = Page(write_report([run]).read_text(encoding="utf-8")).words
     for once in ("missed updates", "digest of ledger", "bytes up per client"):
         assert words.count(once) == 1
@@ -164,7 +164,7 @@ def test_a_lone_run_says_everything_once(tmp_path: Path) -> None:
 
 
 def test_targets_nobody_reached_are_not_shown(tmp_path: Path) -> None:
-    runs = [folder(tmp_path / n, federation(updates=u), f"lr = {u}\n") for n, u in (("a", 20), ("b", 30))]
+    runs = [folder(tmp_path / n, prepared(updates=u), f"lr = {u}\n") for n, u in (("a", 20), ("b", 30))]
     words = Page(write_report(runs, tmp_path / "out", targets=[0.95]).read_text(encoding="utf-8")).words
     assert "What it took" not in words
     assert "decomfl, lr=20" in words

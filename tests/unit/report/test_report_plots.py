@@ -14,12 +14,12 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from synthetic_run import MECHANISM, build_run
 
-from raydpzv.records import folds
+from raydpzv.records import metrics
 from raydpzv.records.schema import RELEASE, SCHEMAS
 from raydpzv.records.store import read_all
 from raydpzv.report import clients, plots, style, traffic
+from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.page import DRAWINGS
-from raydpzv.report.picture import Picture, RunView
 
 VERTICAL = [
     d
@@ -43,7 +43,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     return view(tmp_path_factory.mktemp("runs"), "plain", private=False, method="vafl", rounds=120, clients=2)
 
 
-def figure(picture: Picture | None) -> Figure:
+def figure(picture: ReportFigure | None) -> Figure:
     assert picture is not None
     assert picture.figure is not None
     return picture.figure
@@ -74,7 +74,7 @@ def test_accuracy_curves_are_the_folds(private: RunView, exposed: RunView) -> No
     ):
         drawn = figure(draw([private, exposed])).axes[0].get_lines()
         for run, line in zip((private, exposed), drawn, strict=True):
-            series = folds.accuracy_series(run.rows["evaluation"], run.rows["message"])
+            series = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
             scale = 2.0**20 if field == "bytes" else 1.0
             np.testing.assert_allclose(line.get_xdata(), getattr(series, field) / scale)
             np.testing.assert_allclose(line.get_ydata(), series.accuracy)
@@ -116,7 +116,7 @@ def test_equal_curves_of_two_runs_are_both_seen(private: RunView) -> None:
 
 def test_loss_is_a_running_mean(private: RunView) -> None:
     lines = figure(plots.loss_over_updates([private])).axes[0].get_lines()
-    rounds, loss = folds.loss_series(private.rows["service"])
+    rounds, loss = metrics.loss_series(private.rows["service"])
     assert list(lines[0].get_xdata()) == list(rounds)
     window = len(loss) // 40
     expected = [loss[i - window + 1 : i + 1].mean() for i in range(window - 1, len(loss))]
@@ -197,7 +197,7 @@ def test_a_paper_claim_that_holds_is_not_called_unproved(private: RunView) -> No
 def test_staleness_histograms_are_shares_of_used_rows(private: RunView) -> None:
     axes = figure(clients.staleness_by_client([private])).axes
     assert [ax.get_title("left") for ax in axes] == [f"client {m}" for m in range(4)]
-    ages = folds.staleness(private.rows["staleness"])
+    ages = metrics.staleness(private.rows["staleness"])
     for ax, client in zip(axes, ages, strict=True):
         heights = ax.patches[0].get_data().values
         np.testing.assert_allclose(heights, client.bins[: len(heights)] / client.bins.sum())
@@ -219,12 +219,12 @@ def test_timeline_bars_end_where_the_reply_was_applied(private: RunView) -> None
     bars = sorted(
         (p.vertices[:, 0].min(), p.vertices[:, 0].max()) for c in ax.collections[:2] for p in c.get_paths()
     )
-    first = folds.activity(private.rows["service"])[0]
+    first = metrics.activity(private.rows["service"])[0]
     seen = first.woke < end
     np.testing.assert_allclose(bars, np.column_stack([first.woke, first.applied])[seen])
     late = ax.collections[1].get_paths()
     assert len(late) == (first.late & seen).sum() > 0
-    assert 8 <= np.median([(t.woke < end).sum() for t in folds.activity(private.rows["service"])]) <= 13
+    assert 8 <= np.median([(t.woke < end).sum() for t in metrics.activity(private.rows["service"])]) <= 13
 
 
 def test_round_trips_of_no_length_are_strokes(private: RunView) -> None:
@@ -233,7 +233,7 @@ def test_round_trips_of_no_length_are_strokes(private: RunView) -> None:
     for name in ("served", "applied"):
         served = served.set_column(served.schema.get_field_index(name), name, instant)
     picture = clients.timeline([replace(private, rows=private.rows | {"service": served})])
-    first = folds.activity(served)[0]
+    first = metrics.activity(served)[0]
     ax = figure(picture).axes[0]
     strokes = [path.vertices[0, 0] for path in ax.collections[2].get_paths()]
     assert strokes == list(first.woke[first.woke < ax.get_xlim()[1]])

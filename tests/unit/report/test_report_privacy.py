@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from synthetic_run import CLAIMS, MECHANISM, SCOPE, TERMS
 
-from raydpzv.privacy.adversaries import claims
-from raydpzv.privacy.calibrate import paper_sigma
-from raydpzv.privacy.setting import Setting
+from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.mean_claims import claims
+from raydpzv.privacy.mean_setting import Setting
 from raydpzv.report.privacy import CONDITION, PrivacyBlock, calibration, privacy_table
 from raydpzv.report.text import Claim
 

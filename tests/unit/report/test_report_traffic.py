@@ -7,30 +7,30 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
-from synthetic_federation import PAIRS, federation
+from synthetic_federation import PAIRS, prepared
 from test_report_plots import figure, legend_text, view
 
 from raydpzv.keys import Key
-from raydpzv.records import folds, lags
+from raydpzv.records import metrics, staleness
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.report import clients, plots, style, traffic
+from raydpzv.report.figure import RunView
 from raydpzv.report.page import DRAWINGS
-from raydpzv.report.picture import RunView
 
 
 @pytest.fixture(scope="module")
 def rounds() -> RunView:
-    return federation()
+    return prepared()
 
 
 @pytest.fixture(scope="module")
 def alone() -> RunView:
-    return federation("asynchronous", updates=300, clients=12, lag=8, pause=0.1)
+    return prepared("asynchronous", updates=300, clients=12, lag=8, pause=0.1)
 
 
 @pytest.fixture(scope="module")
 def weighty() -> RunView:
-    return federation("weights", method="fedavg", updates=40, weights=40_000)
+    return prepared("weights", method="fedavg", updates=40, weights=40_000)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_accuracy_over_bytes_is_logarithmic_where_runs_are_far_apart(
 
 def test_the_loss_of_a_round_is_its_uploads_mean(rounds: RunView) -> None:
     line = figure(plots.loss_over_updates([rounds])).axes[0].get_lines()[1]
-    number, loss = folds.loss_series(rounds.rows["service"])
+    number, loss = metrics.loss_series(rounds.rows["service"])
     assert np.asarray(line.get_xdata()).tolist() == list(range(1, 61))
     np.testing.assert_allclose(
         np.asarray(line.get_ydata(), float), [loss[number == r].mean() for r in range(1, 61)]
@@ -136,7 +136,7 @@ def test_catching_up_is_the_fold(rounds: RunView, alone: RunView, weighty: RunVi
     shown = figure(traffic.missed_over_updates([rounds, weighty, alone]))
     lines = shown.axes[0].get_lines()
     for run, mean, high in zip((rounds, alone), lines[::2], lines[1::2], strict=True):
-        caught = lags.catch_up(run.rows["sync"])
+        caught = staleness.catch_up(run.rows["sync"])
         np.testing.assert_array_equal(mean.get_xdata(), caught.round)
         np.testing.assert_array_equal(mean.get_ydata(), caught.mean)
         np.testing.assert_array_equal(high.get_ydata(), caught.high)
@@ -173,7 +173,7 @@ def test_wide_lags_share_bars_of_equal_width() -> None:
 
 
 def test_of_many_clients_the_first_that_took_part_have_a_timeline() -> None:
-    run = federation(updates=100, clients=50_000, cohort=2, pause=1.0)
+    run = prepared(updates=100, clients=50_000, cohort=2, pause=1.0)
     took_part = np.unique(run.rows["service"].column("client").to_numpy())
     picture = clients.timeline([run])
     ticks = [t.get_text() for t in figure(picture).axes[0].get_yticklabels()]

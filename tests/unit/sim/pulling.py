@@ -10,15 +10,16 @@ import seed_parties as toy
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.decomfl import client_seeds
+from raydpzv.methods.horizontal.decomfl import client_seeds
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
-from raydpzv.sim.arrivals import Arrivals, Delays, Poisson
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.host import CrewHost
+from raydpzv.sim.arrivals import Arrivals, Poisson
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.executor import GroupExecutor
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullRun
-from raydpzv.sim.terms import Budget, FreeGuard
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing
 from raydpzv.wire.network import Network, instant
 from raydpzv.wire.seeds import SeededScalars
@@ -29,9 +30,9 @@ NOTHING = Metrics(0.5, 1.0, 0.5)
 
 
 class Scribe:
-    """A crew that answers without computing."""
+    """A client_group that answers without computing."""
 
-    def perform(self, orders: Sequence[Order]) -> list[Upload]:
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
         return [self._answer(order) for order in orders]
 
     def _answer(self, order: Order) -> Upload:
@@ -50,20 +51,22 @@ def timing(
     clients = len(RATES)
     return Timing(
         arrivals or Poisson(RATES, Key(1)),
-        Delays([compute * (1 + m) for m in range(clients)], law, Key(2) / "compute"),
-        Delays([service], law, Key(2) / "service"),
+        DelayModel([compute * (1 + m) for m in range(clients)], law, Key(2) / "compute"),
+        DelayModel([service], law, Key(2) / "service"),
         network or instant(clients),
     )
 
 
 def run(
     when: Timing, budget: Budget, *, host: Any = None, book: Ledger | None = None, every: int = 10**9
-) -> tuple[Rows, Ledger, Desk]:
+) -> tuple[Rows, Ledger, ServerLoop]:
     book = book or toy.ledger(HOW)
     recorder = Recorder()
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, budget)
-    PullRun(desk, host or CrewHost(Scribe()), when, score=lambda: NOTHING, evaluate_every=every).run()
-    return recorder.drain(), book, desk
+    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, budget)
+    PullRun(
+        server_loop, host or GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=every
+    ).run()
+    return recorder.drain(), book, server_loop
 
 
 def column(rows: Rows, kind: str, name: str) -> list[Any]:

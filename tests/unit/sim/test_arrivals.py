@@ -8,9 +8,10 @@ from scipy import stats
 
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
-from raydpzv.sim.agenda import Agenda
-from raydpzv.sim.arrivals import Constant, Delays, Poisson, Trace
+from raydpzv.sim.arrivals import Constant, Poisson, Trace
 from raydpzv.sim.clock import VirtualClock, WallClock
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.event_queue import EventQueue
 
 
 def test_poisson_gaps_are_exponential_with_the_clients_own_rate():
@@ -113,23 +114,23 @@ def test_a_merged_trace_is_the_sorted_trace_and_ends():
 
 
 def test_delays_are_addressed_by_who_and_which():
-    delays = Delays([2.0, 0.0], "exponential", Key(5))
+    delays = DelayModel([2.0, 0.0], "exponential", Key(5))
     assert delays.of(0, 7) == delays.of(0, 7) != delays.of(0, 8)
     assert delays.of(1, 7) == 0.0
     draws = np.array([delays.of(0, k) for k in range(2000)])
     assert stats.kstest(draws, "expon", args=(0, 2.0)).pvalue > 0.01
     assert stats.kstest(draws, "expon", args=(0, 1.0)).pvalue < 1e-6
-    assert Delays([2.0], "constant", Key(5)).of(0, 3) == 2.0
+    assert DelayModel([2.0], "constant", Key(5)).of(0, 3) == 2.0
 
 
 def test_the_agenda_is_total_and_refuses_nan():
-    agenda: Agenda[str] = Agenda()
+    events: EventQueue[str] = EventQueue()
     for time, event in ((2.0, "c"), (1.0, "a"), (1.0, "b"), (3.0, "d")):
-        agenda.add(time, event)
-    assert agenda.next_time() == 1.0
-    assert [agenda.pop()[1] for _ in range(len(agenda))] == ["a", "b", "c", "d"]
+        events.add(time, event)
+    assert events.next_time() == 1.0
+    assert [events.pop()[1] for _ in range(len(events))] == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="NaN"):
-        agenda.add(float("nan"), "never")
+        events.add(float("nan"), "never")
 
 
 def test_the_virtual_clock_never_goes_back():

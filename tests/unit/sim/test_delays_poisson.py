@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from raydpzv.keys import Key
-from raydpzv.sim.arrivals import Delays
+from raydpzv.sim.delays import DelayModel
 
 CLIENTS, DRAWS = 4, 4000
 MEANS = [m / CLIENTS for m in range(1, CLIENTS + 1)]
@@ -18,7 +18,7 @@ QUANTUM = 1 / (2 * CLIENTS)
 
 @cache
 def draws(law="poisson", quantum=QUANTUM, seed=11):
-    delays = Delays(MEANS, law, Key(seed), quantum)
+    delays = DelayModel(MEANS, law, Key(seed), quantum)
     return np.array([[delays.of(m, k) for k in range(DRAWS)] for m in range(CLIENTS)])
 
 
@@ -57,16 +57,16 @@ def test_counts_follow_the_poisson_law_of_the_worker_and_no_other():
 
 
 def test_a_delay_depends_on_client_and_piece_of_work_only():
-    delays = Delays(MEANS, "poisson", Key(5), QUANTUM)
+    delays = DelayModel(MEANS, "poisson", Key(5), QUANTUM)
     forward = [delays.of(m, k) for m in range(CLIENTS) for k in range(50)]
     backward = [delays.of(m, k) for m in reversed(range(CLIENTS)) for k in reversed(range(50))]
     assert forward == backward[::-1]
     assert forward != [
-        Delays(MEANS, "poisson", Key(6), QUANTUM).of(m, k) for m in range(CLIENTS) for k in range(50)
+        DelayModel(MEANS, "poisson", Key(6), QUANTUM).of(m, k) for m in range(CLIENTS) for k in range(50)
     ]
     found = draws()
     assert np.abs(np.corrcoef(found) - np.eye(CLIENTS)).max() < 4 / np.sqrt(DRAWS)
-    assert Delays([0.0], "poisson", Key(5), QUANTUM).of(0, 3) == 0.0
+    assert DelayModel([0.0], "poisson", Key(5), QUANTUM).of(0, 3) == 0.0
 
 
 def test_the_slowest_worker_of_the_paper_takes_a_second_on_average():

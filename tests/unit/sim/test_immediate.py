@@ -12,9 +12,10 @@ from toy import ToyServer, run_toy, timing
 
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
-from raydpzv.records import folds
-from raydpzv.sim.arrivals import Delays, Immediate
-from raydpzv.sim.terms import Budget
+from raydpzv.records import metrics
+from raydpzv.sim.arrivals import Immediate
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.virtual import Timing
 from raydpzv.wire.network import Network, instant
 
@@ -22,8 +23,8 @@ from raydpzv.wire.network import Network, instant
 def immediate(compute, law="constant", **options):
     return Timing(
         Immediate(),
-        Delays(compute, law, Key(1), 0.25 if law == "poisson" else None),
-        Delays([options.get("service", 0.0)], "constant", Key(1)),
+        DelayModel(compute, law, Key(1), 0.25 if law == "poisson" else None),
+        DelayModel([options.get("service", 0.0)], "constant", Key(1)),
         options.get("network") or instant(len(compute)),
     )
 
@@ -48,31 +49,31 @@ def test_delays_alone_set_the_pace():
     """Client m makes one upload in its mean delay; the control has equal shares."""
     means = [0.25, 0.5, 1.0]
     for law in ("exponential", "poisson"):
-        rows, desk, *_ = run_toy(immediate(means, law), Budget(updates=7000), clients=3)
+        rows, server_loop, *_ = run_toy(immediate(means, law), Budget(updates=7000), clients=3)
         counts = np.bincount(rows["service"].column("client").to_numpy(), minlength=3)
         assert counts / 7000 == pytest.approx([4 / 7, 2 / 7, 1 / 7], abs=0.02)
-        assert desk.status().time == pytest.approx(1000, rel=0.05)
+        assert server_loop.status().time == pytest.approx(1000, rel=0.05)
         assert np.abs(counts / 7000 - 1 / 3).max() > 0.1
 
 
 def test_a_barrier_waits_for_the_slowest():
-    rows, desk, *_ = run_toy(
+    rows, server_loop, *_ = run_toy(
         immediate([1.0, 2.0, 4.0]), Budget(updates=9), clients=3, server=ToyServer(3, barrier=3)
     )
     assert [t["served"] for t in services(rows)] == [1, 2, 4, 5, 6, 8, 9, 10, 12]
-    assert desk.status().late == 0
+    assert server_loop.status().late == 0
 
 
 def test_without_delays_another_budget_ends_the_run():
-    _, desk, *_ = run_toy(immediate([0.0, 0.0]), Budget(updates=50, seconds=1.0), clients=2)
-    assert (desk.stop_reason, desk.status().time) == ("50 updates done", 0.0)
+    _, server_loop, *_ = run_toy(immediate([0.0, 0.0]), Budget(updates=50, seconds=1.0), clients=2)
+    assert (server_loop.stop_reason, server_loop.status().time) == ("50 updates done", 0.0)
 
 
 def test_under_the_wall_clock_a_client_begins_at_once():
-    rows, desk, roles = live(immediate([0.02, 0.2]), ToyServer(2), Budget(updates=30))
-    assert desk.updates == 30
+    rows, server_loop, roles = live(immediate([0.02, 0.2]), ToyServer(2), Budget(updates=30))
+    assert server_loop.updates == 30
     trips = services(rows)
-    assert folds.late_share(rows["service"], 2).tolist() == [0.0, 0.0]
+    assert metrics.late_share(rows["service"], 2).tolist() == [0.0, 0.0]
     fast = [t for t in trips if t["client"] == 0]
     assert len(fast) > 20
     for before, after in itertools.pairwise(fast):

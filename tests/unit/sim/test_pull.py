@@ -18,10 +18,10 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import digest
 from raydpzv.sim.arrivals import Constant, Poisson, Trace
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.host import CrewHost
+from raydpzv.sim.executor import GroupExecutor
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.pull import PullRun, Queue
-from raydpzv.sim.terms import Budget, FreeGuard
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, Timing
 from raydpzv.wire.network import Network
 
@@ -88,9 +88,9 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
 )
 def test_events_are_those_of_a_slow_rederivation(when: Timing) -> None:
     count = 300
-    rows, book, desk = run(when, Budget(updates=count))
+    rows, book, server_loop = run(when, Budget(updates=count))
     expected = rederived(when, when.arrivals.merged(), count)
-    assert desk.stop_reason == "300 updates done"
+    assert server_loop.stop_reason == "300 updates done"
     for name in ("client", "due", "woke", "late", "served"):
         assert column(rows, "service", name) == [trip[name] for trip in expected]
     for name in ("client", "read", "lag"):
@@ -122,9 +122,9 @@ def test_without_delays_it_is_sequential() -> None:
     assert set(column(rows, "sync", "lag")) == {0}
     assert not any(column(rows, "service", "late"))
     alone = toy.ledger(HOW)
-    server, crew = toy.pull_server(alone, HOW), Scribe()
+    server, client_group = toy.pull_server(alone, HOW), Scribe()
     for _, client in islice(Poisson(RATES, Key(1)).merged(), 80):
-        server.receive(crew.perform([server.wake(client)])[0])
+        server.receive(client_group.process([server.wake(client)])[0])
     assert alone.digest == book.digest
     late, _, _ = run(timing(compute=0.3), Budget(updates=80))
     assert max(column(late, "sync", "lag")) > 2
@@ -132,14 +132,14 @@ def test_without_delays_it_is_sequential() -> None:
 
 def test_epochs_that_fall_into_a_round_trip_are_served_late_and_none_is_lost() -> None:
     when = timing(Trace({0: [1.0, 2.0, 3.0, 9.0], 1: [2.5]}), compute=2.25)
-    rows, _, desk = run(when, Budget(updates=99))
+    rows, _, server_loop = run(when, Budget(updates=99))
     mine = [r for r in rows["service"].to_pylist() if r["client"] == 0]
     assert [r["due"] for r in mine] == [1.0, 2.0, 3.0, 9.0]
     assert [r["woke"] for r in mine] == [1.0, 3.25, 5.5, 9.0]
     assert [r["late"] for r in mine] == [False, True, True, False]
     assert [r["served"] for r in mine] == [3.25, 5.5, 7.75, 11.25]
-    assert desk.status().late == 2
-    assert desk.stop_reason == NOBODY_WAKES
+    assert server_loop.status().late == 2
+    assert server_loop.stop_reason == NOBODY_WAKES
 
 
 def test_a_queue_keeps_what_it_got() -> None:
@@ -155,19 +155,21 @@ def test_a_queue_keeps_what_it_got() -> None:
 @pytest.mark.parametrize("service", [0.0, 0.07])
 def test_the_budgets_end_the_run(service: float) -> None:
     when = timing(compute=0.05, service=service)
-    rows, book, desk = run(when, Budget(seconds=3.0))
+    rows, book, server_loop = run(when, Budget(seconds=3.0))
     assert max(column(rows, "service", "served")) <= 3.0
-    assert desk.status().time == 3.0
+    assert server_loop.status().time == 3.0
     longer, _, _ = run(when, Budget(seconds=6.0))
     assert column(longer, "service", "served")[: book.version] == column(rows, "service", "served")
     assert column(longer, "service", "served")[book.version] > 3.0
-    _, _, desk = run(when, Budget(bytes=4000))
-    status = desk.status()
+    _, _, server_loop = run(when, Budget(bytes=4000))
+    status = server_loop.status()
     assert 4000 <= status.bytes_up + status.bytes_down < 4000 + 24 * 200
     stop = threading.Event()
     stop.set()
-    halted = Desk(toy.pull_server(toy.ledger(HOW), HOW), FreeGuard(), Recorder(), Budget(updates=9))
-    PullRun(halted, CrewHost(Scribe()), when, score=lambda: NOTHING, evaluate_every=9, stop=stop).run()
+    halted = ServerLoop(
+        toy.pull_server(toy.ledger(HOW), HOW), NoPrivacyFilter(), Recorder(), Budget(updates=9)
+    )
+    PullRun(halted, GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=9, stop=stop).run()
     assert halted.stop_reason == "stopped by the user"
 
 
@@ -182,15 +184,15 @@ def test_a_run_is_evaluated_before_at_every_so_many_updates_and_after() -> None:
 class Dealer:
     """Hosts that hold every second client each, as in a run on several machines."""
 
-    def __init__(self, crews: Sequence[Any]) -> None:
-        self.hosts = [CrewHost(crew) for crew in crews]
+    def __init__(self, pool: Sequence[Any]) -> None:
+        self.hosts = [GroupExecutor(client_group) for client_group in pool]
 
-    def perform(self, order: Order) -> tuple[int, int]:
+    def submit(self, order: Order) -> tuple[int, int]:
         at = order.client % len(self.hosts)
-        return at, self.hosts[at].perform(order)
+        return at, self.hosts[at].submit(order)
 
-    def take(self, handle: tuple[int, int]) -> Upload:
-        return self.hosts[handle[0]].take(handle[1])
+    def result(self, handle: tuple[int, int]) -> Upload:
+        return self.hosts[handle[0]].result(handle[1])
 
 
 @pytest.mark.parametrize("compute", [0.0, 0.4])
@@ -204,7 +206,7 @@ def test_the_number_of_hosts_moves_no_bits(compute: float) -> None:
     assert digests[0] == digests[1] == digests[2]
     # the literal clients, from messages alone
     book = toy.ledger(HOW)
-    host = CrewHost(toy.separate(toy.Silence(), HOW))
+    host = GroupExecutor(toy.separate(toy.Silence(), HOW))
     rows, _, _ = run(when, Budget(updates=70), host=host, book=book, every=20)
     assert (digest(rows), book.digest) == digests[0]
     # the control: at the newest model in place of the one that was read, the bits are others
@@ -214,15 +216,15 @@ def test_the_number_of_hosts_moves_no_bits(compute: float) -> None:
             """Works when its upload is wanted, at whatever the model then is."""
 
             def __init__(self, book: Ledger) -> None:
-                self._book, self._crew = book, toy.shared(book, HOW)
+                self._ledger_control, self._client_group = book, toy.shared(book, HOW)
 
-            def perform(self, orders: Sequence[Order]) -> list[Upload]:
+            def process(self, orders: Sequence[Order]) -> list[Upload]:
                 done = []
                 for order in orders:
-                    self._crew._replica.go_to(self._book.version, self._book)
-                    done += self._crew._local.work([order], self._crew._replica)
+                    self._client_group._replica.go_to(self._ledger_control.version, self._ledger_control)
+                    done += self._client_group._local.work([order], self._client_group._replica)
                 return done
 
         book = toy.ledger(HOW)
-        _, other, _ = run(when, Budget(updates=70), host=CrewHost(Hasty(book)), book=book, every=20)
+        _, other, _ = run(when, Budget(updates=70), host=GroupExecutor(Hasty(book)), book=book, every=20)
         assert other.digest != digests[0][1]

@@ -18,9 +18,9 @@ from raydpzv.records.store import Rows
 from raydpzv.sim import pull
 from raydpzv.sim.arrivals import Poisson, Trace
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.pull import PullDesk, PullLoop
-from raydpzv.sim.terms import Budget, FreeGuard
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.pull import PullLoop, PullServerLoop
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing
 from raydpzv.wire.network import Network
 
@@ -38,11 +38,13 @@ class FastClock:
         self.time += max(0.0, seconds)
 
 
-def live(when: Timing, budget: Budget, clock: FastClock, crew: Any = None) -> tuple[Rows, Ledger, Desk]:
+def live(
+    when: Timing, budget: Budget, clock: FastClock, client_group: Any = None
+) -> tuple[Rows, Ledger, ServerLoop]:
     book, recorder = toy.ledger(HOW), Recorder()
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, budget)
-    PullLoop(crew or Scribe(), PullDesk(desk, clock), when, clock).run()
-    return recorder.drain(), book, desk
+    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, budget)
+    PullLoop(client_group or Scribe(), PullServerLoop(server_loop, clock), when, clock).run()
+    return recorder.drain(), book, server_loop
 
 
 @pytest.fixture
@@ -55,10 +57,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FastClock:
 @pytest.mark.parametrize("compute", [0.0, 0.1, 0.8])
 def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, compute: float) -> None:
     when = timing(compute=compute, network=Network([0.01] * 6, [3000.0] * 6, [4000.0] * 6))
-    wall, book, desk = live(when, Budget(updates=120), clock)
+    wall, book, server_loop = live(when, Budget(updates=120), clock)
     rows, other, _ = run(when, Budget(updates=120))
     assert book.digest == other.digest
-    assert desk.stop_reason == "120 updates done"
+    assert server_loop.stop_reason == "120 updates done"
     for name in ("read", "lag", "missed", "client"):
         assert column(wall, "sync", name) == column(rows, "sync", name)
     for name in ("due", "woke", "served"):
@@ -69,22 +71,24 @@ def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, c
 
 def test_a_host_that_computes_is_late_for_other_epochs(clock: FastClock) -> None:
     class Slow(Scribe):
-        def perform(self, orders: Sequence[Order]) -> list[Upload]:
+        def process(self, orders: Sequence[Order]) -> list[Upload]:
             clock.time += 0.5
-            return super().perform(orders)
+            return super().process(orders)
 
-    rows, _, desk = live(timing(Trace({0: [1.0], 1: [1.2], 2: [3.0]})), Budget(updates=9), clock, Slow())
+    rows, _, server_loop = live(
+        timing(Trace({0: [1.0], 1: [1.2], 2: [3.0]})), Budget(updates=9), clock, Slow()
+    )
     assert column(rows, "service", "woke") == pytest.approx([1.0, 1.5, 3.0])
     assert column(rows, "service", "late") == [False, True, False]
-    assert desk.updates == 3
+    assert server_loop.updates == 3
     uplinks = [r["sent"] for r in rows["message"].to_pylist() if r["direction"] == "up"]
     assert uplinks == pytest.approx([1.5, 2.0, 3.5])
 
 
 def test_a_host_leaves_when_the_run_is_over(clock: FastClock) -> None:
     book = toy.ledger(HOW)
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), Recorder(), Budget(updates=50))
-    port = PullDesk(desk, clock)
+    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), Recorder(), Budget(updates=50))
+    port = PullServerLoop(server_loop, clock)
     loop = PullLoop(Scribe(), port, timing(compute=0.1), clock)
     port.stop("enough")
     loop.run()
@@ -92,7 +96,9 @@ def test_a_host_leaves_when_the_run_is_over(clock: FastClock) -> None:
     assert port.wake(1) is None
     stopped = PullLoop(
         Scribe(),
-        PullDesk(Desk(toy.pull_server(book, HOW), FreeGuard(), Recorder(), Budget()), clock),
+        PullServerLoop(
+            ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), Recorder(), Budget()), clock
+        ),
         timing(),
         clock,
     )
@@ -104,11 +110,14 @@ def test_a_host_leaves_when_the_run_is_over(clock: FastClock) -> None:
 def test_hosts_side_by_side_lose_nothing() -> None:
     """Two threads with real pauses: every update is whole, in the ledger's order, and replays to one model."""
     book, recorder = toy.ledger(HOW), Recorder()
-    desk = Desk(toy.pull_server(book, HOW), FreeGuard(), recorder, Budget(updates=300))
+    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, Budget(updates=300))
     clock = WallClock.starting_in(0.05)
-    port, when = PullDesk(desk, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
-    crews = [toy.shared(book, HOW) for _ in range(2)]
-    loops = [PullLoop(crew, port, when, clock, part=part, parts=2) for part, crew in enumerate(crews)]
+    port, when = PullServerLoop(server_loop, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
+    pool = [toy.shared(book, HOW) for _ in range(2)]
+    loops = [
+        PullLoop(client_group, port, when, clock, part=part, parts=2)
+        for part, client_group in enumerate(pool)
+    ]
     threads = [threading.Thread(target=loop.run) for loop in loops]
     for thread in threads:
         thread.start()
@@ -124,4 +133,4 @@ def test_hosts_side_by_side_lose_nothing() -> None:
     slow = toy.SlowModel(HOW)
     for seeds, scalars, _ in book.since(0).steps():
         slow.update(seeds[None], scalars[None])
-    assert {toy.bits(crew.state(300)[0]) for crew in crews} == {toy.bits(slow.x)}
+    assert {toy.bits(client_group.state(300)[0]) for client_group in pool} == {toy.bits(slow.x)}

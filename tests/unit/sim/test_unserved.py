@@ -9,12 +9,12 @@ import pytest
 from toy import ToyClient, ToyServer
 
 from raydpzv.methods.roles import Release
-from raydpzv.privacy.noise import Receipt
+from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.terms import Activation, Budget
-from raydpzv.sim.wall import WallDesk
+from raydpzv.sim.interfaces import Activation, Budget
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.wall import LockedServerLoop
 
 RECEIPT = Receipt("gaussian rows", "seeded", 1.0, 2.0, 1.0, 1, 1, 0)
 
@@ -43,7 +43,7 @@ def noised(client):
 
 
 @pytest.mark.parametrize(
-    ("guard", "charged"),
+    ("privacy_filter", "charged"),
     [
         (CountingGuard(True), [(1, 1, 2)]),
         (CountingGuard(False), []),
@@ -51,16 +51,16 @@ def noised(client):
     ],
     ids=["uploads release", "answers release", "the client has no room for it and did not send it"],
 )
-def test_an_upload_after_the_end_is_charged_but_not_served(guard, charged):
+def test_an_upload_after_the_end_is_charged_but_not_served(privacy_filter, charged):
     server, recorder = ToyServer(2), Recorder()
-    desk = Desk(server, guard, recorder, Budget())
-    wall = WallDesk(desk, WallClock(), lambda which: 0.0, 2)
+    server_loop = ServerLoop(server, privacy_filter, recorder, Budget())
+    wall = LockedServerLoop(server_loop, WallClock(), lambda which: 0.0, 2)
     wall.stop("enough")
     answer = wall.exchange(noised(1), Activation(0.0, 0.0, False, 0.0), math.nan)
     assert answer.over
     assert answer.order is None
     assert server.updates == 0
-    assert guard.charged == charged
+    assert privacy_filter.charged == charged
     rows = recorder.drain()
     assert rows["release"].num_rows == 2 * len(charged)
     assert rows["service"].num_rows == 0

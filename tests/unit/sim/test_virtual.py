@@ -8,10 +8,10 @@ from scipy import stats
 from toy import ORDER_BYTES, UPLOAD_BYTES, ToyServer, constant, run_toy, timing
 
 from raydpzv.errors import RunError
-from raydpzv.records import folds
+from raydpzv.records import metrics
 from raydpzv.records.store import digest
 from raydpzv.sim.arrivals import Trace
-from raydpzv.sim.terms import Budget
+from raydpzv.sim.interfaces import Budget
 from raydpzv.wire.network import Network
 
 
@@ -32,7 +32,7 @@ def geometric_p_value(gaps, share):
 def test_rounds_since_a_clients_last_upload_are_geometric_with_its_share_of_the_rates():
     rates = [1.0, 2.0, 3.0, 4.0]
     rows, *_ = run_toy(timing(rates), Budget(updates=20_000), clients=4)
-    for gaps, rate in zip(folds.gaps(rows["service"], 4), rates, strict=True):
+    for gaps, rate in zip(metrics.gaps(rows["service"], 4), rates, strict=True):
         share = rate / sum(rates)
         assert geometric_p_value(gaps, share) > 0.005
         assert geometric_p_value(gaps, 1.15 * share) < 1e-6
@@ -78,8 +78,8 @@ def test_ties_are_served_in_the_order_of_the_clients():
 
 def test_a_barrier_answers_when_it_is_full_and_at_once_orders_need_no_epoch():
     when = timing([1.0] * 3, arrivals=Trace({}), compute=1.0)
-    rows, _desk, roles, server = run_toy(
-        when, Budget(updates=9), clients=3, server=ToyServer(3, barrier=3, at_once=True)
+    rows, _server_loop, roles, server = run_toy(
+        when, Budget(updates=9), clients=3, server=ToyServer(3, barrier=3, start_immediately=True)
     )
     assert [client for client, _ in server.served] == [0, 1, 2] * 3
     assert [t["served"] for t in services(rows)] == [1.0] * 3 + [2.0] * 3 + [3.0] * 3
@@ -95,12 +95,12 @@ def test_a_barrier_answers_when_it_is_full_and_at_once_orders_need_no_epoch():
     ],
 )
 def test_each_budget_ends_the_run(budget, reason):
-    rows, desk, *_ = run_toy(timing([1.0, 1.0]), budget, clients=2)
-    assert desk.stop_reason == reason
-    status = desk.status()
+    rows, server_loop, *_ = run_toy(timing([1.0, 1.0]), budget, clients=2)
+    assert server_loop.stop_reason == reason
+    status = server_loop.status()
     assert status.updates == rows["service"].num_rows
-    assert status.bytes_up == UPLOAD_BYTES * status.updates == folds.bytes_up(rows["message"])
-    assert status.bytes_down == ORDER_BYTES * status.updates == folds.bytes_down(rows["message"])
+    assert status.bytes_up == UPLOAD_BYTES * status.updates == metrics.bytes_up(rows["message"])
+    assert status.bytes_down == ORDER_BYTES * status.updates == metrics.bytes_down(rows["message"])
     if budget.updates:
         assert status.updates == 50
     if budget.seconds:
@@ -118,16 +118,16 @@ def test_a_stop_from_outside_ends_after_the_event_in_progress():
         if len(seen) == 7:
             stop.set()
 
-    rows, desk, roles, _server = run_toy(timing([1.0, 1.0]), Budget(), clients=2, stop=stop, tick=tick)
-    assert desk.stop_reason == "stopped by the user"
+    rows, server_loop, roles, _server = run_toy(timing([1.0, 1.0]), Budget(), clients=2, stop=stop, tick=tick)
+    assert server_loop.stop_reason == "stopped by the user"
     assert rows["service"].num_rows == 7
     assert sum(len(role.applied) for role in roles) == 7  # every answer that was sent has been applied
 
 
 def test_a_run_whose_arrivals_end_says_so():
-    _, desk, *_ = run_toy(timing([1.0], arrivals=Trace({0: [1.0, 2.0]})), Budget(), clients=1)
-    assert desk.stop_reason == "no client wakes any more: the arrivals have ended"
-    assert desk.updates == 2
+    _, server_loop, *_ = run_toy(timing([1.0], arrivals=Trace({0: [1.0, 2.0]})), Budget(), clients=1)
+    assert server_loop.stop_reason == "no client wakes any more: the arrivals have ended"
+    assert server_loop.updates == 2
 
 
 def test_evaluations_happen_before_between_and_after():
@@ -137,7 +137,7 @@ def test_evaluations_happen_before_between_and_after():
 
 def test_an_upload_of_another_size_than_promised_fails_the_run():
     server = ToyServer(1)
-    server.reply_bytes = UPLOAD_BYTES + 1
+    server.upload_bytes = UPLOAD_BYTES + 1
     with pytest.raises(RunError, match="promised 13"):
         run_toy(timing([1.0]), Budget(updates=1), clients=1, server=server)
 
@@ -155,16 +155,16 @@ def test_the_delay_of_an_update_counts_the_rounds_between_read_and_apply():
     network = Network([5.0, 0.0], up=[np.inf] * 2, down=[np.inf] * 2)
     when = timing([1.0, 1.0], arrivals=Trace({0: [6.0], 1: [7.0, 8.0, 9.0, 10.0, 20.0]}), network=network)
     rows, *_ = run_toy(when, Budget(), clients=2)
-    slow, fast = folds.delays(rows["service"], 2)
+    slow, fast = metrics.delays(rows["service"], 2)
     assert slow.tolist() == [4]  # read at 6, applied at 16: the rounds served at 7, 8, 9 and 10
     assert fast.tolist() == [0, 0, 0, 0, 0]
 
 
 def test_nothing_happens_after_the_time_is_over():
     slow = timing([1e-6], network=Network([0.0], up=[np.inf], down=[np.inf]))
-    rows, desk, *_ = run_toy(slow, Budget(seconds=10.0), clients=1)
-    assert (desk.updates, desk.status().time) == (0, 10.0)
+    rows, server_loop, *_ = run_toy(slow, Budget(seconds=10.0), clients=1)
+    assert (server_loop.updates, server_loop.status().time) == (0, 10.0)
     assert rows["service"].num_rows == 0
     late = timing([1.0], arrivals=constant([1.0]), service=3.0)
-    rows, desk, *_ = run_toy(late, Budget(seconds=6.0), clients=1)
+    rows, server_loop, *_ = run_toy(late, Budget(seconds=6.0), clients=1)
     assert [t["served"] for t in services(rows)] == [4.0]  # the second would have been served at 7

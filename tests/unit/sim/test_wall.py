@@ -9,25 +9,25 @@ import pytest
 from toy import ToyClient, ToyServer, constant, timing
 
 from raydpzv.errors import Stalled
-from raydpzv.records import folds
+from raydpzv.records import metrics
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.terms import Budget, FreeGuard
-from raydpzv.sim.wall import ClientLoop, WallDesk
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 from raydpzv.wire.network import Network
 
 
-def live(when, server, budget, patience=30.0, seconds=20.0):
-    """Run toy clients in threads until the desk says stop."""
+def live(when, server, budget, timeout=30.0, seconds=20.0):
+    """Run toy clients in threads until the server_loop says stop."""
     clients = server.clients
     recorder = Recorder()
-    desk = Desk(server, FreeGuard(), recorder, budget)
+    server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, budget)
     clock = WallClock.starting_in(0.05)
-    wall = WallDesk(desk, clock, lambda which: when.service.of(0, which), clients)
+    wall = LockedServerLoop(server_loop, clock, lambda which: when.service.of(0, which), clients)
     roles = [ToyClient(m) for m in range(clients)]
-    loops = [ClientLoop(m, role, wall, when, clock, patience) for m, role in enumerate(roles)]
+    loops = [ClientLoop(m, role, wall, when, clock, timeout) for m, role in enumerate(roles)]
     threads = [threading.Thread(target=loop.run, daemon=True) for loop in loops]
     for thread in threads:
         thread.start()
@@ -39,12 +39,12 @@ def live(when, server, budget, patience=30.0, seconds=20.0):
         time.sleep(0.005)
     assert not any(t.is_alive() for t in threads)
     wall.close()
-    return recorder.drain(), desk, roles
+    return recorder.drain(), server_loop, roles
 
 
 def test_every_answer_is_applied_once_and_in_order():
-    rows, desk, roles = live(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
-    assert desk.stop_reason == "120 updates done"
+    rows, server_loop, roles = live(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
+    assert server_loop.stop_reason == "120 updates done"
     for client, role in enumerate(roles):
         mine = rows["service"].filter(folds_mask(rows, client)).sort_by("round").column("round").to_pylist()
         assert role.applied == mine
@@ -65,7 +65,7 @@ def test_epochs_come_from_the_clock_and_late_ones_are_counted():
     trips = rows["service"].sort_by("round").to_pylist()
     assert [t["due"] for t in trips] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
     assert [t["late"] for t in trips] == [False, True, True, True, True]
-    assert folds.late_share(rows["service"], 1)[0] == 0.8
+    assert metrics.late_share(rows["service"], 1)[0] == 0.8
     assert all(b["woke"] >= a["applied"] for a, b in itertools.pairwise(trips))
 
 
@@ -78,28 +78,30 @@ def test_times_are_in_the_order_of_a_round_trip_and_links_delay():
 
 
 def test_a_barrier_lets_clients_wait_for_their_order():
-    _rows, desk, roles = live(
-        timing([1.0] * 3, arrivals=Trace({})), ToyServer(3, barrier=3, at_once=True), Budget(updates=30)
+    _rows, server_loop, roles = live(
+        timing([1.0] * 3, arrivals=Trace({})),
+        ToyServer(3, barrier=3, start_immediately=True),
+        Budget(updates=30),
     )
-    assert desk.updates == 30
+    assert server_loop.updates == 30
     assert all(role.applied == list(range(3, 31, 3)) for role in roles)
 
 
 def test_a_client_that_gets_no_order_says_what_it_waited_for():
-    server = ToyServer(2, barrier=2, at_once=True)
-    desk = Desk(server, FreeGuard(), Recorder(), Budget(updates=10))
+    server = ToyServer(2, barrier=2, start_immediately=True)
+    server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget(updates=10))
     clock = WallClock()
-    wall = WallDesk(desk, clock, lambda which: 0.0, 2)
-    loop = ClientLoop(0, ToyClient(0), wall, timing([1.0] * 2, arrivals=Trace({})), clock, patience=1.0)
+    wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 2)
+    loop = ClientLoop(0, ToyClient(0), wall, timing([1.0] * 2, arrivals=Trace({})), clock, timeout=1.0)
     with pytest.raises(Stalled, match="client 0 got no order within 1 s"):
         loop.run()
 
 
 def test_stop_wakes_sleeping_clients_at_once():
     server = ToyServer(1)
-    desk = Desk(server, FreeGuard(), Recorder(), Budget())
+    server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget())
     clock = WallClock()
-    wall = WallDesk(desk, clock, lambda which: 0.0, 1)
+    wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1)
     loop = ClientLoop(0, ToyClient(0), wall, timing([1.0], arrivals=Trace({0: [3600.0]})), clock)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
@@ -108,4 +110,4 @@ def test_stop_wakes_sleeping_clients_at_once():
     loop.stop()
     thread.join(10)
     assert not thread.is_alive()
-    assert desk.stop_reason == "enough"
+    assert server_loop.stop_reason == "enough"

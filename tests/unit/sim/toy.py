@@ -10,10 +10,11 @@ from raydpzv.keys import Key
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
-from raydpzv.sim.arrivals import Arrivals, Constant, Delays, Poisson
-from raydpzv.sim.desk import Desk
-from raydpzv.sim.host import LocalHost, split_score
-from raydpzv.sim.terms import Budget, FreeGuard, Guard
+from raydpzv.sim.arrivals import Arrivals, Constant, Poisson
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.executor import LocalExecutor, split_score
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
 from raydpzv.wire.messages import Embeddings, Evaluate, Start, TestEmbeddings
 from raydpzv.wire.messages import Rows as RowIds
@@ -29,7 +30,7 @@ class ToyClient:
     def __init__(self, client: int) -> None:
         self.client, self.step, self.applied = client, 0, []
 
-    def perform(self, order: Order) -> Upload:
+    def process(self, order: Order) -> Upload:
         if isinstance(order.body, Evaluate):
             return self.evaluate()
         self.apply(order)
@@ -57,13 +58,20 @@ class ToyServer:
     def updates(self) -> int:
         return self.round
 
-    def __init__(self, clients: int, barrier: int = 1, at_once: bool = False, fixed: bool = True) -> None:
-        self.clients, self.barrier, self.at_once, self.round = clients, barrier, at_once, 0
-        self.reply_bytes = UPLOAD_BYTES if fixed else None
+    def __init__(
+        self, clients: int, barrier: int = 1, start_immediately: bool = False, fixed: bool = True
+    ) -> None:
+        self.clients, self.barrier, self.start_immediately, self.round = (
+            clients,
+            barrier,
+            start_immediately,
+            0,
+        )
+        self.upload_bytes = UPLOAD_BYTES if fixed else None
         self.served: list[tuple[int, int]] = []
         self.waiting: list[int] = []
 
-    def open(self) -> Sequence[Order]:
+    def first_orders(self) -> Sequence[Order]:
         return [self._order(m, Start()) for m in range(self.clients)]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -80,7 +88,9 @@ class ToyServer:
         return Metrics(0.5, 1.0, 0.5)
 
     def _order(self, client: int, body) -> Order:
-        return Order(client, body, self.round, at_once=self.at_once, reply_bytes=self.reply_bytes)
+        return Order(
+            client, body, self.round, start_immediately=self.start_immediately, upload_bytes=self.upload_bytes
+        )
 
 
 def timing(
@@ -95,8 +105,8 @@ def timing(
     key = Key(seed)
     return Timing(
         arrivals or Poisson(rates, key),
-        Delays([compute] * len(rates), "constant", key),
-        Delays([service], "constant", key),
+        DelayModel([compute] * len(rates), "constant", key),
+        DelayModel([service], "constant", key),
         network or instant(len(rates)),
     )
 
@@ -111,15 +121,15 @@ def run_toy(
     *,
     clients: int,
     server: ToyServer | None = None,
-    guard: Guard | None = None,
+    privacy_filter: PrivacyFilter | None = None,
     every: int = 10**9,
     **options,
-) -> tuple[Rows, Desk, list[ToyClient], ToyServer]:
+) -> tuple[Rows, ServerLoop, list[ToyClient], ToyServer]:
     server = server or ToyServer(clients)
     roles = [ToyClient(m) for m in range(clients)]
     recorder = Recorder()
-    desk = Desk(server, guard or FreeGuard(), recorder, budget)
-    host = LocalHost(roles)
+    server_loop = ServerLoop(server, privacy_filter or NoPrivacyFilter(), recorder, budget)
+    host = LocalExecutor(roles)
     score = split_score(server, host, clients)
-    VirtualRun(desk, host, when, score=score, evaluate_every=every, **options).run()
-    return recorder.drain(), desk, roles, server
+    VirtualRun(server_loop, host, when, score=score, evaluate_every=every, **options).run()
+    return recorder.drain(), server_loop, roles, server

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from raydpzv.zo.descent import Descent, Rule, Step
 from raydpzv.zo.directions import LAWS, Direction, Law
+from raydpzv.zo.update import Descent, Rule, Step
 
 SIZE = 200_000  # more than three pieces of a replay with momentum
 
@@ -32,7 +32,7 @@ def test_steps_follow_the_formula(law: Law, count: int, momentum: float, damped:
     w, v = start().double().numpy(), np.zeros(SIZE)
     for number in range(4):
         taken = step(number, count)
-        descent.take([taken])
+        descent.apply([taken])
         each = [
             scalar * Direction(seed, SIZE, law).values().astype(np.float64)
             for seed, scalar in zip(taken.seeds, taken.scalars, strict=True)
@@ -49,11 +49,11 @@ def test_many_steps_in_one_call_have_the_bits_of_one_after_the_other(law: Law, m
     steps, rule = [step(number, 3) for number in range(7)], Rule(law, momentum)
     one, two, three = (Descent(start(), rule, threads=threads) for threads in (1, 1, 3))
     for each in steps:
-        one.take([each])
-    two.take(steps[:2])
-    two.take([])
-    two.take(steps[2:])
-    three.take(steps)
+        one.apply([each])
+    two.apply(steps[:2])
+    two.apply([])
+    two.apply(steps[2:])
+    three.apply(steps)
     for other in (two, three):
         assert torch.equal(one.x, other.x)
         if momentum:
@@ -64,18 +64,18 @@ def test_the_order_of_steps_moves_bits() -> None:
     """The control: were sums exact, the equalities above would say nothing."""
     steps = [step(number, 3) for number in range(7)]
     one, two = Descent(start(), Rule()), Descent(start(), Rule())
-    one.take(steps)
-    two.take(steps[::-1])
+    one.apply(steps)
+    two.apply(steps[::-1])
     assert not torch.equal(one.x, two.x)
 
 
 def test_a_copy_goes_on_alone() -> None:
     descent = Descent(start(), Rule(momentum=0.9))
-    descent.take([step(0, 2)])
+    descent.apply([step(0, 2)])
     kept, twin = descent.x.clone(), descent.copy()
-    twin.take([step(1, 2)])
+    twin.apply([step(1, 2)])
     assert torch.equal(descent.x, kept)
-    descent.take([step(1, 2)])
+    descent.apply([step(1, 2)])
     assert torch.equal(descent.x, twin.x)
 
 
@@ -83,7 +83,7 @@ def test_a_copy_goes_on_alone() -> None:
 def test_each_term_is_one_product_and_one_sum_in_order(momentum: float) -> None:
     x, expected, velocity = start(), start(), torch.zeros(SIZE)
     taken = step(2, 3)
-    Descent(x, Rule("sphere", momentum)).take([taken])
+    Descent(x, Rule("sphere", momentum)).apply([taken])
     for seed, scalar in zip(taken.seeds, taken.scalars, strict=True):
         direction = Direction(seed, SIZE, "sphere")
         if momentum:

@@ -11,8 +11,8 @@ from torch.nn import functional
 from raydpzv.keys import Key, direction_seed
 from raydpzv.models.flat import FlatModel
 from raydpzv.zo.directions import LAWS, Direction, Law
-from raydpzv.zo.estimate import slope
-from raydpzv.zo.perturb import LayerwisePerturbation
+from raydpzv.zo.estimators import slope
+from raydpzv.zo.perturbation import LayerwisePerturbation
 
 
 def smooth_net() -> nn.Module:

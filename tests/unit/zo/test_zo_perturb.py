@@ -15,7 +15,7 @@ from raydpzv.models.bottoms import cnn, mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import two_layer
 from raydpzv.zo.directions import LAWS, Direction, Law
-from raydpzv.zo.perturb import LayerwisePerturbation
+from raydpzv.zo.perturbation import LayerwisePerturbation
 
 
 class Recurrent(nn.Module):
@@ -220,10 +220,10 @@ def test_a_call_across_the_module_tree_is_refused_before_it_overflows_the_buffer
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(4, 4)
-            self.aside = Aside([self.layer])
+            self.is_query = Aside([self.layer])
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.aside(x)
+            return self.is_query(x)
 
     module = Crossing()
     place, offsets = 0, {}

@@ -1,0 +1,147 @@
+"""The host actor: many clients around one replica (or with models of their own), and its way through the ledger."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from actors.device import claim_device
+from actors.ledger_client import LedgerRange
+from actors.remote import get
+from actors.serialization import Wire, Work, known_tail, pack_upload, unpack_work
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.run_horizontal import warm_up
+from raydpzv.methods.horizontal.decomfl_clients import LedgerFollower, SeparateClients
+from raydpzv.methods.roles import ClientGroup, Metrics, Order, Upload
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.pull import PullLoop
+
+
+class ClientGroupActor:
+    """Plain class; `actors.vertical.actor_set` wraps it. Its data is read in place from Ray's object store.
+
+    Nothing is asked of it per client: a round is one `process` here and one range from the ledger actor. `stop`, and
+    looking at the newest model with a replica of its own, go on beside a long `run`.
+    """
+
+    CONTROL = ("stop",)
+    LOOKING = ("look", "look_state")
+
+    def __init__(self, prepared: PreparedHorizontal, gpus: float, ledger: Any | None) -> None:
+        self._device = claim_device(gpus)
+        self._prepared, self._ledger = prepared, ledger
+        self._timeout = prepared.spec.resources.timeout
+        self._range: LedgerRange | None = None
+        self._client_group: ClientGroup
+        if ledger is None:
+            self._client_group = prepared.training_group(self._device)
+        else:
+            self._range = LedgerRange(ledger, self._timeout)
+            self._client_group = prepared.seeded_group(self._range, self._device)
+        self._viewer: LedgerFollower | None = None
+        self._stopping = threading.Event()
+        self._loop: PullLoop | None = None
+
+    def device(self) -> str:
+        """Return where this actor computes; the first call that proves that it has come up."""
+        return self._device
+
+    def process(self, work: Work) -> list[Wire]:
+        """Do what the orders ask for; uploads in their order."""
+        orders = unpack_work(work)
+        if self._range:
+            self._range.reach(max(order.round for order in orders) - 1)
+        return [pack_upload(upload) for upload in self._client_group.process(orders)]
+
+    def evaluate(self, version: int) -> Metrics:
+        """Score the model at `version`, which is not before that of any order so far."""
+        return self._following().evaluate(version, *self._prepared.held_out(self._device))
+
+    def state(self, version: int) -> np.ndarray:
+        """Return parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
+        return self._following().state(version)
+
+    def drift(self, version: int) -> tuple[float, float]:
+        """Return how far clients' own models are from the ledger's; see `SeparateClients.drift`."""
+        assert isinstance(self._client_group, SeparateClients)
+        found = self._client_group.drift(version)
+        return found.largest, found.share
+
+    def warm_up(self) -> None:
+        """Do a piece of work that nobody uses, so that compilation does not count as the first round trip."""
+        warm_up(self._client_group)
+
+    def greet(self, server: Any) -> None:
+        """Call server and ledger once: a first call between two actors takes seconds."""
+        get(server.device.remote(), self._timeout, "the server's greeting")
+        assert self._ledger is not None
+        get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
+
+    def run(self, server: Any, origin: float, part: int, parts: int, replaces: bool) -> None:
+        """Let the clients m with m mod `parts` = `part` live their own loops until the run is over (wall clock).
+
+        replaces: in place of a host that was lost; epochs before now are not made up.
+        """
+        clock = WallClock(origin)
+        self._loop = PullLoop(
+            self._client_group,
+            ServerPort(server, self._timeout),
+            self._prepared.timing,
+            clock,
+            part=part,
+            parts=parts,
+            begins=clock.now() if replaces else 0.0,
+        )
+        if not self._stopping.is_set():
+            self._loop.run()
+
+    def stop(self) -> None:
+        """Leave the loop at the next opportunity."""
+        self._stopping.set()
+        if self._loop:
+            self._loop.stop()
+
+    def look(self, version: int) -> Metrics:
+        """Score the model at `version` while the loop runs."""
+        return self._looking().evaluate(version, *self._prepared.held_out(self._device))
+
+    def look_state(self, version: int) -> np.ndarray:
+        """Return the state at `version` while the loop runs."""
+        return self._looking().state(version)
+
+    def _following(self) -> LedgerFollower:
+        assert isinstance(self._client_group, LedgerFollower)
+        return self._client_group
+
+    def _looking(self) -> LedgerFollower:
+        if self._viewer is None:
+            assert self._ledger is not None
+            history = LedgerRange(self._ledger, self._timeout)
+            self._viewer = self._prepared.seeded_group(history, self._device)
+        return self._viewer
+
+
+class ServerPort:
+    """A host's way to the server actor under the wall clock: two calls per activation."""
+
+    def __init__(self, server: Any, timeout: float) -> None:
+        self._server, self._timeout = server, timeout
+
+    def wake(self, client: int) -> Order | None:
+        """Return what the client is to work at; None: the run is over."""
+        answer = get(
+            self._server.wake.remote(client), self._timeout, f"the server's answer to client {client}"
+        )
+        if answer is None:
+            return None
+        round, size, work = answer
+        return unpack_work(work)[0] if work else known_tail(client, round, size)
+
+    def exchange(self, upload: Upload, how: Activation) -> bool:
+        """Hand in an upload; tell whether the run goes on."""
+        details = (how.due, how.woke, how.late, how.sent)
+        reference = self._server.exchange.remote(pack_upload(upload), details)
+        return bool(get(reference, self._timeout, f"the server to take the upload of client {upload.client}"))

@@ -1,0 +1,174 @@
+"""Clients' work on host actors: orders are dealt out, done side by side, and done again where a host is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from actors.horizontal.client_group_actor import ClientGroupActor
+from actors.placement import Plan
+from actors.remote import get, lost, placed, wrapped
+from actors.serialization import Wire, pack_work, unpack_upload
+from raydpzv.errors import RunError
+from raydpzv.methods.roles import Metrics, Order, Upload
+
+Noted = Callable[[int, str], None]
+"""Takes down that a host was lost, and what was done."""
+
+
+@dataclass
+class ClientGroupPool:
+    """The host actors of a run, and new ones in place of those that are lost.
+
+    prepared: a reference to the data, which travels once; ledger: the ledger actor (None for methods that send
+    weights); bundles: the hosts' follow the server's in the placement group.
+    """
+
+    prepared: Any
+    ledger: Any | None
+    plan: Plan
+    group: Any
+    restarts: int
+    timeout: float
+    actors: list[Any] = field(default_factory=list)
+    losses: int = 0
+
+    def raise_all(self) -> None:
+        """Create every host."""
+        self.actors = [self._make(host) for host in range(len(self.plan.actors))]
+
+    def replace(self, host: int, error: BaseException) -> str:
+        """Put a new actor in the place of a lost one; return what was done. RunError if that was one too many."""
+        import ray
+
+        why = " ".join(str(error).split())[:200]
+        if self.losses >= self.restarts:
+            raise RunError(
+                f"host {host} was lost and resources.restarts = {self.restarts} replacements are used up: raise it, "
+                f"or see what ends the hosts ({why})"
+            ) from error
+        self.losses += 1
+        ray.kill(self.actors[host])  # one that cannot be reached may still hold its share
+        self.actors[host] = self._make(host)
+        source = (
+            "from the initial key and the ledger"
+            if self.ledger is not None
+            else "and needs nothing of the old one"
+        )
+        return f"replaced ({self.losses} of {self.restarts}) by a new actor, rebuilt {source}: {why}"
+
+    def dismiss(self) -> None:
+        """End all hosts at once."""
+        import ray
+
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def _make(self, host: int) -> Any:
+        groups = {"ctl": ClientGroupActor.CONTROL, "look": ClientGroupActor.LOOKING}
+        cls = wrapped(ClientGroupActor, groups, {"ctl": 1, "look": 1})
+        share = self.plan.actors[host]
+        options = placed(share.bundle(), self.group, host + 1)
+        return cls.options(**options).remote(self.prepared, share.gpus, self.ledger)
+
+
+@dataclass
+class _Sent:
+    """Orders that a host is at work on, in the order of the versions they are to be done at."""
+
+    host: int
+    orders: Sequence[Order]
+    reference: Any
+
+
+class PoolExecutor:
+    """A `Executor` whose clients live in host actors: one call per host and batch of orders.
+
+    Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves no bits; it is the
+    next in turn, or the one that keeps the client's own model (`separate`). Evaluations are host 0's.
+    """
+
+    def __init__(self, pool: ClientGroupPool, *, lean: bool, separate: bool, noted: Noted) -> None:
+        self._pool, self._lean, self._separate, self._noted = pool, lean, separate, noted
+        self._gathered: list[Order] = []
+        self._dealt, self.calls = 0, 0
+        self._sent: list[_Sent] = []
+        self._done: dict[int, Upload] = {}
+
+    def submit(self, order: Order) -> int:
+        """Take the order; the client's number is the handle, since a client has one order at a time."""
+        self._gathered.append(order)
+        return order.client
+
+    def result(self, handle: int) -> Upload:
+        """Send what is gathered, unless this upload is there already, wait for it and return it."""
+        if handle not in self._done:
+            self._send()
+            self._collect(next(sent for sent in self._sent if any(o.client == handle for o in sent.orders)))
+        return self._done.pop(handle)
+
+    def evaluate(self, version: int) -> Metrics:
+        """Score the model at `version` on the held-out rows, after the work at earlier ones."""
+        self._send()
+        metrics: Metrics = self._ask(0, "evaluate", version)
+        return metrics
+
+    def state(self, version: int) -> np.ndarray:
+        """Return parameters and momentum, if there is one, at `version`."""
+        self._send()
+        state: np.ndarray = self._ask(0, "state", version)
+        return state
+
+    def drift(self, version: int) -> tuple[float, float]:
+        """Return how far clients' own models are from the ledger's: largest difference, largest share of elements."""
+        found = [self._ask(host, "drift", version) for host in range(len(self._pool.actors))]
+        return max(gap for gap, _ in found), max(share for _, share in found)
+
+    def _send(self) -> None:
+        hosts = len(self._pool.actors)
+        shares: dict[int, list[Order]] = {}
+        for order in self._gathered:
+            turn = order.client if self._separate else self._dealt
+            shares.setdefault(turn % hosts, []).append(order)
+            self._dealt += 1
+        self._gathered = []
+        for host, orders in shares.items():
+            self._sent.append(_Sent(host, orders, self._start(host, orders)))
+
+    def _start(self, host: int, orders: Sequence[Order]) -> Any:
+        self.calls += 1
+        return self._pool.actors[host].process.remote(pack_work(orders, lean=self._lean))
+
+    def _collect(self, sent: _Sent) -> None:
+        uploads = self._waited(sent.host, lambda: sent.reference, f"the uploads of host {sent.host}")
+        self._sent.remove(sent)
+        self._done |= {upload.client: upload for upload in map(unpack_upload, uploads)}
+
+    def _ask(self, host: int, method: str, version: int) -> Any:
+        def called() -> Any:
+            return getattr(self._pool.actors[host], method).remote(version)
+
+        return self._waited(host, called, f"host {host} at update {version}")
+
+    def _waited(self, host: int, reference: Callable[[], Any], what: str) -> Any:
+        """Return a host's answer, from its replacement if it is lost before."""
+        while True:
+            try:
+                answer: list[Wire] | Any = get(reference(), self._pool.timeout, what)
+                return answer
+            except Exception as error:
+                if not lost(error):
+                    raise
+                self._replace(host, error)
+
+    def _replace(self, host: int, error: BaseException) -> None:
+        """Let a new actor do again what the lost one had not handed over."""
+        done = self._pool.replace(host, error)
+        again = [sent for sent in self._sent if sent.host == host]
+        for sent in again:
+            sent.reference = self._start(host, sent.orders)
+        orders = sum(len(sent.orders) for sent in again)
+        self._noted(host, f"{done}; {orders} orders are performed again")

@@ -1,0 +1,243 @@
+"""Run a prepared on Ray: a server actor, a ledger actor, and hosts that hold all clients between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.cluster import OBJECT_STORE, connected
+from actors.driver import HEAD_START, LOOK, Driver, Watch, drive, is_ray_error, translated
+from actors.horizontal.client_group_pool import ClientGroupPool
+from actors.horizontal.server_actor import HorizontalServerActor
+from actors.ledger_client import ledger_actor
+from actors.placement import Plan, plan_hosts, reserved
+from actors.remote import get, lost, placed, wrapped
+from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import Status
+from raydpzv.sim.virtual import NOBODY_WAKES
+
+
+@dataclass(frozen=True)
+class _ActorSet:
+    server: Any
+    ledger: Any | None
+    pool: ClientGroupPool
+
+
+def run_horizontal(
+    prepared: PreparedHorizontal,
+    out: Path | RunFolder | None = None,
+    *,
+    scenario: str = "",
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Run a prepared on Ray; arguments and errors as of `actors.vertical.driver.run_prepared`."""
+    with connected(address, verbose=verbose, object_store_memory=_room_for(prepared)):
+        import ray
+
+        plan = plan_hosts(prepared.spec, ray.cluster_resources())
+
+        def driver(actor_set: _ActorSet, watch: Watch) -> _Driver:
+            _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(out, RunFolder))
+            return _Driver(prepared, actor_set, watch)
+
+        with reserved(plan, fewer="hosts") as group:
+            actor_set = _actor_set(prepared, plan, group)
+            return drive(prepared, out, actor_set, driver, scenario, progress, stop)
+
+
+def _room_for(prepared: PreparedHorizontal) -> int:
+    """Bytes of object store: the data lies there once per machine; the rest is for messages."""
+    tables = (prepared.split.train, prepared.split.test)
+    return OBJECT_STORE + sum(table.x.nbytes + table.y.nbytes for table in tables) + prepared.parts.nbytes
+
+
+@contextmanager
+def _actor_set(prepared: PreparedHorizontal, plan: Plan, group: Any) -> Iterator[_ActorSet]:
+    """Create the actors and wait for each, before anything is written; dismiss them at the end."""
+    import ray
+
+    resources = prepared.spec.resources
+    data = ray.put(prepared)
+    ledger = ledger_actor() if prepared.seeded else None
+    pool = ClientGroupPool(data, ledger, plan, group, resources.restarts, resources.timeout)
+    pool.raise_all()
+    groups = {"ctl": HorizontalServerActor.CONTROL, "look": HorizontalServerActor.LOOKING}
+    server_class = wrapped(HorizontalServerActor, groups, {"ctl": 1, "look": 1})
+    server = server_class.options(**placed(plan.server.bundle(), group, 0)).remote(data)
+    try:
+        ready = [actor.device.remote() for actor in (server, *pool.actors)]
+        ready += [ledger.ready.remote()] if ledger is not None else []
+        get(ready, resources.timeout, f"{len(ready)} actors to come up")
+    except Exception as error:
+        raise translated(error) from error
+    try:
+        yield _ActorSet(server, ledger, pool)
+    finally:
+        pool.dismiss()
+        for actor in (server, *([ledger] if ledger is not None else [])):
+            ray.kill(actor)
+
+
+def _begin(
+    prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None, *, goes_on: bool
+) -> None:
+    """Open the ledger and bring the server to where the run begins or goes on."""
+    checkpoint = folder.checkpoint() if folder and goes_on else None
+    timeout = prepared.spec.resources.timeout
+    try:
+        if actor_set.ledger is not None:
+            path, round = folder.ledger if folder else None, checkpoint.round if checkpoint else 0
+            fsync = prepared.spec.record.fsync
+            opening = actor_set.ledger.open.remote(path, prepared.plan.header(), round, fsync)
+            get(opening, timeout, "the ledger to open")
+        get(actor_set.server.begin.remote(actor_set.ledger, checkpoint), timeout, "the server to begin")
+    except Exception as error:
+        raise translated(error) from error
+
+
+class _Driver(Driver):
+    """Of a horizontal run."""
+
+    def __init__(
+        self,
+        prepared: PreparedHorizontal,
+        actor_set: _ActorSet,
+        watch: Watch,
+    ) -> None:
+        super().__init__(actor_set.server, watch)
+        self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
+        self._timeout = prepared.spec.resources.timeout
+
+    def _work(self) -> None:
+        if self._prepared.spec.clock.kind == "virtual":
+            self._await(self._server.run_virtual.remote(self._pool))
+        else:
+            self._wall()
+
+    def leave(self) -> None:
+        """Close the ledger before its actor ends, so that whoever goes on next finds it free; all of it is written."""
+        if self._ledger is None:
+            return
+        try:
+            get(self._ledger.close.remote(), 10.0, "the ledger to close")
+        except Exception as error:
+            if not is_ray_error(error):
+                raise
+
+    def _models(self) -> dict[str, np.ndarray]:
+        return {MODEL: self._seen(self._server.parameters.remote, "the final parameters")}
+
+    def _facts(self) -> dict[str, Any]:
+        hosts: dict[str, Any] = {"hosts": len(self._pool.actors)}
+        hosts |= get(self._server.facts.remote(), self._timeout, "the server's facts")
+        drift = hosts.pop("drift", None)
+        facts: dict[str, Any] = {"drift": {"largest": drift[0], "share": drift[1]}} if drift else {}
+        if self._ledger is not None:
+            hosts["ledger_reads"] = self._control(self._ledger.reads.remote(), "the ledger's count")
+            facts |= self._control(self._ledger.facts.remote(), "the ledger's facts")
+        return facts | {"ray": hosts}
+
+    def _write(self, drained: Any) -> None:
+        for rows, checkpoint in drained:
+            if checkpoint:
+                self._writer.write_checkpoint(rows, checkpoint)
+            else:
+                self._writer.add(rows)
+
+    def _wall(self) -> None:
+        self._warm_up()
+        clock = WallClock.starting_in(HEAD_START)
+        opening = self._server.open_wall.remote(clock.origin, self._pool.actors[0])
+        self._control(opening, "the server to open")
+        loops = {self._loop(host, clock, replaces=False): host for host in range(len(self._pool.actors))}
+        self._watch(loops, clock)
+        self._control(self._server.stop.remote(NOBODY_WAKES), "the server to stop")
+        self._seen(lambda: self._server.look.remote(True), "an evaluation")
+
+    def _watch(self, loops: dict[Any, int], clock: WallClock) -> None:
+        import ray
+
+        seconds, told = self._prepared.spec.budget.seconds, False
+        looking = self._server.look.remote(True)
+        while loops:
+            for ended in ray.wait(list(loops), timeout=LOOK)[0]:
+                self._ended(ended, loops, clock)
+            self._poll()
+            if seconds is not None and clock.now() >= seconds:
+                self._server.stop.remote(f"the budget of {seconds:g} seconds is spent")
+            if self._status.stop_reason and not told:
+                told = True
+                for actor in self._pool.actors:
+                    actor.stop.remote()
+            elif not told and self._looked(looking):
+                looking = self._server.look.remote()
+
+    def _loop(self, host: int, clock: WallClock, *, replaces: bool) -> Any:
+        actors = self._pool.actors
+        return actors[host].run.remote(self._server, clock.origin, host, len(actors), replaces)
+
+    def _ended(self, loop: Any, loops: dict[Any, int], clock: WallClock) -> None:
+        """One host's loop is over; if the host was lost while the run goes on, another takes its clients."""
+        import ray
+
+        host = loops.pop(loop)
+        try:
+            ray.get(loop)
+        except Exception as error:
+            if not lost(error):
+                raise
+            if self._status.stop_reason:
+                return
+            self._replace(host, error, "; its clients go on, epochs that passed meanwhile are not made up")
+            # calls wait for the actor to come up, in this order: nobody else waits
+            self._pool.actors[host].warm_up.remote()
+            self._pool.actors[host].greet.remote(self._server)
+            loops[self._loop(host, clock, replaces=True)] = host
+
+    def _replace(self, host: int, error: BaseException, then: str = "") -> None:
+        done = self._pool.replace(host, error)
+        self._control(self._server.note_loss.remote(host, done + then), "the server to note a loss")
+        if host == 0:
+            self._server.show.remote(self._pool.actors[0])
+
+    def _looked(self, looking: Any) -> bool:
+        """Tell whether a look is done; one that was lost with its host is made up by the next."""
+        import ray
+
+        if not ray.wait([looking], timeout=0)[0]:
+            return False
+        with suppress(ray.exceptions.RayActorError):
+            ray.get(looking)
+        return True
+
+    def _seen(self, asked: Callable[[], Any], what: str) -> Any:
+        """Return what the server sees of the model, in a replacement of host 0 if that is lost before (wall clock)."""
+        import ray
+
+        while True:
+            try:
+                return get(asked(), self._timeout, what)
+            except ray.exceptions.RayActorError as error:
+                if lost(error):  # the server itself
+                    raise
+                self._replace(0, error)
+
+    def _warm_up(self) -> None:
+        actors = self._pool.actors
+        get([actor.warm_up.remote() for actor in actors], self._timeout, "the hosts' warm-up")
+        greetings = [actor.greet.remote(self._server) for actor in actors]
+        get(greetings, self._timeout, "the hosts to reach the server")

@@ -1,0 +1,202 @@
+"""The server actor of horizontal runs: the server's role, its loop, the record and, in virtual time, the whole run."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from actors.device import claim_device
+from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
+from actors.ledger_client import RelayedLedger
+from actors.remote import get
+from actors.serialization import Wire, Work, pack_work, unpack_upload
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.model_evaluator import ModelEvaluator, Snapshots, WeightsEvaluator
+from raydpzv.experiment.run_horizontal import checkpoint_of, resume_server, virtual_run
+from raydpzv.methods.roles import Metrics
+from raydpzv.records.checkpoint import Checkpoint, Cut
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.store import Rows
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import Activation, Spent, Status
+from raydpzv.sim.pull import PullServerLoop
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import VirtualRun
+
+Piece = tuple[Rows, Checkpoint | None]
+"""Rows, and where the run can go on after them."""
+
+
+class HorizontalServerActor:
+    """Plain class; `actors.vertical.actor_set` wraps it.
+
+    Uploads are served in the default concurrency group; control calls have one of their own and answer meanwhile;
+    looks at the model have a third, as they wait for a host.
+    """
+
+    CONTROL = ("status", "drain", "stop", "spent", "note_loss")
+    LOOKING = ("look", "show")
+
+    def __init__(self, prepared: PreparedHorizontal) -> None:
+        claim_device(0.0)
+        self._prepared = prepared
+        self._timeout = prepared.spec.resources.timeout
+        self._recorder = Recorder()
+        self._privacy_filter = prepared.privacy_filter()
+        self._pieces: list[Piece] = []
+        self._lock = threading.Lock()
+        self._stopping, self._over = threading.Event(), False
+        self._hosts: PoolExecutor | None = None
+        self._wall: PullServerLoop | None = None
+        self._evaluated = 0
+
+    def device(self) -> str:
+        """Return where the server computes; the first call that proves that it has come up."""
+        return "cpu"
+
+    def begin(self, ledger: Any | None, checkpoint: Checkpoint | None) -> None:
+        """Take up the state of the run: its start, or a checkpoint's; the ledger actor is open already."""
+        prepared, self._checkpoint = self._prepared, checkpoint
+        self._ledger: RelayedLedger | None = None
+        self._server: Any
+        if ledger is None:
+            self._server = prepared.weight_server()
+        else:
+            self._ledger = RelayedLedger(ledger, prepared.plan.header(), self._timeout)
+            self._ledger.adopt()
+            self._server = prepared.seeded_server(self._ledger)
+        if checkpoint:
+            resume_server(self._server, checkpoint)
+        self._server_loop = ServerLoop(self._server, self._privacy_filter, self._recorder, prepared.budget())
+        self._cut = Cut(self._recorder, prepared.spec.record.flush)
+
+    def run_virtual(self, pool: ClientGroupPool) -> None:
+        """Run the whole virtual-time loop."""
+        prepared = self._prepared
+        self._hosts = PoolExecutor(
+            pool, lean=not prepared.separate, separate=prepared.separate, noted=self.note_loss
+        )
+        server = self._server
+        self._see(self._hosts if prepared.seeded else WeightsEvaluator(prepared, server, "cpu"))
+        run = virtual_run(
+            prepared,
+            self._server_loop,
+            self._hosts,
+            self._view,
+            self._checkpoint,
+            stop=self._stopping,
+            tick=lambda: None,
+            updated=lambda: self._updated(run),
+        )
+        try:
+            run.run()
+        finally:
+            self._over = True
+
+    def open_wall(self, origin: float, host: Any) -> None:
+        """Open for hosts under the wall clock; the model is looked at in `host`."""
+        service = self._prepared.timing.service
+        self._wall = PullServerLoop(self._server_loop, WallClock(origin), lambda which: service.of(0, which))
+        self._see(_GroupEvaluator(host, self._timeout))
+
+    def show(self, host: Any) -> None:
+        """Look at the model in another host from now on: the one before was lost."""
+        self._see(_GroupEvaluator(host, self._timeout))
+
+    def wake(self, client: int) -> tuple[int, int, Work | None] | None:
+        """Return what a client is to work at: round, bytes and, if it keeps a model, its message; None: it is over."""
+        order = self._open().wake(client)
+        if order is None:
+            return None
+        message = pack_work([order], lean=False) if self._prepared.separate else None
+        return order.round, order.body.wire_bytes, message
+
+    def exchange(self, upload: Wire, how: tuple[float, float, bool, float]) -> bool:
+        """Serve one upload; tell whether the run goes on."""
+        return self._open().exchange(unpack_upload(upload), Activation(*how))
+
+    def look(self, now: bool = False) -> None:
+        """Evaluate if it is due (or `now`), and keep a snapshot if one is due (wall clock)."""
+        due = self._server_loop.updates // self._prepared.spec.evaluate.every
+        if now or due > self._evaluated:
+            self._open().evaluate(self._view.evaluate)
+            self._evaluated = due
+        self._snapshots.look(self._server_loop.updates)
+
+    def parameters(self) -> np.ndarray:
+        """Return the model after the last update, float32 [d]."""
+        x: np.ndarray = self._view.state(self._server_loop.updates)[0]
+        return x
+
+    def facts(self) -> dict[str, Any]:
+        """Return what summary.json says of this runner's own matters (virtual clock)."""
+        if self._hosts is None:
+            return {}
+        facts: dict[str, Any] = {"host_calls": self._hosts.calls}
+        if self._prepared.separate:
+            facts["drift"] = self._hosts.drift(self._server_loop.updates)
+        return facts
+
+    def note_loss(self, host: int, done: str) -> None:
+        """Take down that a host was lost."""
+        time = self._server_loop.status().time
+        self._recorder.emit("fault", time=time, party=f"host {host}", kind="host lost", message=done)
+
+    def status(self) -> Status:
+        """Return where the run stands."""
+        return self._server_loop.status()
+
+    def spent(self) -> Spent | None:
+        """Return what was released so far: nothing."""
+        return self._privacy_filter.spent()
+
+    def drain(self) -> list[Piece]:
+        """Return the rows since the last call; those of rounds as far as there is a checkpoint that goes with them."""
+        with self._lock:
+            pieces, self._pieces = self._pieces, []
+        if self._over or self._prepared.asynchronous:
+            pieces.append((self._recorder.drain(), None))
+        return pieces
+
+    def stop(self, reason: str) -> None:
+        """End the run."""
+        self._stopping.set()
+        if self._wall:
+            self._wall.stop(reason)
+
+    def _see(self, view: ModelEvaluator) -> None:
+        self._view = view
+        self._snapshots = Snapshots(self._ledger, self._prepared.spec.record.snapshots, view)
+
+    def _updated(self, run: VirtualRun) -> None:
+        self._snapshots.look(self._server_loop.updates)
+        # after the last update there is nothing to go on with: a continuation would make one more
+        rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
+        if rounds_go_on and (self._cut.due() or self._stopping.is_set()):
+            piece = self._cut.rows(), checkpoint_of(self._server, self._server_loop.updates, run.state())
+            with self._lock:
+                self._pieces.append(piece)
+
+    def _open(self) -> PullServerLoop:
+        if self._wall is None:
+            raise RuntimeError("the server is not open: open_wall comes first")
+        return self._wall
+
+
+class _GroupEvaluator:
+    """Looks at the model in a host actor whose loop runs."""
+
+    def __init__(self, host: Any, timeout: float) -> None:
+        self._host, self._timeout = host, timeout
+
+    def evaluate(self, version: int) -> Metrics:
+        """Score the model on the held-out rows."""
+        metrics: Metrics = get(self._host.look.remote(version), self._timeout, "an evaluation")
+        return metrics
+
+    def state(self, version: int) -> np.ndarray:
+        """Return parameters and momentum, if there is one."""
+        state: np.ndarray = get(self._host.look_state.remote(version), self._timeout, "the model")
+        return state

@@ -1,0 +1,97 @@
+"""The ledger actor: keeps the run's log, and how updates travel to and from it. Needs no torch, so it starts light."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydpzv.ledger.entries import COLUMNS, Slice, Update, frozen
+from raydpzv.ledger.header import Header
+from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
+
+PackedSlice = tuple[int, int, bytes]
+"""First and last version, and the columns' bytes, widest values first so that each column is aligned."""
+_ORDER = sorted(COLUMNS, key=lambda name: -COLUMNS[name].itemsize)
+_ENTRY_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
+
+
+class LedgerActor:
+    """Plain class; `actors.vertical.actor_set` wraps it. One writer appends, any number of hosts ask for ranges.
+
+    Every call but the control calls is served in turn, so a range that was announced after its append is there.
+    """
+
+    CONTROL = ("facts", "reads")
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+        self._reads = 0
+
+    def open(self, path: Path | None, header: Header, round: int | None, fsync: bool) -> None:
+        """Take the run's ledger up after `round` updates (None: all); see `begin_ledger`."""
+        self._ledger = begin_ledger(path, header, round, fsync=fsync)
+
+    def ready(self) -> None:
+        """Answer: the first call proves that this actor has come up, and that the caller can reach it."""
+
+    def append(self, updates: PackedSlice) -> None:
+        """Add updates; they are written when this returns."""
+        for u in unpack_slice(updates).updates():
+            self._open().append(**arguments(u))
+
+    def since(self, version: int, until: int | None = None) -> PackedSlice:
+        """Return updates version+1 .. until."""
+        self._reads += 1
+        return pack_slice(self._open().since(version, until))
+
+    def trim(self, version: int) -> None:
+        """Forget updates <= version in memory, if there is a log on disk that a new host can be rebuilt from."""
+        if self._open().disk_bytes:
+            self._open().trim(version)
+
+    def save_snapshot(self, name: str, version: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a snapshot."""
+        self._open().save_snapshot(name, version, arrays)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what summary.json says about the ledger."""
+        return ledger_facts(self._ledger)
+
+    def reads(self) -> int:
+        """Return how many ranges were asked for."""
+        return self._reads
+
+    def close(self) -> None:
+        """Let another writer in."""
+        if self._ledger:
+            self._ledger.close()
+
+    def _open(self) -> Ledger:
+        if self._ledger is None:
+            raise RuntimeError("the ledger is not open: open comes first")
+        return self._ledger
+
+
+def arguments(update: Update) -> dict[str, Any]:
+    """Return the arguments of the append that makes this update in another ledger."""
+    return {field.name: getattr(update, field.name) for field in fields(update) if field.name != "round"}
+
+
+def pack_slice(updates: Slice) -> PackedSlice:
+    """Return a slice as numbers and one `bytes`."""
+    return updates.first, updates.last, b"".join(getattr(updates, name).tobytes() for name in _ORDER)
+
+
+def unpack_slice(packed: PackedSlice) -> Slice:
+    """Return the slice that was packed; its columns are read-only views."""
+    first, last, data = packed
+    count, place = len(data) // _ENTRY_BYTES, 0
+    columns: dict[str, np.ndarray] = {}
+    for name in _ORDER:
+        columns[name] = frozen(np.frombuffer(data, COLUMNS[name], count, place))
+        place += columns[name].nbytes
+    return Slice(first, last, **columns)

@@ -1,0 +1,113 @@
+"""Ways to the ledger actor: the server's, which appends, and a host's, which reads a range at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from actors.ledger_actor import LedgerActor, arguments, pack_slice, unpack_slice
+from actors.remote import get, lost, wrapped
+from raydpzv.errors import RunError
+from raydpzv.ledger.entries import COLUMNS, Slice
+from raydpzv.ledger.header import Header, Settings
+from raydpzv.ledger.ledger import Ledger
+
+
+class RelayedLedger(Ledger):
+    """The server's working set of the ledger actor's: an update is written there before anybody hears of it."""
+
+    def __init__(self, actor: Any, header: Header, timeout: float) -> None:
+        super().__init__(None, header, Settings())
+        self._actor, self._timeout = actor, timeout
+        self._recalls = False
+
+    def adopt(self) -> None:
+        """Take over the updates that the actor has already."""
+        facts = self._ask(self._actor.facts.remote(), "the ledger's state")
+        self._recalls = facts["ledger"]["bytes"] > 0
+        for u in unpack_slice(self._ask(self._actor.since.remote(self.version), "the ledger")).updates():
+            super().append(**arguments(u))
+
+    @property
+    def recalls(self) -> bool:
+        """Whether updates that are trimmed here can still be had: the actor has a log on disk."""
+        return self._recalls
+
+    def since(self, version: int, until: int | None = None) -> Slice:
+        """Return updates version+1 .. until: from here, or from the actor where they are trimmed."""
+        if version >= self._memory.trimmed:
+            return super().since(version, until)
+        last = self.version if until is None else until
+        return unpack_slice(self._ask(self._actor.since.remote(version, last), f"updates after {version}"))
+
+    def append(self, **update: Any) -> int:
+        """Add one update here and there; returns when the ledger actor has written it."""
+        round = super().append(**update)
+        packed = pack_slice(self.since(round - 1, round))
+        self._ask(self._actor.append.remote(packed), f"the ledger to write update {round}")
+        return round
+
+    def trim(self, version: int) -> None:
+        """Forget updates <= version here and, since it has them on disk, at the ledger actor."""
+        super().trim(version)
+        self._actor.trim.remote(version)
+
+    def save_snapshot(self, name: str, version: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a snapshot beside the log."""
+        self._ask(
+            self._actor.save_snapshot.remote(name, version, arrays), f"the snapshot of update {version}"
+        )
+
+    def _ask(self, reference: Any, what: str) -> Any:
+        return ask_ledger(reference, self._timeout, what)
+
+
+class LedgerRange:
+    """A host's `UpdateSource`: fetches one range for a whole piece of work, and cuts what replicas want from it."""
+
+    def __init__(self, actor: Any, timeout: float) -> None:
+        self._actor, self._timeout = actor, timeout
+        self._held: Slice | None = None
+
+    def reach(self, version: int) -> None:
+        """Fetch everything after what is here up to `version`, in one call."""
+        reached = self._held.last if self._held else 0
+        if version > reached:
+            self._held = self._fetch(reached, version)
+
+    def since(self, version: int, until: int | None = None) -> Slice:
+        """Return updates version+1 .. until; from what is here, or by a call of its own."""
+        held = self._held
+        if until is None or held is None or not held.first <= version <= until <= held.last:
+            found = self._fetch(version, until)
+            if held is None or found.last > held.last:
+                self._held = found
+            return found
+        a, b = np.searchsorted(held.round, (version, until), side="right")
+        return Slice(version, until, *(getattr(held, name)[a:b] for name in COLUMNS))
+
+    def _fetch(self, version: int, until: int | None) -> Slice:
+        reference = self._actor.since.remote(version, until)
+        return unpack_slice(ask_ledger(reference, self._timeout, f"the ledger's updates after {version}"))
+
+
+def ask_ledger(reference: Any, timeout: float, what: str) -> Any:
+    """Return a result of the ledger actor; RunError if it was lost, so that nobody takes it for the host that asked."""
+    try:
+        return get(reference, timeout, what)
+    except Exception as error:
+        if not lost(error):
+            raise
+        raise RunError("the ledger actor was lost: start again, or resume the run from its folder") from error
+
+
+def ledger_actor() -> Any:
+    """Create a ledger actor on this machine, where the run folder is."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    cls = wrapped(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
+    return cls.options(num_cpus=0, scheduling_strategy=here).remote()

@@ -1,0 +1,1 @@
+"""Vertical runs on Ray: a server actor and client actors."""

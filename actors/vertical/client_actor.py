@@ -1,0 +1,110 @@
+"""The client actor: holds one or several clients' roles and forwards to them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from actors.device import claim_device
+from actors.remote import get
+from actors.serialization import Wire, pack_upload, unpack_order
+from actors.vertical.executor import RayConnection
+from raydpzv.experiment.parties import ClientRecipe
+from raydpzv.experiment.release_ledger import Past
+from raydpzv.methods.roles import Rebuildable
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.virtual import Timing
+from raydpzv.sim.wall import ClientLoop
+
+
+class ClientActor:
+    """Plain class; `actors.vertical.actor_set` wraps it. `stop` and `evaluate_wall` run beside a long `run`.
+
+    pasts: of an actor in the place of a lost one, what each client is rebuilt from.
+    """
+
+    CONTROL = ("stop", "evaluate_wall")
+
+    def __init__(self, recipes: Sequence[ClientRecipe], gpus: float, pasts: Sequence[Past] = ()) -> None:
+        self._device = claim_device(gpus)
+        self._recipes = {recipe.client: recipe for recipe in recipes}
+        self._roles = {client: recipe.make(self._device) for client, recipe in self._recipes.items()}
+        self._uploads: dict[int, int] = {}
+        for (client, role), (history, uploads) in zip(self._roles.items(), pasts, strict=False):
+            cast(Rebuildable, role).restore(history, uploads)
+            self._uploads[client] = uploads
+        self._locks = {client: threading.Lock() for client in self._roles}
+        self._loops: dict[int, ClientLoop] = {}
+        self._stopping = threading.Event()
+
+    def device(self) -> str:
+        """Return where this actor computes; the first call that proves that it has come up."""
+        return self._device
+
+    def warm_up(self, client: int, order: Wire) -> Wire:
+        """Do a throw-away client's first work, so that compilation does not count as the first round trip."""
+        return pack_upload(self._recipes[client].make(self._device).process(unpack_order(order)))
+
+    def greet(self, server: Any) -> None:
+        """Call the server once: the first call between two actors takes seconds, which no epoch should wait for."""
+        get(server.device.remote(), 60.0, "the server's greeting")
+
+    def process(self, order: Wire) -> Wire:
+        """Do what an order asks for."""
+        unpacked = unpack_order(order)
+        return pack_upload(self._roles[unpacked.client].process(unpacked))
+
+    def run(self, server: Any, timing: Timing, origin: float, timeout: float) -> None:
+        """Let every client here live its own loop until the run is over (wall clock)."""
+        clock, port = WallClock(origin), RayConnection(server, timeout)
+        after = clock.now() if self._uploads else -math.inf
+        self._loops = {
+            client: ClientLoop(
+                *(client, role, port, timing, clock, timeout, self._locks[client]),
+                after=after,
+                works=self._uploads.get(client, 0),
+            )
+            for client, role in self._roles.items()
+        }
+        if self._stopping.is_set():
+            return
+        failures: list[BaseException] = []
+        threads = [
+            threading.Thread(target=_kept, args=(loop, failures), daemon=True)
+            for loop in self._loops.values()
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            if failures:
+                self.stop()
+            for thread in threads:
+                thread.join(0.2)
+        if failures:
+            raise failures[0]
+
+    def stop(self) -> None:
+        """Leave the loops at the next opportunity."""
+        self._stopping.set()
+        for loop in self._loops.values():
+            loop.stop()
+
+    def evaluate_wall(self, client: int) -> Wire:
+        """Return a client's held-out embeddings while its loop runs."""
+        with self._locks[client]:
+            return pack_upload(self._roles[client].evaluate())
+
+    def parameters(self, client: int) -> np.ndarray:
+        """Return a client's parameters."""
+        return self._roles[client].parameters()
+
+
+def _kept(loop: ClientLoop, failures: list[BaseException]) -> None:
+    try:
+        loop.run()
+    except BaseException as error:
+        failures.append(error)

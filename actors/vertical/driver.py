@@ -1,0 +1,222 @@
+"""Run a scenario on Ray: one server actor, client actors, and a driver that only watches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.cluster import connected
+from actors.driver import HEAD_START, LOOK, Driver, Watch, drive, translated
+from actors.ledger_control import LedgerControl
+from actors.placement import Plan, plan, reserved
+from actors.remote import get, lost
+from actors.serialization import Wire
+from actors.vertical.actor_set import ActorSet, create, dismiss
+from raydpzv.errors import SpecError
+from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import Status
+from raydpzv.sim.virtual import NOBODY_WAKES
+
+
+def run_prepared(
+    experiment: PreparedVertical,
+    out: Path | RunFolder | None = None,
+    *,
+    scenario: str = "",
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Run an experiment on Ray; as `raydpzv.experiment.run_vertical.run_prepared`.
+
+    address, verbose: as in `connected`.
+
+    out may be the folder of a run that continues.
+    """
+    spec = experiment.spec
+    if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
+        raise SpecError(
+            "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
+        )
+    with connected(address, verbose=verbose):
+        import ray
+
+        placed = plan(spec, ray.cluster_resources())
+        with reserved(placed) as group:
+            actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
+            return drive(experiment, out, actor_set, driver, scenario, progress, stop)
+
+
+@contextmanager
+def _actor_set(experiment: PreparedVertical, placed: Plan, group: Any) -> Iterator[ActorSet]:
+    """Create the actors, before anything is written; dismiss them at the end."""
+    try:
+        actor_set = create(experiment, placed, group)
+    except Exception as error:
+        raise translated(error) from error
+    try:
+        yield actor_set
+    finally:
+        dismiss(actor_set)
+
+
+class _Driver(Driver):
+    """Of a vertical run: one server actor and client actors."""
+
+    def __init__(
+        self,
+        experiment: PreparedVertical,
+        placed: Plan,
+        actor_set: ActorSet,
+        watch: Watch,
+    ) -> None:
+        super().__init__(actor_set.server, watch)
+        self._experiment, self._plan, self._actor_set = experiment, placed, actor_set
+        self._timeout = experiment.spec.resources.timeout
+        self._ledger_control = LedgerControl(actor_set, experiment.plan(), watch.writer.folder, self._timeout)
+        self._losses = 0
+        self._loops: dict[Any, int] = {}
+        self._start: Callable[[int], None] = lambda actor: None
+        self._opening: Wire = ()
+
+    def _work(self) -> None:
+        self._ledger_control.open()
+        if self._experiment.spec.clock.kind == "virtual":
+            self._await(self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held))
+        else:
+            self._wall(self._actor_set)
+
+    def leave(self) -> None:
+        """Let go of the ledger, so that whoever goes on next finds it free."""
+        self._ledger_control.close()
+
+    def _poll(self) -> None:
+        """Also bring the virtual loop the actors that it waits for."""
+        super()._poll()
+        for a, pasts in self._control(self._server.wanted.remote(), "what the server waits for").items():
+            new = self._actor_set.replace(a, pasts) if self._may_replace() else None
+            self._control(self._server.bring.remote(a, new), "the server to go on")
+
+    def _wall(self, actor_set: ActorSet) -> None:
+        import ray
+
+        spec = self._experiment.spec
+        self._warm_up(actor_set)
+        clock = WallClock.starting_in(HEAD_START)
+        self._control(actor_set.server.open_wall.remote(clock.origin), "the server to open")
+        timing, timeout = self._experiment.timing, spec.resources.timeout
+
+        def start(a: int) -> None:
+            self._loops[actor_set.actors[a].run.remote(actor_set.server, timing, clock.origin, timeout)] = a
+
+        self._start = start
+        for a in range(len(actor_set.actors)):
+            start(a)
+        self._evaluate(actor_set)
+        evaluated, told = 0, False
+        while self._loops:
+            for loop in ray.wait(list(self._loops), timeout=LOOK)[0]:
+                self._ended(loop)
+            self._poll()
+            if spec.budget.seconds is not None and clock.now() >= spec.budget.seconds:
+                actor_set.server.stop.remote(f"the budget of {spec.budget.seconds:g} seconds is spent")
+            if self._status.stop_reason and not told:
+                told = True
+                self._control([actor.stop.remote() for actor in actor_set.actors], "the clients to stop")
+            elif not told and self._status.updates // spec.evaluate.every > evaluated:
+                evaluated = self._status.updates // spec.evaluate.every
+                self._evaluate(actor_set)
+        self._start = lambda actor: None
+        self._control(actor_set.server.stop.remote(NOBODY_WAKES), "the server to stop")
+        self._control(actor_set.server.close.remote(), "the server to close")
+        self._evaluate(actor_set)
+
+    def _warm_up(self, actor_set: ActorSet) -> None:
+        self._opening = order = get(
+            actor_set.server.first_order.remote(), self._timeout, "the server's warm-up"
+        )
+        uploads = [
+            actor.warm_up.remote(held[0], (held[0], *order[1:]))
+            for actor, held in zip(actor_set.actors, self._plan.clients, strict=True)
+        ]
+        upload = get(uploads, self._timeout, "the clients' warm-up")[0]
+        get(actor_set.server.warm_up.remote(upload), self._timeout, "the server's warm-up")
+        greetings = [actor.greet.remote(actor_set.server) for actor in actor_set.actors]
+        get(greetings, self._timeout, "the clients to reach the server")
+
+    def _evaluate(self, actor_set: ActorSet) -> None:
+        uploads = self._ask("evaluate_wall", "held-out embeddings")
+        get(actor_set.server.evaluate.remote(uploads), self._timeout, "an evaluation")
+
+    def _models(self) -> dict[str, np.ndarray]:
+        server, clients = self._server, range(self._experiment.spec.split.clients)
+        head = get(server.parameters.remote(), self._timeout, "the parameters of the server")
+        if self._actor_set.actors:
+            found = self._ask("parameters", "parameters")
+        else:
+            waiting = [server.local_parameters.remote(m) for m in clients]
+            found = get(waiting, self._timeout, "the parameters of the clients")
+        return {"server": head} | {f"client {m}": values for m, values in zip(clients, found, strict=True)}
+
+    def _facts(self) -> Mapping[str, Any]:
+        return self._ledger_control.facts()
+
+    def _ask(self, method: str, what: str) -> list[Any]:
+        """Ask every client's actor, in client order; one that is lost is replaced and asked again."""
+        actor_set, holder, found = self._actor_set, self._actor_set.holder, []
+
+        def ask(m: int) -> Any:
+            return getattr(actor_set.actors[holder[m]], method).remote(m)
+
+        waiting = {m: ask(m) for m in sorted(holder)}
+        while waiting:
+            m = min(waiting)
+            try:
+                found.append(get(waiting[m], self._timeout, f"the {what} of client {m}"))
+                del waiting[m]
+            except Exception as error:
+                if not lost(error):
+                    raise
+                self._rejoin(holder[m], error)
+                waiting |= {k: ask(k) for k in actor_set.held[holder[m]] if k in waiting}
+        return found
+
+    def _ended(self, loop: Any) -> None:
+        """A client actor's loop is over: the run is, or the actor was lost (wall clock)."""
+        import ray
+
+        actor = self._loops.pop(loop)
+        try:
+            ray.get(loop)
+        except Exception as error:
+            if not lost(error):
+                raise
+            self._rejoin(actor, error)
+
+    def _rejoin(self, actor: int, error: Exception) -> None:
+        """Make a lost actor again, its clients rebuilt from all answers on record, and let them go on."""
+        if not self._may_replace():
+            raise error
+        self._loops = {loop: a for loop, a in self._loops.items() if a != actor}
+        new = self._actor_set.replace(actor, self._server.pasts.remote(actor, self._actor_set.held[actor]))
+        # not waited for: the others go on meanwhile, and this one begins when it is ready
+        first = self._actor_set.held[actor][0]
+        if self._opening:
+            new.warm_up.remote(first, (first, *self._opening[1:]))
+        new.greet.remote(self._server)
+        self._start(actor)
+
+    def _may_replace(self) -> bool:
+        """Count a loss; False if clients cannot be rebuilt or too many actors were lost."""
+        self._losses += 1
+        return self._ledger_control.kept and self._losses <= self._experiment.spec.resources.restarts

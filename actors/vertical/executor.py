@@ -1,0 +1,58 @@
+"""Clients' work on actors, and a client's way to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actors.remote import get
+from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer
+
+
+class RayExecutor:
+    """Starts work on the actor that holds the client; a handle is an object reference and the client's number."""
+
+    def __init__(self, actors: Mapping[int, Any], timeout: float) -> None:
+        self._actors, self._timeout = actors, timeout
+
+    def submit(self, order: Order) -> tuple[int, Any]:
+        """Send the order; returns at once."""
+        return order.client, self._actors[order.client].process.remote(pack_order(order))
+
+    def result(self, handle: tuple[int, Any]) -> Upload:
+        """Wait for the upload; Stalled past the time limit."""
+        client, reference = handle
+        return unpack_upload(get(reference, self._timeout, f"the upload of client {client}"))
+
+
+class RayConnection:
+    """A client's way to the server actor under the wall clock."""
+
+    def __init__(self, server: Any, timeout: float) -> None:
+        self._server, self._timeout = server, timeout
+
+    def first(self, client: int) -> Answer:
+        """Return the client's first order."""
+        return self._answer(self._server.first.remote(client), client)
+
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
+        """Hand in an upload."""
+        details = (how.due, how.woke, how.late, how.sent)
+        return self._answer(
+            self._server.exchange.remote(pack_upload(upload), details, applied), upload.client
+        )
+
+    def wait(self, client: int, seconds: float) -> Answer:
+        """Wait for an order that was not ready yet."""
+        return self._answer(self._server.wait.remote(client, seconds), client)
+
+    def finish(self, client: int, applied: float) -> None:
+        """Say when the last answer was applied."""
+        get(self._server.finish.remote(client, applied), self._timeout, f"the farewell of client {client}")
+
+    def _answer(self, reference: Any, client: int) -> Answer:
+        order, over = get(reference, self._timeout, f"the server's answer to client {client}")
+        return Answer(unpack_order(order) if order else None, over)

@@ -1,0 +1,222 @@
+"""The server actor: holds the server's role and, with the virtual clock, the whole loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.device import claim_device
+from actors.ledger_client import RelayedLedger
+from actors.serialization import Wire, pack_order, unpack_upload
+from actors.vertical.executor import RayExecutor
+from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
+from raydpzv.config.timing import barrier
+from raydpzv.experiment.release_ledger import LedgerServer, Past, with_ledger
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.ledger.header import Header
+from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
+from raydpzv.methods.roles import Order
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.store import Rows
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import Executor, LocalExecutor, split_score
+from raydpzv.sim.interfaces import Activation, Spent, Status
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.wall import Answer, LockedServerLoop
+from raydpzv.wire.messages import Start
+
+
+class VerticalServerActor:
+    """Plain class; `actors.vertical.driver` wraps it.
+
+    Uploads are served in the default concurrency group, one at a time; control calls have a group of their own
+    and answer while a service or the virtual loop runs; clients that wait for a barrier wait in a third.
+    """
+
+    CONTROL = ("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "leave")
+    WAITING = ("wait",)
+
+    def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
+        self._device = claim_device(gpus)
+        self._experiment = experiment
+        self._recorder = Recorder(experiment.skipped_rows())
+        self._privacy_filter = experiment.privacy_filter()
+        self._role = experiment.server.make(self._device)
+        self._server_loop = ServerLoop(self._role, self._privacy_filter, self._recorder, experiment.budget())
+        self._stopping = threading.Event()
+        self._wall: LockedServerLoop | None = None
+        self._clock: WallClock | None = None
+        self._ledger: Ledger | None = None
+        self._ledger_server: LedgerServer | None = None
+        self._replacements = ReplacementQueue(experiment.spec.resources.timeout)
+        self._returned: set[int] = set()
+        self._local = [recipe.make(self._device) for recipe in experiment.clients]
+
+    def device(self) -> str:
+        """Return where the server computes; the first call that proves that it has come up."""
+        return self._device
+
+    def node(self) -> str:
+        """Return the machine that this actor is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def keep(self, path: Path | None, header: Header, relay: Any | None) -> None:
+        """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
+        if relay is None:
+            self._ledger = begin_ledger(path, header, None)
+        else:
+            relayed = RelayedLedger(relay, header, self._experiment.spec.resources.timeout)
+            relayed.adopt()
+            self._ledger = relayed
+        self._server_loop.server = with_ledger(self._experiment, self._role, self._ledger)
+        self._ledger_server = (
+            self._server_loop.server if isinstance(self._server_loop.server, LedgerServer) else None
+        )
+
+    def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
+        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
+        spec, timeout = self._experiment.spec, self._experiment.spec.resources.timeout
+        host: Executor = LocalExecutor(self._local)
+        if actors and self._ledger_server:
+            host = RecoveringExecutor(actors, held, self, self._replacements, timeout)
+        elif actors:
+            host = RayExecutor({m: actors[a] for a, clients in enumerate(held) for m in clients}, timeout)
+        VirtualRun(
+            self._server_loop,
+            host,
+            self._experiment.timing,
+            score=split_score(self._role, host, spec.split.clients),
+            evaluate_every=spec.evaluate.every,
+            stop=self._stopping,
+        ).run()
+
+    def warm_up(self, upload: Wire) -> None:
+        """Let a throw-away server serve an upload, so that first-call costs do not count as a service."""
+        self._experiment.server.make(self._device).receive(unpack_upload(upload))
+
+    def first_order(self) -> Wire:
+        """Return what a throw-away server would open with (for warming up)."""
+        return pack_order(self._experiment.server.make(self._device).first_orders()[0])
+
+    def open_wall(self, origin: float) -> None:
+        """Open for clients under the wall clock."""
+        timing, clients = self._experiment.timing, self._experiment.spec.split.clients
+        self._clock = WallClock(origin)
+        barred = barrier(self._experiment.spec)
+        self._wall = LockedServerLoop(
+            self._server_loop, self._clock, lambda which: timing.service.of(0, which), clients, barred
+        )
+
+    def first(self, client: int) -> tuple[Wire | None, bool]:
+        """Return a client's first order; one that was rebuilt is told to go on."""
+        answer = self._open().first(client)
+        if answer.order is None and client in self._returned:
+            return pack_order(Order(client, Start())), answer.over
+        return _packed(answer)
+
+    def exchange(
+        self, upload: Wire, how: tuple[float, float, bool, float], applied: float
+    ) -> tuple[Wire | None, bool]:
+        """Serve one upload; one that was served before gets the answer that it got."""
+        unpacked = unpack_upload(upload)
+        if self._ledger_server and (order := self._ledger_server.again(unpacked)):
+            return pack_order(order), self._server_loop.stop_reason is not None
+        return _packed(self._open().exchange(unpacked, Activation(*how), applied))
+
+    def wait(self, client: int, seconds: float) -> tuple[Wire | None, bool]:
+        """Wait for an order for this client."""
+        return _packed(self._open().wait(client, seconds))
+
+    def finish(self, client: int, applied: float) -> None:
+        """Note when a client's last answer was applied."""
+        self._open().finish(client, applied)
+
+    def evaluate(self, uploads: list[Wire]) -> None:
+        """Score held-out embeddings, in client order."""
+        self._open().evaluate([unpack_upload(u) for u in uploads])
+
+    def close(self) -> None:
+        """Take down what was left open (wall clock)."""
+        self._open().close()
+
+    def past(self, client: int, before: Order | None) -> Past:
+        """Return what a client is rebuilt from, to what it was before an order."""
+        assert self._ledger_server is not None
+        return self._ledger_server.past(client, before)
+
+    def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
+        """Take down that the clients of a lost actor were rebuilt."""
+        made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
+        self._recorder.emit(
+            "fault",
+            time=self._clock.now() if self._clock else self._server_loop.status().time,
+            party=f"client actor {actor}",
+            kind="Lost",
+            message=f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the ledger",
+        )
+
+    def pasts(self, actor: int, clients: Sequence[int]) -> list[Past]:
+        """Return what a lost actor's clients are rebuilt from, every answer on record applied."""
+        found = {m: self.past(m, None) for m in clients}
+        self._returned |= found.keys()
+        self.rebuilt(actor, found)
+        return list(found.values())
+
+    def wanted(self) -> dict[int, list[Past]]:
+        """Return the actors that the virtual loop waits for, and what their clients are rebuilt from."""
+        return self._replacements.wanted()
+
+    def bring(self, actor: int, new: Any | None) -> None:
+        """Hand over a new actor in the place of a lost one; None: there is to be none."""
+        self._replacements.bring(actor, new)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what summary.json says about the ledger."""
+        return ledger_facts(self._ledger)
+
+    def leave(self) -> None:
+        """Let go of the ledger."""
+        if self._ledger:
+            self._ledger.close()
+
+    def status(self) -> Status:
+        """Return where the run stands."""
+        return self._server_loop.status()
+
+    def drain(self) -> Rows:
+        """Return the rows since the last call."""
+        return self._recorder.drain()
+
+    def spent(self) -> Spent | None:
+        """Return what was released so far."""
+        return self._privacy_filter.spent()
+
+    def stop(self, reason: str) -> None:
+        """End the run."""
+        self._stopping.set()
+        if self._wall:
+            self._wall.stop(reason)
+
+    def parameters(self) -> np.ndarray:
+        """Return the head's parameters."""
+        return self._role.parameters()
+
+    def local_parameters(self, client: int) -> np.ndarray:
+        """Return the parameters of a client that lives here."""
+        return self._local[client].parameters()
+
+    def _open(self) -> LockedServerLoop:
+        if self._wall is None:
+            raise RuntimeError("the server is not open: open_wall comes first")
+        return self._wall
+
+
+def _packed(answer: Answer) -> tuple[Wire | None, bool]:
+    return (pack_order(answer.order) if answer.order else None), answer.over

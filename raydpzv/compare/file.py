@@ -1,0 +1,250 @@
+"""Comparison files: which methods meet on which scenario, and how each is set where noise is added and where not."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from raydpzv.compare.plan import Comparison, Line, by_seed
+from raydpzv.config.scenario import METHODS, Frozen, Sgd, VerticalScenario
+from raydpzv.config.spec_batches import Batched
+from raydpzv.config.toml import ALL_METHODS, AnyScenario, as_tree, overridden, parse
+from raydpzv.errors import SpecError, suggest
+from raydpzv.settings.fields import Positive, Section
+
+Load = Callable[[str, Sequence[str]], AnyScenario]
+"""Loads a scenario by name or path, with overrides."""
+
+Overrides = Annotated[tuple[str, ...], Field(strict=False)]
+Epsilons = Annotated[tuple[Positive | Literal["none"], ...], Field(strict=False)]
+Seeds = Annotated[int, Field(ge=1, le=10_000)] | Annotated[tuple[int, ...], Field(strict=False)]
+Shares = Annotated[tuple[float, ...], Field(strict=False)]
+
+CONTROLS = {"frozen": "frozen clients (control)", "central": "central SGD (control)"}
+"""The controls of every vertical comparison: what is reached without training clients, and without privacy."""
+
+
+_OF_NOISE = ("privacy.delta", "privacy.noise")
+"""Settings without a meaning where no noise is added."""
+
+
+class MethodEntry(Section):
+    """One method of a comparison, with its settings."""
+
+    label: str = ""
+    """Name in tables and pictures; left out: the scenario's, or the method's."""
+    scenario: str | None = None
+    """Scenario whose [method] and privacy.clip it takes; left out: the comparison's."""
+    set: Overrides = ()
+    """Settings of [method] and [privacy], as "key=value"."""
+    private: Overrides = ()
+    """More of them, for the values of ε at which noise is added."""
+    epsilons: Epsilons | None = None
+    """Those of the comparison's values of ε that it takes part in; left out: all."""
+
+
+class ComparisonFile(Section):
+    """A comparison as its author writes it."""
+
+    name: str = ""
+    """Name of the comparison; left out: the file's."""
+    title: str = ""
+    """One line for `raydpzv list`."""
+    scenario: str
+    """Scenario that gives data, split, model, clocks, network, budget, evaluation and privacy.delta."""
+    set: Overrides = ()
+    """Settings for all, as "key=value"; those of [method] and [privacy] come before an entrant's own."""
+    seeds: Seeds = 3
+    """How many seeds, from 0, or which."""
+    epsilons: Epsilons = ("none",)
+    """Values of ε that noise is calibrated to; "none": no noise."""
+    targets: Shares = (0.8, 0.9)
+    """Test accuracies whose cost in updates, bytes and seconds is asked for."""
+    entrants: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
+    """The methods; left out: the scenario's own."""
+    frozen: Overrides = ()
+    """Settings of the control whose clients are never trained."""
+    central: Overrides = ()
+    """Settings of the control that is synchronous SGD through the whole model."""
+
+
+def read_entrants(path: Path) -> ComparisonFile:
+    """Read a comparison file. Raises SpecError."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(
+            f"{path}: cannot read the comparison file ({error.strerror or error}); check its path"
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpecError(f"{path.name}: not a TOML file: {error}") from None
+    try:
+        return ComparisonFile.model_validate({"name": path.stem, **tree})
+    except ValidationError as error:
+        raise SpecError(_one_line(error, path.name)) from None
+
+
+def resolved(file: ComparisonFile, load: Load, overrides: Sequence[str] = ()) -> Comparison:
+    """Return the comparison that a file asks for; overrides: for all entrants, last.
+
+    Raises SpecError, which names the entrant, if its settings are wrong or contradict one another.
+    """
+    base = load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
+    first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
+    lines = [
+        line
+        for entrant in file.entrants or (MethodEntry(label=base.method.name),)
+        for line in _lines(
+            entrant.model_copy(update={"set": (*first, *entrant.set)}), file.epsilons, base, load, last
+        )
+    ]
+    if isinstance(base, VerticalScenario):
+        lines += _controls(file, base, lines, first, last)
+    return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines))
+
+
+def _lines(
+    entrant: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, load: Load, last: Sequence[str]
+) -> Iterator[Line]:
+    method = _method(entrant, base, load)
+    label = entrant.label or entrant.scenario or str(method["method"]["name"])
+    wanted = [e for e in epsilons if entrant.epsilons is None or e in entrant.epsilons]
+    is_control = method["method"]["name"] in ("frozen", "sgd")
+    for value in ("none",) if is_control else wanted:  # a control adds no noise
+        epsilon = None if isinstance(value, str) else float(value)
+        _check_overrides([*entrant.set, *entrant.private, *last], label)
+        spec = _spec(base, method, epsilon, _items(entrant, epsilon, last), label)
+        yield Line(label, epsilon, is_control, spec)
+
+
+def _items(entrant: MethodEntry, epsilon: float | None, last: Sequence[str]) -> list[str]:
+    """Return an entrant's overrides; without noise those of privacy for all are left out, but not its own clip."""
+    if epsilon is not None:
+        return [*entrant.set, *entrant.private, *last]
+    own = [o for o in entrant.set if _key(o) not in _OF_NOISE]
+    return own + [o for o in last if not _key(o).startswith("privacy.")]
+
+
+def _method(entrant: MethodEntry, base: AnyScenario, load: Load) -> dict[str, Any]:
+    """Return the [method] and privacy.clip that an entrant begins with; a clip is of its method alone."""
+    tree = as_tree(load(entrant.scenario, ()) if entrant.scenario else base)
+    names = [o.partition("=")[2].strip().strip('"') for o in entrant.set if _key(o) == "method.name"]
+    if names and names[-1] != tree["method"]["name"]:
+        return {"method": _fresh(names[-1], tree["method"]), "clip": None}
+    return {"method": tree["method"], "clip": (tree.get("privacy") or {}).get("clip")}
+
+
+def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
+    """Return another method's settings: its own defaults, but for what all vertical methods share."""
+    if name not in ALL_METHODS:
+        raise SpecError(
+            f'method.name: wanted one of {", ".join(ALL_METHODS)}, got "{name}". {suggest(name, ALL_METHODS)}'.rstrip()
+        )
+    known = Batched.model_fields if name in METHODS else ALL_METHODS[name].model_fields
+    return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
+
+
+def _spec(
+    base: AnyScenario, method: dict[str, Any], epsilon: float | None, items: Sequence[str], label: str
+) -> AnyScenario:
+    tree = as_tree(base) | {"method": method["method"]}
+    if (method["method"]["name"] in METHODS) != isinstance(base, VerticalScenario):
+        raise SpecError(
+            f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
+            f"({', '.join(METHODS)}) share out features, the others rows; compare each kind on a scenario of its own"
+        )
+    if isinstance(base, VerticalScenario):
+        given = base.privacy
+        privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
+        if epsilon is not None:
+            privacy |= {"mode": "paper", "epsilon": epsilon, "noise": given.noise}
+            privacy |= {} if given.delta is None else {"delta": given.delta}
+        else:
+            tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
+        tree["privacy"] = privacy
+    elif epsilon is not None:
+        raise SpecError(
+            f"epsilons: {base.method.name} adds no noise here; horizontal methods compare without ε"
+        )
+    where = label if epsilon is None else f"{label} at ε={epsilon:g}"
+    return _named(lambda: parse(overridden(tree, items), where), where)
+
+
+def _controls(
+    file: ComparisonFile,
+    base: VerticalScenario,
+    lines: Sequence[Line],
+    first: Sequence[str],
+    last: Sequence[str],
+) -> list[Line]:
+    """Return the controls that are not among the entrants."""
+    there = {line.spec.method.name for line in lines}
+    found = []
+    batches = {k: v for k, v in as_tree(base)["method"].items() if k in Batched.model_fields}
+    # what is set for all methods reaches a control as far as it has the setting
+    for key, model, items in (("frozen", Frozen, file.frozen), ("central", Sgd, file.central)):
+        name = str(model.model_fields["name"].default)
+        if name in there:
+            continue
+        own = {f"method.{field}" for field in model.model_fields}
+        before, after = ([o for o in items if _key(o) in own] for items in (first, last))
+        method = {"method": {"name": name} | batches, "clip": None}
+        found.append(
+            Line(
+                CONTROLS[key], None, True, _spec(base, method, None, [*before, *items, *after], CONTROLS[key])
+            )
+        )
+    return found
+
+
+def _check_overrides(items: Sequence[str], label: str) -> None:
+    for item in items:
+        if not _of_entrants(item):
+            raise SpecError(
+                f"{label}: {item} is not a setting of [method] or [privacy]; entrants differ in these alone, so set it "
+                "for all of them"
+            )
+        if _key(item) in ("privacy.mode", "privacy.epsilon", "privacy.sigma"):
+            raise SpecError(
+                f"{label}: {item}: the comparison's epsilons say where noise is added and how much"
+            )
+
+
+def _of_entrants(item: str) -> bool:
+    return _key(item).startswith(("method.", "privacy."))
+
+
+def _key(item: str) -> str:
+    return item.partition("=")[0].strip()
+
+
+def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
+    """Say which entrant a complaint is about, if it does not."""
+    try:
+        return make()
+    except SpecError as error:
+        text = str(error)
+        if "privacy.clip: wanted" in text:
+            text += '; for all: --set privacy.clip=NUMBER, for one entrant of a file: private = ["privacy.clip=NUMBER"]'
+        raise SpecError(text if where in text else f"{where}: {text}") from None
+
+
+def _one_line(error: ValidationError, where: str) -> str:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        kind = MethodEntry if first["loc"][0] == "entrants" else ComparisonFile
+        known = sorted(kind.model_fields)
+        wrong = str(first["loc"][-1])
+        return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"
+    if first["type"] == "missing":
+        return f"{name}: wanted in {where}, and it is not there; a comparison names the scenario it is run on"
+    name = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier())
+    if first["type"] == "tuple_type":
+        return f"{name}: wanted a list in [ ], got {first['input']!r:.80} in {where}"
+    wanted = first["msg"].removeprefix("Input should be ")
+    return f"{name}: wanted {wanted}, got {first['input']!r:.80} in {where}"

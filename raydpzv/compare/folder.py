@@ -1,0 +1,80 @@
+"""A comparison's folder: its plan, its runs, one writer at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from raydpzv.compare.plan import Comparison, Planned, read_comparison
+from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
+from raydpzv.errors import InputError
+from raydpzv.files import write_atomically
+
+_LOCK = ".lock"
+
+
+def is_comparison(folder: Path) -> bool:
+    """Tell whether a folder is a comparison's."""
+    return (folder / PLAN).is_file()
+
+
+@contextmanager
+def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
+    """Hold a comparison's folder while the block runs: made now, or with what is there of the same comparison.
+
+    The same is one with the same lines and at least the seeds that it had; the targets may be others. Raises InputError
+    for a folder with anything else in it, or one that another process writes.
+    """
+    try:
+        if folder.is_dir() and not is_comparison(folder) and any(p.name != _LOCK for p in folder.iterdir()):
+            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot write the comparison ({error.strerror or error}); choose another --out"
+        ) from None
+    with _locked(folder):
+        if is_comparison(folder):
+            _check_same(folder, comparison)
+        write_atomically(folder / PLAN, comparison.as_toml().encode())
+        yield
+
+
+def left(folder: Path, comparison: Comparison) -> list[Planned]:
+    """Return the runs that are still to be made, or gone on with."""
+    return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
+
+
+def _check_same(folder: Path, comparison: Comparison) -> None:
+    there = read_comparison(folder / PLAN)
+    if there.lines != comparison.lines:
+        raise InputError(
+            f"{folder}: holds another comparison ({there.name}: other entrants or settings); choose another --out, or "
+            f"go on with that one: raydpzv resume {folder}"
+        )
+    if missing := sorted(set(there.seeds) - set(comparison.seeds)):
+        raise InputError(
+            f"{folder}: was begun with seed {missing[0]} too; name all its seeds, or go on with: "
+            f"raydpzv resume {folder}"
+        )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{folder}: another process is writing this comparison; wait for it, or stop it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release(force=True)

@@ -1,0 +1,138 @@
+"""A comparison, resolved: which scenarios run, each with which seeds, on the same data and the same budget.
+
+It is written into the comparison's folder before the first run, so that what is continued later is what was begun,
+whatever has become of the files it came from.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from raydpzv.compare.table import target_name
+from raydpzv.config.toml import AnyScenario, as_tree, parse
+from raydpzv.errors import DataError, SpecError
+
+OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
+"""What the lines of a comparison may differ in; the rest is the same for all."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a method with its settings, and the ε its noise is calibrated to (None: no noise)."""
+
+    label: str
+    epsilon: float | None
+    control: bool
+    spec: AnyScenario
+
+    def __str__(self) -> str:
+        return self.label if self.epsilon is None else f"{self.label} at ε={self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run: its line, its seed (in the scenario), and its folder's name."""
+
+    line: Line
+    spec: AnyScenario
+    folder: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Lines in the order of the table, seeds, and the test accuracies whose cost is asked for."""
+
+    name: str
+    title: str
+    seeds: tuple[int, ...]
+    targets: tuple[float, ...]
+    lines: tuple[Line, ...]
+
+    def __post_init__(self) -> None:
+        self._check_lines()
+        self._check_numbers()
+
+    def runs(self) -> Iterator[Planned]:
+        """Yield the runs, the first seed of every line before the second of any."""
+        for seed in self.seeds:
+            for place, line in enumerate(self.lines):
+                spec = line.spec.model_copy(update={"seed": seed})
+                yield Planned(line, spec, f"{place:02d}-{_slug(line)}-seed{seed}")
+
+    def as_toml(self) -> str:
+        """Return the plan as TOML text."""
+        lines = [
+            {"label": x.label, "control": x.control, "scenario": as_tree(x.spec)}
+            | ({} if x.epsilon is None else {"epsilon": x.epsilon})
+            for x in self.lines
+        ]
+        tree = {"name": self.name, "title": self.title, "seeds": list(self.seeds)}
+        return tomli_w.dumps(tree | {"targets": list(self.targets), "lines": lines})
+
+    def _check_lines(self) -> None:
+        if not self.lines:
+            raise SpecError("a comparison needs at least one entrant; none is left")
+        seen: set[tuple[str, float | None]] = set()
+        first = _shared(self.lines[0].spec)
+        for line in self.lines:
+            if (line.label, line.epsilon) in seen:
+                raise SpecError(f"entrants: {line} is there twice; give each a label of its own")
+            seen.add((line.label, line.epsilon))
+            if not line.label.isprintable():
+                raise SpecError(f"entrants: a label is a line of text; {line.label!r} has other characters")
+            if line.spec.clock.kind == "wall":
+                raise SpecError(
+                    "clock.kind: a comparison runs under the virtual clock (runs side by side would share real time, "
+                    'and measure the machine); set clock.kind = "virtual"'
+                )
+            if different := [key for key, value in _shared(line.spec).items() if value != first.get(key)]:
+                raise SpecError(
+                    f"entrants: {line} has another [{different[0]}] than {self.lines[0]}; entrants differ in [method] "
+                    "and [privacy] alone, so that they can be compared: set it for all of them"
+                )
+
+    def _check_numbers(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise SpecError(f"seeds: wanted different seeds, at least one, got {list(self.seeds)}")
+        if wrong_seeds := [s for s in self.seeds if not 0 <= s < 2**63]:
+            raise SpecError(f"seeds: wanted numbers from 0 to 2^63 - 1, got {wrong_seeds[0]}")
+        if wrong := [t for t in self.targets if not 0 < t < 1]:
+            raise SpecError(f"targets: wanted test accuracies between 0 and 1, such as 0.9, got {wrong[0]:g}")
+        if len({target_name(t) for t in self.targets}) < len(self.targets):
+            raise SpecError(f"targets: wanted different ones, got {list(self.targets)}")
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read a plan that `as_toml` wrote. Raises DataError if it is damaged."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        lines = tuple(_line(entry) for entry in tree["lines"])
+        return Comparison(tree["name"], tree["title"], tuple(tree["seeds"]), tuple(tree["targets"]), lines)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: no readable plan of a comparison ({error}); start a new one") from None
+
+
+def _line(entry: dict[str, Any]) -> Line:
+    label, epsilon = entry["label"], entry.get("epsilon")
+    return Line(label, epsilon, entry["control"], parse(entry["scenario"], label))
+
+
+def _shared(spec: AnyScenario) -> dict[str, Any]:
+    return {key: value for key, value in as_tree(spec).items() if key not in OWN}
+
+
+def _slug(line: Line) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", line.label.lower()).strip("-")[:40] or "entrant"
+    return words if line.epsilon is None else f"{words}-eps{line.epsilon:g}"
+
+
+def by_seed(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the seeds: the first so many from 0, or those given."""
+    return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)

@@ -1,0 +1,214 @@
+"""What is proved against whom, for all lines of a comparison: equal rows stand once, each note once below.
+
+A claim is a row of `raydpzv.compare.table.CLAIMS`. Of the seeds of a line the largest ε counts, and it is proved
+only if it is for every seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from raydpzv.compare.text_tables import CALIBRATED, calibrated, named
+from raydpzv.report import text
+
+HEADS = (
+    "entrant", CALIBRATED, "adversary", "relation", "ε", "standing", "δ", "mechanism", "accountant", "notes",
+)  # fmt: skip
+MEANING = (
+    "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is calibrated to is what a "
+    "calibration aims at; proved is what this table says is proved, against the adversary in the same row alone."
+)
+_RELATIONS = {"replace": "replace", "add_remove": "add/remove"}
+_INNER = ("adversary", "relation", "ε", "standing", "accountant", "notes")
+
+Place = tuple[str, float | None]
+"""A line: its label and the ε that its noise is calibrated to."""
+
+
+@dataclass(frozen=True)
+class ComparedClaim:
+    """A row as text, of all the lines for which it is the same; `notes` are numbers from 1, the scope's among them."""
+
+    who: tuple[Place, ...]
+    adversary: str
+    relation: str
+    epsilon: str
+    standing: str
+    delta: str
+    mechanism: str
+    accountant: str
+    notes: tuple[int, ...]
+
+    @property
+    def heading(self) -> str:
+        """The lines in words."""
+        return "; ".join(f"{labels}, {CALIBRATED} = {spent}" for spent, labels in self._together().items())
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row under HEADS; entrants with other values of ε stand on lines of their own."""
+        together, numbers = self._together(), "".join(f"[{n}]" for n in self.notes)
+        return (
+            *(
+                "\n".join(together.values()),
+                "\n".join(together),
+                self.adversary,
+                self.relation,
+                self.epsilon,
+                self.standing,
+            ),
+            *(self.delta, self.mechanism, self.accountant, numbers),
+        )
+
+    def _together(self) -> dict[str, str]:
+        """Return the labels that share the same values of ε, by these."""
+        spent: dict[str, list[str]] = {}
+        for label, epsilon in self.who:
+            spent.setdefault(label, []).append(calibrated(epsilon))
+        together: dict[str, list[str]] = {}
+        for label, values in spent.items():
+            together.setdefault(", ".join(values), []).append(label)
+        return {values: "; ".join(labels) for values, labels in together.items()}
+
+
+@dataclass(frozen=True)
+class ComparedPrivacy:
+    """Rows and the notes they number; `without`: sentences on the lines of which no ε is stated."""
+
+    rows: tuple[ComparedClaim, ...]
+    without: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
+    """Return what is claimed for the lines with noise, and which lines have none."""
+    stated = claims.to_pylist()
+    noised = {_place(c) for c in stated if c["mechanism"] != "none"}
+    chosen = [_largest(g) for g in _groups(c for c in stated if _place(c) in noised)]
+    notes = list(dict.fromkeys(note for c in chosen for note in _notes(c)))
+    of_line: dict[tuple[Place, ...], list[ComparedClaim]] = {}
+    for c in chosen:
+        of_line.setdefault((_place(c),), []).append(_row(c, notes))
+    rows = _shared([_merged(group) for group in of_line.values()])
+    return ComparedPrivacy(tuple(rows), tuple(_without(runs, noised)), tuple(notes))
+
+
+def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
+    """Return the claims for a console: a heading for each mechanism, its adversaries below, notes at the end."""
+    found = compared_privacy(claims, runs)
+    blocks: dict[tuple[str, ...], list[ComparedClaim]] = {}
+    for row in found.rows:
+        blocks.setdefault((row.heading, row.mechanism, row.delta), []).append(row)
+    parts: list[RenderableType] = [Text("Privacy: what is proved, and against whom", "bold"), Text(MEANING)]
+    for (name, mechanism, delta), rows in blocks.items():
+        parts += [
+            Text(),
+            Text(f"{name}: {_said(mechanism)}; δ = {delta}"),
+            Padding(_inner(rows), (0, 0, 0, 2)),
+        ]
+    parts += [Text(), *map(Text, found.without)]
+    return Group(*parts, *(Text(f"[{i}] {note}") for i, note in enumerate(found.notes, 1)))
+
+
+def _said(mechanism: str) -> str:
+    return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
+
+
+def _inner(rows: Sequence[ComparedClaim]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False, show_edge=False)
+    for head in _INNER:
+        table.add_column(head, overflow="fold", justify="right" if head == "ε" else "left")
+    for row in rows:
+        cells = dict(zip(HEADS, map(Text, row.cells), strict=True))
+        cells["standing"].stylize("green" if row.standing == "proved" else "red")
+        table.add_row(*(cells[head] for head in _INNER))
+    return table
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return row["label"], row["epsilon"]
+
+
+def _groups(claims: Iterable[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
+    """Return what the seeds of a line say on one adversary under one relation, line by line."""
+    found: dict[Place, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
+    for c in claims:
+        of_line = found.setdefault(_place(c), {})
+        of_line.setdefault((c["adversary"], c["relation"]), []).append(c)
+    return [group for of_line in found.values() for group in of_line.values()]
+
+
+def _largest(seeds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the claim with the largest ε; one that is not stated bounds nothing. Proved: for every seed."""
+    known = [c if not math.isnan(c["claimed"]) else {**c, "claimed": math.inf, "holds": False} for c in seeds]
+    worst = max(known, key=lambda c: float(c["claimed"]))
+    return {**worst, "holds": all(c["holds"] for c in known)}
+
+
+def _notes(claim: Mapping[str, Any]) -> list[str]:
+    scope = f"Scope: {claim['scope']}." if claim["scope"] and claim["mechanism"] != "none" else ""
+    return [note for note in (claim["note"], scope) if note]
+
+
+def _row(claim: Mapping[str, Any], notes: Sequence[str]) -> ComparedClaim:
+    return ComparedClaim(
+        who=(_place(claim),),
+        adversary=str(claim["adversary"]),
+        relation=_RELATIONS.get(str(claim["relation"]), str(claim["relation"])),
+        epsilon=text.number(claim["claimed"]),
+        standing=text.standing({"epsilon": claim["claimed"], "holds": claim["holds"]}),
+        delta=text.number(claim["delta"]),
+        mechanism=str(claim["mechanism"]),
+        accountant=str(claim["accountant"]),
+        notes=tuple(notes.index(note) + 1 for note in _notes(claim)),
+    )
+
+
+def _merged(rows: Sequence[ComparedClaim]) -> list[ComparedClaim]:
+    """Return the rows of a line, those that differ but in adversary or relation as one; their notes add up."""
+    order = list(dict.fromkeys(row.adversary for row in rows))
+    for name in ("adversary", "relation"):
+        found: dict[ComparedClaim, ComparedClaim] = {}
+        for row in rows:
+            key = _changed(row, {name: "", "notes": ()})
+            there = found.setdefault(key, row)
+            if there is not row:
+                notes = tuple(dict.fromkeys(there.notes + row.notes))
+                both = f"{getattr(there, name)}, {getattr(row, name)}"
+                found[key] = _changed(there, {name: both, "notes": notes})
+        rows = list(found.values())
+    return sorted(rows, key=lambda row: order.index(row.adversary.partition(", ")[0]))
+
+
+def _changed(row: ComparedClaim, fields: Mapping[str, Any]) -> ComparedClaim:
+    return replace(row, **fields)
+
+
+def _shared(groups: Sequence[Sequence[ComparedClaim]]) -> list[ComparedClaim]:
+    """Return the rows of all lines, of lines with equal rows once; rows without a mechanism come last, each once."""
+    blocks: dict[tuple[ComparedClaim, ...], tuple[Place, ...]] = {}
+    for plain in (False, True):
+        for rows in groups:
+            own = tuple(replace(row, who=()) for row in rows if (row.mechanism == "none") is plain)
+            blocks[own] = blocks.get(own, ()) + rows[0].who
+    return [replace(row, who=who) for block, who in blocks.items() for row in block]
+
+
+def _without(runs: pa.Table, noised: set[Place]) -> Iterable[str]:
+    places = list(dict.fromkeys(_place(r) for r in runs.to_pylist()))
+    plain = [label for label, epsilon in places if epsilon is None and (label, None) not in noised]
+    if plain:
+        yield f"{'; '.join(plain)}: no noise, no ε."
+    for label, epsilon in places:
+        if epsilon is not None and (label, epsilon) not in noised:
+            yield f"{named(label, epsilon)}: no run has come to its end, no ε is stated."

@@ -1,0 +1,172 @@
+"""The runs of a comparison as tables, each run checked against the plan, the others' data and its own rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from raydpzv.compare.curves import EARLY, NOT_RUN
+from raydpzv.compare.plan import Comparison, Planned
+from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
+from raydpzv.compare.table import CLAIMS, CURVES, RUNS
+from raydpzv.errors import InputError
+from raydpzv.privacy.claims import Claim
+from raydpzv.records import metrics
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import Rows
+from raydpzv.sim.virtual import NOBODY_WAKES
+
+FAILED, OK = "failed", "ok"
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """The tables of a comparison (schemas in `raydpzv.compare.table`)."""
+
+    runs: pa.Table
+    curves: pa.Table
+    claims: pa.Table
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """What a run's folder says; `fault`: why it is not to be believed."""
+
+    summary: Mapping[str, Any]
+    curve: list[Row]
+    data: str
+    fault: str = ""
+
+
+def collect(
+    comparison: Comparison, root: Path, reasons: Mapping[str, str] = MappingProxyType({})
+) -> Compared:
+    """Read every run's folder below `root`; reasons: by run, why one has no result to show.
+
+    A run that is not the planned one, whose data are not those of the others with its seed, or whose rows are not those
+    of its summary has failed, whatever its accuracy.
+    """
+    runs, curves, claims = [], [], []
+    data: dict[int, str] = {}
+    for planned in comparison.runs():
+        seed = planned.spec.seed
+        found = _read(planned, root / RUNS_FOLDER / planned.folder)
+        if found.data and found.data != data.setdefault(seed, found.data):
+            found = dataclasses.replace(found, fault="its data are not those of the first run with this seed")
+        who = {"label": planned.line.label, "epsilon": planned.line.epsilon, "seed": seed}
+        row = who | _run_row(planned, root, found, reasons.get(planned.folder, ""))
+        runs.append(row)
+        if row["outcome"] != NOT_RUN:  # half a run has half the releases, and no claim to show
+            curves += [who | point for point in found.curve]
+            claims += [who | claim for claim in _claims(found.summary)]
+    tables = ((runs, RUNS), (curves, CURVES), (claims, CLAIMS))
+    return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
+
+
+def _read(planned: Planned, path: Path) -> _Read:
+    if not (path / "summary.json").is_file():
+        return _Read({}, [], "")
+    try:
+        check_own(planned, path)
+        folder = RunFolder.open(path)
+        summary, rows = folder.summary(), folder.rows()
+        curve = _curve(rows)
+        data = str(folder.environment().get("data_sha256", ""))
+    except (InputError, pa.ArrowException, OSError) as error:
+        return _Read({}, [], "", " ".join(str(error).split()))
+    fault = "" if _agree(summary, curve, rows) else "its rows are not those of its summary"
+    return _Read(summary, curve, data, fault and f"{fault}; delete the folder to make the run")
+
+
+def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
+    """Tell whether a run's rows come to the accuracy and the bytes that its summary states."""
+    sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
+    told, seen = _number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
+    same = told == seen or (math.isnan(told) and math.isnan(seen))
+    return same and sent == (summary.get("bytes_up"), summary.get("bytes_down"))
+
+
+def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
+    summary = found.summary
+    outcome, why = (FAILED, found.fault) if found.fault else _outcome(summary, reason)
+    again = set_aside(root / RUNS_FOLDER / planned.folder)[1]
+    if again:
+        said = f"begun again {again} time{'' if again == 1 else 's'}; what it drew before, set aside, is not in its ε"
+        why = f"{why}; {said}" if why else said
+    return {
+        "method": planned.spec.method.name,
+        "control": planned.line.control,
+        "run": planned.folder,
+        "status": summary.get("status", "missing"),
+        "outcome": outcome,
+        "reason": why,
+        **{name: _number(summary.get(name)) for name in _NUMBERS},
+        **{name: int(summary.get(name) or 0) for name in _COUNTS},
+        "staleness": _number((summary.get("staleness") or {}).get("mean")),
+        "private": summary.get("private") is True,
+        "verdict": str(summary.get("privacy_verdict", "")),
+    }
+
+
+_NUMBERS = ("accuracy", "best_accuracy", "loss", "top_share", "simulated_seconds", "seconds")
+_COUNTS = ("updates", "bytes_up", "bytes_down")
+
+
+def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
+    """Return what became of a run, and why it is no result."""
+    status, word = summary.get("status"), str(summary.get("failure") or "")
+    if status == "done" and summary.get("stopped_by") == NOBODY_WAKES:
+        return EARLY, f"ended before its budget was spent: {NOBODY_WAKES}"
+    if status == "done":
+        return word or OK, str(summary.get("failure_reason") or "")
+    if status == "failed":
+        return word or FAILED, str(summary.get("stopped_by", reason))
+    if status == "stopped":
+        return NOT_RUN, STOPPED
+    return (FAILED, reason) if reason else (NOT_RUN, "not begun")
+
+
+def _curve(rows: Rows) -> list[Row]:
+    series = metrics.accuracy_series(rows["evaluation"], rows["message"])
+    rounds, up, down = metrics.bytes_by_round(rows["message"])
+    found = []
+    for i, at in enumerate(series.round.tolist()):
+        before = int(rounds.searchsorted(at, "right"))
+        amounts = (int(up[before - 1]), int(down[before - 1])) if before else (0, 0)
+        found.append(
+            {
+                "update": at,
+                "time": float(series.time[i]),
+                "bytes_up": amounts[0],
+                "bytes_down": amounts[1],
+                "accuracy": float(series.accuracy[i]),
+                "loss": float(series.loss[i]),
+            }
+        )
+    return found
+
+
+def _claims(summary: Mapping[str, Any]) -> Iterator[Row]:
+    for claim in summary.get("epsilon") or ():
+        row = {name: claim[name] for name in _CLAIM if name in claim}
+        for name in ("delta", "sensitivity"):
+            row[name] = _number(row.get(name))
+        yield row | {"claimed": _number(claim["epsilon"])}
+
+
+_CLAIM = tuple(f.name for f in dataclasses.fields(Claim) if f.name not in ("epsilon", "direct_only"))
+
+
+def _number(value: Any) -> float:
+    """Read a number as summary.json has it: null is NaN, infinity a word."""
+    if value is None:
+        return math.nan
+    return math.inf if value == "infinity" else float(value)

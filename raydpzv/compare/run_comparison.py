@@ -1,0 +1,119 @@
+"""The runs of a comparison, each in a folder of its own: made, gone on with, or begun again."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from raydpzv.compare.plan import Comparison, Planned
+from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
+from raydpzv.experiment.failure import DIVERGED
+from raydpzv.experiment.prepare import Prepared, prepared
+from raydpzv.experiment.runner import continued, run_here
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.interfaces import Status
+
+PLAN, RUNS_FOLDER = "comparison.toml", "runs"
+STOPPED = "stopped before its end"
+
+
+def check_ready(comparison: Comparison) -> None:
+    """Load every line's data and models once, so that what is wrong with the input shows before the first run.
+
+    Raises SpecError and DataError, which name the line.
+    """
+    for line in comparison.lines:
+        try:
+            prepared(line.spec)
+        except InputError as error:
+            raise type(error)(f"{line}: {error}") from None
+
+
+def finished(planned: Planned, folder: Path) -> bool:
+    """Tell whether a run is over for good: its budget is spent, or it diverged, which it would do again."""
+    try:
+        summary = RunFolder.open(folder).summary()
+        check_own(planned, folder)
+    except (DataError, InputError):
+        return False  # not there, or not as it should be: whoever makes the run says so
+    return summary.get("status") == "done" or (
+        summary.get("status") == "failed" and summary.get("failure") == DIVERGED
+    )
+
+
+def check_own(planned: Planned, folder: Path) -> None:
+    """Raise InputError if the folder holds a run of another scenario than the one that is planned."""
+    if RunFolder.open(folder).spec() != planned.spec:
+        raise InputError(
+            f"{folder}: its scenario.toml is not what the comparison plans there; delete the folder to make the run"
+        )
+
+
+def run_planned(
+    planned: Planned,
+    folder: Path,
+    progress: Callable[[Status], None] = lambda status: None,
+    stop: threading.Event | None = None,
+) -> str:
+    """Make one run in this process, or go on with it; return why there is no result, "" if there is one.
+
+    What was begun and can be continued is; what cannot, since its noise was not kept, begins again, and its folder is
+    set aside. A failure is left in the folder, as of any run; only what has no folder is told by the returned sentence
+    alone.
+    """
+    try:
+        experiment, out = _begun(planned, folder)
+        run = run_here(experiment, out, scenario=planned.line.label, progress=progress, stop=stop)
+    except StoppedEarly as error:
+        return str(error)
+    except Exception as error:
+        if (folder / "scenario.toml").is_file() and not isinstance(error, InputError):
+            (folder / "error.log").write_text(traceback.format_exc())
+        line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
+        return " ".join(line.split())
+    (folder / "error.log").unlink(missing_ok=True)
+    return STOPPED if run.summary["status"] == "stopped" else ""
+
+
+def _begun(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunFolder]:
+    if (folder / "scenario.toml").is_file():
+        check_own(planned, folder)
+        try:
+            experiment, opened, _ = continued(folder)
+            return experiment, opened
+        except NotRecomputable:
+            folder.rename(set_aside(folder)[0])
+    return prepared(planned.spec), folder
+
+
+def set_aside(folder: Path) -> tuple[Path, int]:
+    """Return where a run that begins again leaves its folder, and how many times it did so before."""
+    count = 0
+    while (path := folder.with_name(f"{folder.name}.set-aside-{count + 1}")).exists():
+        count += 1
+    return path, count
+
+
+def one_by_one(
+    todo: Iterable[Planned],
+    root: Path,
+    *,
+    progress: Callable[[Mapping[str, Status]], None],
+    ended: Callable[[Planned, str], None],
+    stop: threading.Event,
+) -> None:
+    """Make runs in this process, until all are over or `stop` is set.
+
+    progress: called often with where the run in progress stands, by its folder's name; ended: with each run and why it
+    has no result ("": it has one).
+    """
+    for planned in todo:
+        if stop.is_set():
+            return
+
+        def report(status: Status, name: str = planned.folder) -> None:
+            progress({name: status})
+
+        ended(planned, run_planned(planned, root / RUNS_FOLDER / planned.folder, report, stop))

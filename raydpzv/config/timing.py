@@ -1,0 +1,59 @@
+"""What sets the pace of a vertical run: links, how long a client is under way, and for whom the server waits."""
+
+from __future__ import annotations
+
+import math
+
+from raydpzv.config.scenario import Scenario, Sgd, VerticalScenario
+from raydpzv.config.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
+from raydpzv.settings.fields import per_client
+from raydpzv.wire.network import Network
+
+
+def links(spec: Scenario, clients: int) -> Network:
+    """Return every client's link to the server."""
+    network = spec.network
+    return Network(
+        per_client(network.latency, clients),
+        per_client(network.up or math.inf, clients),
+        per_client(network.down or math.inf, clients),
+    )
+
+
+def barrier(spec: VerticalScenario) -> int:
+    """Return how many clients' uploads the server waits for before it answers: 1 if nobody waits for another."""
+    method, clients = spec.method, spec.split.clients
+    if isinstance(method, Sgd) or (isinstance(method, Vafl) and method.synchrony == "synchronous"):
+        return clients
+    return method.wait_for or 1 if isinstance(method, Vafl) else 1
+
+
+def round_trips(spec: VerticalScenario, bytes_up: int, bytes_down: int) -> list[float]:
+    """Return each client's mean seconds from the start of its work to the next, if it never waits for an epoch.
+
+    Without what it waits while others are served, and under the wall clock without what the machine takes.
+    """
+    clients, clock = spec.split.clients, spec.clock
+    network = links(spec, clients)
+    return [
+        compute + network.uplink(m, bytes_up) + clock.service + network.downlink(m, bytes_down)
+        for m, compute in enumerate(per_client(clock.compute, clients))
+    ]
+
+
+def stands_still(spec: VerticalScenario) -> bool:
+    """Tell whether simulated time never passes: enough clients to fill the barrier need none for a round trip."""
+    if spec.arrivals.kind != "immediate" or spec.clock.kind == "wall":
+        return False
+    return round_trips(spec, 1, 1).count(0.0) >= barrier(spec)
+
+
+def opponent(spec: VerticalScenario) -> Opponent | None:
+    """Return the method's settings if it is one that noises rows."""
+    method = spec.method
+    return method if isinstance(method, Vafl | ZooVfl | Czofo) else None
+
+
+def noised(method: Opponent) -> str:
+    """Return what the noise is on."""
+    return method.noise_on if isinstance(method, Vafl) else "embedding"

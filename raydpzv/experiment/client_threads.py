@@ -1,0 +1,90 @@
+"""A wall-clock run in this process: loops side by side, each in a thread, watched by the thread that started them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.experiment.finalize import USER
+from raydpzv.sim.clock import Clock
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import NOBODY_WAKES
+
+HEAD_START = 0.1
+"""Seconds until a wall clock strikes 0, so that every thread is ready by then."""
+_LOOK = 0.02
+"""Seconds between looks at the run."""
+
+
+class Loop(Protocol):
+    """What lives in a thread of its own: a client, or a host of clients."""
+
+    def run(self) -> None:
+        """Live until the run is over, or `stop` is called."""
+        ...
+
+    def stop(self) -> None:
+        """Leave at the next opportunity."""
+        ...
+
+
+def run_threads(
+    loops: Sequence[Loop],
+    server_loop: ServerLoop,
+    end: Callable[[str], None],
+    clock: Clock,
+    spec: VerticalScenario | HorizontalScenario,
+    *,
+    stop: threading.Event,
+    evaluate: Callable[[], None],
+    poll: Callable[[], None],
+) -> None:
+    """Run every loop until the run is over; whatever ends it, none goes on after this. Raises what a loop raised first.
+
+    end: ends the run for a reason; stop: the user's wish; evaluate: called whenever it is due, neither before the first
+    update nor after the last; poll: called every 20 ms.
+    """
+    failures: list[BaseException] = []
+    seconds, evaluated = spec.budget.seconds, 0
+    threads = [threading.Thread(target=_kept(loop.run, failures, end), daemon=True) for loop in loops]
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads) and server_loop.stop_reason is None:
+            if stop.is_set():
+                end(USER)
+            if seconds is not None and clock.now() >= seconds:
+                end(f"the budget of {seconds:g} seconds is spent")
+            if server_loop.updates // spec.evaluate.every > evaluated:
+                evaluated = server_loop.updates // spec.evaluate.every
+                evaluate()
+            poll()
+            time.sleep(_LOOK)
+        end(NOBODY_WAKES)
+    finally:
+        end("the run broke off")
+        for loop in loops:
+            loop.stop()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _kept(
+    work: Callable[[], None], failures: list[BaseException], end: Callable[[str], None]
+) -> Callable[[], None]:
+    """Return a thread's work whose failure ends the run and is left for the thread that started it to raise."""
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+            end("a client failed")
+
+    return body

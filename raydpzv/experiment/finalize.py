@@ -1,0 +1,180 @@
+"""How a run's rows are kept and how it ends: models, summary, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydpzv.errors import DataError, StoppedEarly
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.summary import Ending, summarise
+from raydpzv.files import sha256
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.environment import environment
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import Rows
+from raydpzv.sim.interfaces import Spent, Status
+
+USER = "stopped by the user"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its summary, its rows as Arrow tables, its final parameters by party, its folder."""
+
+    summary: dict[str, Any] = field(repr=False)
+    tables: Rows = field(repr=False)
+    models: Mapping[str, np.ndarray] = field(repr=False)
+    path: Path | None
+
+    def rows(self, name: str) -> pa.Table:
+        """Return the rows of one type, such as "evaluation" or "release"."""
+        if name not in SCHEMAS:
+            raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
+        return self.tables[name]
+
+
+@contextmanager
+def opened(
+    out: Path | RunFolder | None, experiment: Prepared, *, scenario: str, runner: str, device: str
+) -> Iterator[RunFolder | None]:
+    """Give the run folder to write to, new or continued, locked while the block runs."""
+    if out is None:
+        yield None
+        return
+    if isinstance(out, RunFolder):
+        folder = out
+    else:
+        facts = environment(runner, device) | {"scenario": scenario} | experiment.fingerprint()
+        folder = RunFolder.create(out, experiment.spec, facts)
+    with folder:
+        yield folder
+
+
+class RowWriter:
+    """Where rows go: the run folder if there is one, else memory."""
+
+    def __init__(self, folder: RunFolder | None, every: float) -> None:
+        self.folder = folder
+        self._every, self._last = every, time.monotonic()
+        self._kept: list[Rows] = []
+
+    def due(self) -> bool:
+        """Tell whether rows should be written by now."""
+        return time.monotonic() - self._last >= self._every
+
+    def add(self, rows: Rows) -> None:
+        """Take in rows."""
+        self._last = time.monotonic()
+        if self.folder:
+            self.folder.append(rows)
+        else:
+            self._kept.append(rows)
+
+    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> None:
+        """Take in rows and, if there is a folder, the place from which the run can go on after them."""
+        self.add(rows)
+        if self.folder:
+            self.folder.write_checkpoint(checkpoint)
+
+    def all(self) -> Rows:
+        """Return every row so far."""
+        if self.folder:
+            return self.folder.written()
+        return {
+            name: pa.concat_tables([schema.empty_table(), *(rows[name] for rows in self._kept)])
+            for name, schema in SCHEMAS.items()
+        }
+
+
+class RunFinalizer:
+    """Writes a run's end, whatever it is."""
+
+    def __init__(self, experiment: Prepared, writer: RowWriter, scenario: str) -> None:
+        self._experiment, self._writer, self._scenario = experiment, writer, scenario
+        self._started = time.monotonic()
+
+    def done(
+        self,
+        models: Mapping[str, np.ndarray],
+        status: Status,
+        spent: Spent | None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Run:
+        """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
+        self._writer.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
+        folder, reason = self._writer.folder, status.stop_reason or ""
+        if folder:
+            if not folder.commit_continuation(_released(facts)):
+                raise StoppedEarly(
+                    f"{folder.path}: stopped while the record was being computed again; it is as it was"
+                )
+            folder.write_models(models)
+        return self._summary("stopped" if reason == USER else "done", reason, status, spent, models, facts)
+
+    def failed(
+        self,
+        error: BaseException,
+        status: Status,
+        spent: Spent | None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Close a run that broke off; its folder stays readable."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
+        self._writer.add(_rows(fault=[fault]))
+        if self._writer.folder and not self._writer.folder.commit_continuation(_released(facts)):
+            return
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self._summary(
+            "stopped" if interrupted else "failed",
+            USER if interrupted else text,
+            status,
+            spent,
+            {},
+            facts,
+            fault=type(error).__name__,
+        )
+
+    def _summary(
+        self,
+        kind: str,
+        reason: str,
+        status: Status,
+        spent: Spent | None,
+        models: Mapping[str, np.ndarray],
+        facts: Mapping[str, Any],
+        fault: str = "",
+    ) -> Run:
+        rows = self._writer.all()
+        seconds = time.monotonic() - self._started
+        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, facts)
+        summary = summarise(self._scenario, self._experiment, rows, ending)
+        folder = self._writer.folder
+        if folder:
+            folder.write_summary(summary)
+        return Run(summary, rows, models, folder.path if folder else None)
+
+
+def _rows(**given: list[dict[str, Any]]) -> Rows:
+    return {
+        name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
+    }
+
+
+def _released(facts: Mapping[str, Any]) -> int:
+    """Return how many releases the ledger holds, if the run has one."""
+    return int(facts["ledger"]["pairs"]) if "ledger" in facts else 0
+
+
+def _model_row(party: str, values: np.ndarray, round: int) -> dict[str, Any]:
+    return {"party": party, "round": round, "parameters": values.size, "sha256": sha256(values)}

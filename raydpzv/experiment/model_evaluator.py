@@ -1,0 +1,81 @@
+"""The newest model of a horizontal run, for whoever wants to look at it: scores, snapshots, final parameters."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.horizontal.decomfl_clients import LedgerFollower
+from raydpzv.methods.horizontal.fedavg import FedAvgServer
+from raydpzv.methods.roles import Metrics
+from raydpzv.sim.executor import GroupExecutor
+
+
+class ModelEvaluator(Protocol):
+    """A way to the model after so many updates; versions are asked for in ascending order."""
+
+    def evaluate(self, version: int) -> Metrics:
+        """Score the model on the held-out rows."""
+        ...
+
+    def state(self, version: int) -> np.ndarray:
+        """Return parameters and momentum, if there is one: float32 [1 or 2, d]."""
+        ...
+
+
+class ReplicaEvaluator:
+    """Looks at the replica of clients in this process, after the work they have taken at earlier models."""
+
+    def __init__(
+        self, prepared: PreparedHorizontal, client_group: LedgerFollower, host: GroupExecutor, device: str
+    ) -> None:
+        self._client_group, self._host = client_group, host
+        self._held_out = prepared.held_out(device)
+
+    def evaluate(self, version: int) -> Metrics:
+        """Score the model on the held-out rows."""
+        self._host.run_until(version)
+        return self._client_group.evaluate(version, *self._held_out)
+
+    def state(self, version: int) -> np.ndarray:
+        """Return parameters and momentum, if there is one."""
+        self._host.run_until(version)
+        return self._client_group.state(version)
+
+
+class WeightsEvaluator:
+    """Looks at the weights that the server sends; they are the newest, whatever version is asked for."""
+
+    def __init__(self, prepared: PreparedHorizontal, server: FedAvgServer, device: str) -> None:
+        self._server, self._device = server, device
+        self._objective = prepared.objective(device)
+        self._held_out = prepared.held_out(device)
+
+    def evaluate(self, version: int) -> Metrics:
+        """Score the model on the held-out rows."""
+        x = torch.from_numpy(self._server.parameters()).to(self._device)
+        return self._objective.evaluate(x, *self._held_out)
+
+    def state(self, version: int) -> np.ndarray:
+        """Return the weights."""
+        return self._server.parameters()[None]
+
+
+class Snapshots:
+    """Keeps the model beside the ledger every so many updates, so that a rebuild need not begin at the start."""
+
+    def __init__(self, ledger: Ledger | None, every: int | None, view: ModelEvaluator) -> None:
+        self._ledger, self._every, self._view = ledger, every, view
+        self._kept = ledger.version if ledger else 0
+
+    def look(self, version: int) -> None:
+        """Keep the model at `version` if it is time."""
+        if self._ledger is None or self._every is None or version // self._every == self._kept // self._every:
+            return
+        self._ledger.save_snapshot(MODEL, version, {"state": self._view.state(version)})
+        self._kept = version

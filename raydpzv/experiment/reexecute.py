@@ -1,0 +1,227 @@
+"""Run a recorded order again, and continue a run that was stopped or killed.
+
+Both rest on the same facts: under the virtual clock a run is a function of its scenario and its releases, and
+the releases are on record. Giving recorded releases out again costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.released import compare, released
+from raydpzv.experiment.row_privacy import check_recomputable
+from raydpzv.experiment.run_vertical import local_device, one_thread, parameters
+from raydpzv.experiment.vertical import PreparedVertical, prepare
+from raydpzv.files import sha256
+from raydpzv.keys import Key
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.privacy.mechanisms import Address
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import Rows
+from raydpzv.sim.arrivals import Trace
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.executor import LocalExecutor, split_score
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.wire.network import instant
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replayed run: parameters by party after `updates`, and whether the record could confirm them.
+
+    verified: every server loss on the way, and at the end of the record the final parameters, had the same bits.
+    ledger: the digest of the run's ledger, which holds what the rows say was released; None if the run has none.
+    """
+
+    models: Mapping[str, np.ndarray]
+    updates: int
+    verified: bool
+    ledger: str | None = None
+
+
+def replay(path: Path, at: int | None = None) -> Replayed:
+    """Run the recorded order of services again under the virtual clock, with the recorded releases.
+
+    at: stop after so many updates (default: all that were recorded). Raises DataError if the folder is no run,
+    InputError if `at` is outside the record, ReplayMismatch at the first update whose bits differ, or if rows and
+    ledger do not agree on what was released.
+    """
+    folder = RunFolder.open(path)
+    rows = folder.rows()
+    recorded = _unbroken(rows["service"].column("round").to_pylist())
+    updates = recorded if at is None else at
+    if not 0 < updates <= recorded:
+        raise InputError(
+            f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}"
+            if recorded
+            else f"{path}: no update is on record; there is nothing to replay"
+        )
+    experiment = prepare(_vertical(folder))
+    check_same(experiment, folder)
+    check_recomputable(experiment.spec, path, replay=True)
+    digest = _compared(experiment, folder, rows)
+    experiment = experiment.with_record(released(rows, None), continues=False)
+    recorder = Recorder(frozenset({"staleness", "message"}))
+    models = _serve_again(experiment, rows, updates, recorder)
+    _compare_losses(rows, recorder.drain(), updates)
+    return Replayed(models, updates, _same_models(rows, models, updates), digest)
+
+
+def _unbroken(rounds: Sequence[int]) -> int:
+    """Return up to which round the record is whole: a kill loses the services whose answers were on their way."""
+    known, last = set(rounds), 0
+    while last + 1 in known:
+        last += 1
+    return last
+
+
+def resuming(path: Path) -> tuple[PreparedVertical, RunFolder, str]:
+    """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
+
+    Everything on record is computed again with the recorded releases, bit for bit (that takes its time), then the
+    run goes on with fresh noise. What only the ledger knows of, since a kill lost its rows, counts as recorded too.
+    Raises InputError if the run is complete, ran under the wall clock, is being
+    written by another process, or if its scenario or data are not what they were.
+    """
+    folder = RunFolder.continued(path)
+    try:
+        spec = _vertical(folder)
+        if spec.clock.kind == "wall":
+            raise InputError(
+                f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
+                "at this one with: raydpzv replay"
+            )
+        if (path / "summary.json").is_file() and folder.summary().get("status") == "done":
+            raise InputError(
+                f"{path}: this run is complete ({folder.summary()['stopped_by']}); nothing to resume"
+            )
+        experiment = prepare(spec)
+        check_same(experiment, folder)
+        check_recomputable(spec, path, replay=False)
+        with _ledger(experiment, folder) as ledger:
+            releases = released(folder.rows(), ledger)
+        _check_gaps(releases, path)
+    except BaseException:
+        folder.__exit__()
+        raise
+    return (
+        experiment.with_record(releases, continues=True),
+        folder,
+        str(folder.environment().get("scenario", "")),
+    )
+
+
+def _vertical(folder: RunFolder) -> VerticalScenario:
+    spec = folder.spec()
+    if not isinstance(spec, VerticalScenario):
+        raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
+    return spec
+
+
+def check_same(experiment: Prepared, folder: RunFolder) -> None:
+    """Raise InputError if the scenario or the data are not those with which the run began."""
+    began, now = folder.environment(), experiment.fingerprint()
+    for key, what in (("scenario_sha256", "scenario.toml"), ("data_sha256", "the data")):
+        if began.get(key) != now[key]:
+            raise InputError(
+                f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
+                "new run with --out"
+            )
+
+
+def _check_gaps(releases: Mapping[Address, float], path: Path) -> None:
+    """A release that is missing in the midst of the record would be drawn a second time."""
+    steps: dict[int, set[int]] = {}
+    for client, step, _ in releases:
+        steps.setdefault(client, set()).add(step)
+    for client, found in steps.items():
+        if len(found) != max(found) + 1:
+            missing = min(set(range(max(found) + 1)) - found)
+            raise DataError(
+                f"{path}: the record lacks the release for client {client}, step {missing}: rows are missing"
+            )
+
+
+@contextmanager
+def _ledger(experiment: PreparedVertical, folder: RunFolder) -> Iterator[Ledger | None]:
+    """Give the run's ledger to read, if it has one."""
+    plan = experiment.plan()
+    if plan is None or not (folder.ledger / "header.json").exists():
+        yield None
+        return
+    with Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        yield ledger
+
+
+def _compared(experiment: PreparedVertical, folder: RunFolder, rows: Rows) -> str | None:
+    """Compare ledger and rows; return the ledger's digest."""
+    with _ledger(experiment, folder) as ledger:
+        if ledger is None:
+            return None
+        compare(rows, ledger)
+        return ledger.digest
+
+
+def _serve_again(
+    experiment: PreparedVertical, rows: Rows, updates: int, recorder: Recorder
+) -> dict[str, np.ndarray]:
+    """Serve the recorded order: each client wakes when its services' round numbers strike."""
+    epochs: dict[int, list[float]] = {}
+    service = rows["service"].sort_by("round")
+    for client, round in zip(
+        service.column("client").to_pylist(), service.column("round").to_pylist(), strict=True
+    ):
+        epochs.setdefault(client, []).append(float(round))
+    clients = len(experiment.clients)
+    none = DelayModel([0.0] * clients, "constant", Key(0))
+    timing = Timing(Trace(epochs), none, none, instant(clients))
+    device = local_device(experiment.spec)
+    with one_thread():
+        server = experiment.server.make(device)
+        roles = [recipe.make(device) for recipe in experiment.clients]
+        server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, Budget(updates=updates))
+        host = LocalExecutor(roles)
+        score = split_score(server, host, clients)
+        VirtualRun(server_loop, host, timing, score=score, evaluate_every=updates).run()
+    return parameters(server, roles)
+
+
+def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
+    """The server's training loss depends on every bit that came before it."""
+
+    def losses(rows: Rows) -> dict[int, float]:
+        table = rows["service"]
+        return dict(zip(table.column("round").to_pylist(), table.column("loss").to_pylist(), strict=True))
+
+    was, now = losses(recorded), losses(again)
+    for round in range(1, updates + 1):
+        a, b = was[round], now.get(round, math.nan)
+        if a != b and not (math.isnan(a) and math.isnan(b)):
+            raise ReplayMismatch(
+                f"update {round}: the server's loss was {a!r} and is {b!r} on replay; another machine, other library "
+                "versions or other data (compare environment.json)"
+            )
+
+
+def _same_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
+    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
+    if not recorded:
+        return False
+    for party, values in models.items():
+        if recorded.get(party) != sha256(values):
+            raise ReplayMismatch(
+                f"the final parameters of {party} are not those on record, though all losses agree"
+            )
+    return True

@@ -1,0 +1,159 @@
+"""The ledger of a DPZV run: every release is written there before the answer that carries it leaves the server.
+
+So the ledger, not the rows (which are written every few seconds), is the record of what was released: whoever is lost
+is rebuilt from it, and whatever it holds is sent again, never drawn again.
+"""
+
+# P perturbations
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from raydpzv.config.scenario import Dpzv
+from raydpzv.errors import ReplayMismatch, RunError
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.keys import Key, direction_seed
+from raydpzv.ledger.entries import Slice
+from raydpzv.ledger.ledger import Ledger, begin_ledger
+from raydpzv.methods.roles import Metrics, Order, Release, Upload, VerticalServer
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.wire.messages import Slopes
+
+Past = tuple[Slice, int]
+"""What a client is rebuilt from: the updates of its own that it had applied, and how many uploads it had made."""
+
+
+class LedgerServer:
+    """A DPZV server that enters what it releases into a ledger, one update per upload served.
+
+    A ledger that holds updates already is that of a run which is computed again: what was released then must be
+    released now, entry by entry, and what comes after it is added.
+    """
+
+    answers = True
+
+    def __init__(self, server: VerticalServer, ledger: Ledger, *, lr: float, key: Key) -> None:
+        self._server, self._ledger, self._lr, self._key = server, ledger, lr, key
+        self._known = ledger.version
+        self._uploads: Counter[int] = Counter()
+        self._read: dict[int, int] = {}
+
+    @property
+    def updates(self) -> int:
+        """Uploads served so far."""
+        return self._server.updates
+
+    def first_orders(self) -> Sequence[Order]:
+        """Return the first orders."""
+        return self._server.first_orders()
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Serve an upload. ReplayMismatch: the ledger has another release for it; RunError: it cannot be written."""
+        due = self._uploads[upload.client]
+        if upload.step != due:
+            raise RunError(f"client {upload.client} sent its upload {upload.step} where {due} was due")
+        orders = self._server.receive(upload)
+        for order in orders:
+            self._enter(upload, order)
+        self._uploads[upload.client] += 1
+        self._read[upload.client] = self.updates
+        return orders
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        """Score the composed model on the held-out rows."""
+        return self._server.evaluate(embeddings)
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        return self._server.sha256()
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters, float32 [d_0]."""
+        return self._server.parameters()
+
+    def past(self, client: int, before: Order | None = None) -> Past:
+        """Return what a client is rebuilt from, to what it was before it got an order (None: after all answers)."""
+        until = self._served() if before is None else before.round
+        mine = self._ledger.since(0, until).of(client)
+        uploads = len(np.unique(mine.round))
+        if before is None or uploads == 0:
+            return mine, uploads
+        return self._ledger.since(0, until - 1).of(client), uploads
+
+    def again(self, upload: Upload) -> Order | None:
+        """Return the recorded answer to an upload that was served before: to send it again costs no privacy.
+
+        A client that was lost makes its last upload once more if the answer to it was not on record when it was
+        rebuilt; the first one may still have been served in between.
+        """
+        if upload.step >= self._uploads[upload.client]:
+            return None
+        mine = self._ledger.since(0, self._served()).of(upload.client)
+        at = mine.step == upload.step
+        return Order(upload.client, Slopes(mine.scalar[at]), int(mine.round[at][0]))
+
+    def _served(self) -> int:
+        """Updates of this run; a ledger that was there before may be further."""
+        return min(self._ledger.version, self.updates)
+
+    def _enter(self, upload: Upload, order: Order) -> None:
+        count = len(order.releases)
+        update: dict[str, Any] = {
+            "party": order.client,
+            "read": self._read.get(order.client, 0),
+            "lr": self._lr,
+            "step": [upload.step] * count,
+            "perturbation": [release.perturbation for release in order.releases],
+            "seed": np.array([self._seed(upload, release) for release in order.releases], np.uint64),
+            "scalar": np.array([release.value for release in order.releases], np.float32),
+        }
+        if order.round <= self._known:
+            self._compare(order.round, update)
+        elif self._ledger.append(**update) != order.round:
+            raise RunError(
+                f"the ledger has {self._ledger.version} updates where the server has made {order.round}"
+            )
+
+    def _seed(self, upload: Upload, release: Release) -> int:
+        return direction_seed(self._key, upload.client, upload.step, release.perturbation)
+
+    def _compare(self, round: int, update: dict[str, Any]) -> None:
+        was = self._ledger.since(round - 1, round)
+        for name, value in update.items():
+            held = getattr(was, name)
+            if not np.array_equal(held, value if np.ndim(value) else np.full_like(held, value)):
+                raise ReplayMismatch(
+                    f"update {round}: {name} is {_shown(value)} and was {_shown(held)} when the ledger was written; "
+                    "another run, another machine or other library versions (compare environment.json)"
+                )
+
+
+def with_ledger(
+    experiment: PreparedVertical, server: VerticalServer, ledger: Ledger | None
+) -> VerticalServer:
+    """Return a server that keeps the ledger, or the server itself if its method has none."""
+    method = experiment.spec.method
+    if ledger is None or not isinstance(method, Dpzv):
+        return server
+    return LedgerServer(server, ledger, lr=method.lr, key=Key(experiment.spec.seed))
+
+
+@contextmanager
+def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) -> Iterator[Ledger | None]:
+    """Give the ledger of a run in this process; None for methods without one."""
+    plan = experiment.plan()
+    if plan is None:
+        yield None
+        return
+    with begin_ledger(folder.ledger if folder else None, plan.header(), None) as ledger:
+        yield ledger
+
+
+def _shown(values: Any) -> list[Any]:
+    return np.ravel(values)[:3].tolist()

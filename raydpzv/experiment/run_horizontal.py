@@ -1,0 +1,253 @@
+"""Run a horizontal scenario in this process: rounds and pulling clients in virtual time, or hosts as threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raydpzv.experiment.client_threads import HEAD_START, run_threads
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, opened
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.model_evaluator import ModelEvaluator, ReplicaEvaluator, Snapshots, WeightsEvaluator
+from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
+from raydpzv.methods.horizontal.decomfl_clients import SeparateClients
+from raydpzv.methods.horizontal.fedavg import FedAvgServer
+from raydpzv.methods.roles import ClientGroup, Order
+from raydpzv.records.checkpoint import Checkpoint, Cut
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import Executor, GroupExecutor
+from raydpzv.sim.interfaces import Status
+from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import VirtualRun
+from raydpzv.wire.seeds import Tail
+
+Progress = Callable[[Status], None]
+
+
+def horizontal_device(prepared: PreparedHorizontal) -> str:
+    """Return "cuda" if hosts are to have a GPU share and there is one, else "cpu"."""
+    wanted = prepared.spec.resources.host_gpus > 0
+    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+
+def run_horizontal(
+    prepared: PreparedHorizontal,
+    out: Path | RunFolder | None = None,
+    *,
+    scenario: str = "",
+    progress: Progress = lambda status: None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Run a prepared in this process; arguments and errors as of `raydpzv.experiment.run_vertical.run_prepared`."""
+    spec, device = prepared.spec, horizontal_device(prepared)
+    name = scenario or spec.name
+    with one_thread(), opened(out, prepared, scenario=name, runner="local", device=device) as folder:
+        checkpoint = folder.checkpoint() if folder and isinstance(out, RunFolder) else None
+        ledger = open_ledger(prepared, folder, checkpoint)
+        try:
+            writer = RowWriter(folder, spec.record.flush)
+            finalizer = RunFinalizer(prepared, writer, name)
+            return _Session(
+                prepared, device, ledger, writer, finalizer, progress, stop or threading.Event(), checkpoint
+            ).run()
+        finally:
+            if ledger:
+                ledger.close()
+
+
+def open_ledger(
+    prepared: PreparedHorizontal, folder: RunFolder | None, checkpoint: Checkpoint | None
+) -> Ledger | None:
+    """Return the run's ledger: new, or as it was at the checkpoint; None for methods that send weights."""
+    if not prepared.seeded:
+        return None
+    return begin_ledger(
+        folder.ledger if folder else None,
+        prepared.plan.header(),
+        checkpoint.round if checkpoint else 0,
+        fsync=prepared.spec.record.fsync,
+    )
+
+
+class _Session:
+    """One run in this process, from the first order to the summary."""
+
+    def __init__(
+        self,
+        prepared: PreparedHorizontal,
+        device: str,
+        ledger: Ledger | None,
+        writer: RowWriter,
+        finalizer: RunFinalizer,
+        progress: Progress,
+        stop: threading.Event,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._prepared, self._device, self._ledger = prepared, device, ledger
+        self._writer, self._finalizer, self._progress, self._stop = writer, finalizer, progress, stop
+        self._checkpoint = checkpoint
+        self._client_group: ClientGroup
+        self._server: Any
+        self._recorder = Recorder()
+        self._cut = Cut(self._recorder, prepared.spec.record.flush)
+        self._view: ModelEvaluator
+        if ledger:
+            self._client_group = client_group = prepared.seeded_group(ledger, device)
+            self._host = GroupExecutor(client_group)
+            self._server = prepared.seeded_server(ledger, device)
+            self._view = ReplicaEvaluator(prepared, client_group, self._host, device)
+        else:
+            self._client_group = prepared.training_group(device)
+            self._host = GroupExecutor(self._client_group)
+            self._server = prepared.weight_server(device)
+            self._view = WeightsEvaluator(prepared, self._server, device)
+        if checkpoint:
+            resume_server(self._server, checkpoint)
+        self._snapshots = Snapshots(ledger, prepared.spec.record.snapshots, self._view)
+        self._server_loop = ServerLoop(
+            self._server, prepared.privacy_filter(), self._recorder, prepared.budget()
+        )
+
+    def run(self) -> Run:
+        """Run, and write what there is however the run ends."""
+        try:
+            (self._virtual if self._prepared.spec.clock.kind == "virtual" else self._wall)()
+            parameters = self._view.state(self._server_loop.updates)[0]
+            facts = ledger_facts(self._ledger) | self._drift()
+        except BaseException as error:
+            self._writer.add(self._recorder.drain())
+            self._finalizer.failed(error, self._server_loop.status(), None)
+            raise
+        self._writer.add(self._recorder.drain())
+        return self._finalizer.done({MODEL: parameters}, self._server_loop.status(), None, facts)
+
+    def _drift(self) -> dict[str, Any]:
+        """What the snapshot-free revert did to the bits: measured, where it is in use."""
+        if not isinstance(self._client_group, SeparateClients):
+            return {}
+        drift = self._client_group.drift(self._server_loop.updates)
+        return {"drift": {"largest": drift.largest, "share": drift.share}}
+
+    def _tick(self) -> None:
+        self._progress(self._server_loop.status())
+        if self._prepared.asynchronous and self._writer.due():
+            self._writer.add(self._recorder.drain())
+
+    def _virtual(self) -> None:
+        run = virtual_run(
+            self._prepared,
+            self._server_loop,
+            self._host,
+            self._view,
+            self._checkpoint,
+            stop=self._stop,
+            tick=self._tick,
+            updated=lambda: self._updated(run),
+        )
+        run.run()
+
+    def _updated(self, run: VirtualRun) -> None:
+        self._snapshots.look(self._server_loop.updates)
+        # after the last update there is nothing to go on with: a continuation would make one more
+        rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
+        if rounds_go_on and (self._cut.due() or self._stop.is_set()):
+            self._writer.write_checkpoint(
+                self._cut.rows(), checkpoint_of(self._server, self._server_loop.updates, run.state())
+            )
+
+    def _wall(self) -> None:
+        assert self._ledger is not None
+        hosts = local_hosts(self._prepared)
+        pool = [self._prepared.seeded_group(self._ledger, self._device) for _ in range(hosts)]
+        for client_group in pool:
+            warm_up(client_group)
+        clock = WallClock.starting_in(HEAD_START)
+        timing = self._prepared.timing
+        server_loop = PullServerLoop(self._server_loop, clock, lambda which: timing.service.of(0, which))
+        loops = [
+            PullLoop(client_group, server_loop, timing, clock, part=part, parts=hosts)
+            for part, client_group in enumerate(pool)
+        ]
+
+        def evaluate() -> None:
+            server_loop.evaluate(self._view.evaluate)
+
+        def look() -> None:
+            self._snapshots.look(self._server_loop.updates)
+            self._tick()
+
+        evaluate()
+        run_threads(
+            loops,
+            self._server_loop,
+            server_loop.stop,
+            clock,
+            self._prepared.spec,
+            stop=self._stop,
+            evaluate=evaluate,
+            poll=look,
+        )
+        evaluate()
+        self._tick()
+
+
+def virtual_run(
+    prepared: PreparedHorizontal,
+    server_loop: ServerLoop,
+    host: Executor,
+    view: ModelEvaluator,
+    checkpoint: Checkpoint | None,
+    *,
+    stop: threading.Event,
+    tick: Callable[[], None],
+    updated: Callable[[], None],
+) -> VirtualRun:
+    """Return a prepared's run under the virtual clock, from its start or from a checkpoint."""
+    kind = PullRun if prepared.asynchronous else VirtualRun
+    return kind(
+        server_loop,
+        host,
+        prepared.timing,
+        score=lambda: view.evaluate(server_loop.updates),
+        evaluate_every=prepared.spec.evaluate.every,
+        stop=stop,
+        tick=tick,
+        updated=updated,
+        state=checkpoint.state if checkpoint else None,
+    )
+
+
+def resume_server(server: Any, checkpoint: Checkpoint) -> None:
+    """Bring a fresh server to the state after a checkpoint's round."""
+    if isinstance(server, FedAvgServer):
+        assert checkpoint.weights is not None
+        server.adopt(checkpoint.weights)
+    server.resume(checkpoint.round)
+
+
+def checkpoint_of(server: Any, round: int, state: dict[str, Any]) -> Checkpoint:
+    """Return the checkpoint after a round."""
+    return Checkpoint(round, state, server.parameters() if isinstance(server, FedAvgServer) else None)
+
+
+def warm_up(client_group: ClientGroup) -> None:
+    """Let a host do a piece of work that nobody uses: first calls compile, and no epoch should wait for that."""
+    nothing = Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))
+    client_group.process([Order(0, nothing, round=1, start_immediately=True)])
+
+
+def local_hosts(prepared: PreparedHorizontal) -> int:
+    """Return how many hosts (threads) a wall-clock run in this process has."""
+    hosts = prepared.spec.resources.hosts
+    return len(os.sched_getaffinity(0)) if hosts == "auto" else hosts

@@ -1,0 +1,178 @@
+"""Run a scenario in this process: under the virtual clock as one loop, under the wall clock as threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.timing import barrier
+from raydpzv.experiment.client_threads import HEAD_START, run_threads
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, opened
+from raydpzv.experiment.release_ledger import open_release_ledger, with_ledger
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.ledger.ledger import Ledger, ledger_facts
+from raydpzv.methods.roles import Client, VerticalServer
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import LocalExecutor, split_score
+from raydpzv.sim.interfaces import Status
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop
+
+Progress = Callable[[Status], None]
+
+
+def run_prepared(
+    experiment: PreparedVertical,
+    out: Path | RunFolder | None = None,
+    *,
+    scenario: str = "",
+    progress: Progress = lambda status: None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Run an experiment in this process.
+
+    out: the run folder to write (None: nothing is written), or the folder of a run that continues; progress: called
+    often with where the run stands; stop: set it to end the run early, cleanly. Raises RunError if the run fails.
+    """
+    device, name = local_device(experiment.spec), scenario or experiment.spec.name
+    with one_thread():
+        server = experiment.server.make(device)
+        clients = [recipe.make(device) for recipe in experiment.clients]
+        with (
+            opened(out, experiment, scenario=name, runner="local", device=device) as folder,
+            open_release_ledger(experiment, folder) as ledger,
+        ):
+            writer = RowWriter(folder, experiment.spec.record.flush)
+            finalizer = RunFinalizer(experiment, writer, name)
+            return _Session(
+                experiment, server, clients, ledger, writer, finalizer, progress, stop or threading.Event()
+            ).run()
+
+
+class _Session:
+    """One run in this process, from the first order to the summary."""
+
+    def __init__(
+        self,
+        experiment: PreparedVertical,
+        server: VerticalServer,
+        clients: Sequence[Client],
+        ledger: Ledger | None,
+        writer: RowWriter,
+        finalizer: RunFinalizer,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._experiment, self._writer, self._finalizer = experiment, writer, finalizer
+        self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
+        self._progress, self._stop = progress, stop
+        self._recorder = Recorder(experiment.skipped_rows())
+        self._privacy_filter = experiment.privacy_filter()
+        self._server_loop = ServerLoop(
+            self._server, self._privacy_filter, self._recorder, experiment.budget()
+        )
+
+    def run(self) -> Run:
+        """Run, and write what there is however the run ends."""
+        try:
+            (self._virtual if self._experiment.spec.clock.kind == "virtual" else self._wall)()
+        except BaseException as error:
+            self._writer.add(self._recorder.drain())
+            facts = ledger_facts(self._ledger)
+            self._finalizer.failed(error, self._server_loop.status(), self._privacy_filter.spent(), facts)
+            raise
+        self._writer.add(self._recorder.drain())
+        models = parameters(self._server, self._clients)
+        facts = ledger_facts(self._ledger)
+        return self._finalizer.done(models, self._server_loop.status(), self._privacy_filter.spent(), facts)
+
+    def _tick(self) -> None:
+        self._progress(self._server_loop.status())
+        if self._writer.due():
+            self._writer.add(self._recorder.drain())
+
+    def _virtual(self) -> None:
+        host = LocalExecutor(self._clients)
+        VirtualRun(
+            self._server_loop,
+            host,
+            self._experiment.timing,
+            score=split_score(self._server, host, len(self._clients)),
+            evaluate_every=self._experiment.spec.evaluate.every,
+            stop=self._stop,
+            tick=self._tick,
+        ).run()
+
+    def _wall(self) -> None:
+        spec, timing = self._experiment.spec, self._experiment.timing
+        warm_up(self._experiment, local_device(spec))
+        clock = WallClock.starting_in(HEAD_START)
+        wall = LockedServerLoop(
+            self._server_loop,
+            clock,
+            lambda which: timing.service.of(0, which),
+            len(self._clients),
+            barrier(spec),
+        )
+        loops = [
+            ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)
+            for m, role in enumerate(self._clients)
+        ]
+
+        def evaluate() -> None:
+            wall.evaluate([loop.evaluate() for loop in loops])
+
+        evaluate()
+        run_threads(
+            loops,
+            self._server_loop,
+            wall.stop,
+            clock,
+            spec,
+            stop=self._stop,
+            evaluate=evaluate,
+            poll=self._tick,
+        )
+        wall.close()
+        evaluate()
+        self._tick()
+
+
+def warm_up(experiment: PreparedVertical, device: str) -> None:
+    """Let throw-away parties do one exchange: first calls compile, and no epoch should wait for that."""
+    server, client = experiment.server.make(device), experiment.clients[0].make(device)
+    server.receive(client.process(server.first_orders()[0]))
+
+
+def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:
+    """Return every party's parameters by its name."""
+    return {"server": server.parameters()} | {f"client {m}": c.parameters() for m, c in enumerate(clients)}
+
+
+def local_device(spec: VerticalScenario) -> str:
+    """Return "cuda" if the scenario gives any party a GPU share and there is one, else "cpu"."""
+    resources = spec.resources
+    shares = (resources.client_gpus, resources.server_gpus)
+    each = [s for share in shares for s in (share if isinstance(share, tuple) else (share,))]
+    wanted = any(share == "auto" or float(share) > 0 for share in each)
+    return "cuda" if wanted and torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give torch one thread: more are slower on work of this size, and change the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

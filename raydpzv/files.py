@@ -1,0 +1,59 @@
+"""Files and bytes: atomic writes, JSON as it is written here, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_atomically(path: Path, data: bytes, fsync: bool = False) -> None:
+    """Write a file so that a reader sees either the old content or the new; with `fsync` also after a power loss."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("wb") as file:
+            file.write(data)
+            if fsync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+    if fsync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and deletions in a folder survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def as_json(value: Any) -> str:
+    """Return indented JSON. NaN becomes null and infinity the word, since JSON has neither."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if math.isnan(value) else value if math.isfinite(value) else "infinity"
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def sha256(values: np.ndarray) -> str:
+    """Return the digest of an array's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""Methods of horizontal learning: clients hold rows, all train one model."""

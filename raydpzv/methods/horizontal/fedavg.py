@@ -1,0 +1,108 @@
+"""FedAvg: clients take local SGD steps from the server's weights, the server averages what changed.
+
+Source: McMahan et al. 2017, Algorithm 1, in the form of averaged updates with a step size of the server's own (with
+step size 1 the average of the models). With the codecs of
+`compression` it is FedCom (Haddadpour et al. 2021) or FedAvg+Top-k. Every message has the size of the model: the
+baselines of DeComFL's Table 1.
+"""
+
+# d parameters, M clients, m of them in a cohort, K local steps
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from raydpzv.errors import Diverged
+from raydpzv.methods.horizontal.compression import Codec
+from raydpzv.methods.horizontal.local_training import TrainingClientGroup
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.models.momentum import MomentumDescent
+from raydpzv.wire.weights import Weights
+
+
+class FedAvgServer(RoundServer):
+    """Sends x to the cohort and makes x <- x + η_s · mean of the updates, whatever made them.
+
+    initial: x_0, float32 [d]; codec: the clients'; lr: η_s; weights: one per client for a weighted mean, such as
+    its number of rows. Raises Diverged for what is not finite.
+    """
+
+    def __init__(
+        self,
+        cohorts: Cohorts,
+        initial: torch.Tensor,
+        codec: Codec,
+        *,
+        lr: float = 1.0,
+        weights: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(cohorts, weights)
+        self._codec, self._lr = codec, lr
+        self._x = _frozen(initial.numpy(force=True).copy())
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of x, float32 [d]."""
+        return self._x.copy()
+
+    def adopt(self, weights: np.ndarray) -> None:
+        """Take over the weights of a run that goes on."""
+        self._x = _frozen(weights.astype(np.float32))
+
+    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
+        body = Weights(self._x)  # one object for all, which a transport can send once per process
+        size = self._codec.wire_bytes(self._x.size)
+        return [Order(client, body, round, start_immediately=True, upload_bytes=size) for client in cohort]
+
+    def _close(self, round: int, uploads: Sequence[Upload]) -> None:
+        mean = self._average([self._decoded(upload, round) for upload in uploads])
+        with np.errstate(over="ignore"):
+            x = (self._x + self._lr * mean).astype(np.float32)
+        if not np.isfinite(x).all():
+            raise Diverged(
+                f"the model must stay finite, but round {round} made it infinite: choose a smaller step size"
+            )
+        self._x = _frozen(x)
+
+    def _decoded(self, upload: Upload, round: int) -> np.ndarray:
+        update = self._codec.decode(upload.body, self._x.size)
+        if not np.isfinite(update).all():
+            raise Diverged(
+                f"an update must be finite, but client {upload.client}'s of round {round} is not: choose a smaller "
+                "step size"
+            )
+        return update
+
+
+def _frozen(x: np.ndarray) -> np.ndarray:
+    """Refuse changes: orders that are out hold this very array."""
+    x.setflags(write=False)
+    return x
+
+
+@dataclass(frozen=True)
+class LocalSgd:
+    """A client's settings: step size η, K steps a round, momentum β (from rest in every round), rows a step."""
+
+    lr: float
+    steps: int = 1
+    momentum: float = 0.0
+    batch: int = 32
+
+
+class LocalTrainers(TrainingClientGroup[LocalSgd]):
+    """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of its own."""
+
+    def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
+        descent = MomentumDescent(x, self._settings.lr, self._settings.momentum)
+        losses = []
+        for step in range(self._settings.steps):
+            loss, gradient = objective.gradient(x, self._rows(client, round, step))
+            losses.append(loss)
+            descent.step([gradient])
+        return losses[0]

@@ -1,0 +1,80 @@
+"""FedZO: FedAvg whose clients take zeroth-order steps, each along directions of its own.
+
+Source: Fang et al. 2022, Algorithm 1; DeComFL Eq. (2a)-(2c) and (3). Theirs are directions v on the unit sphere and
+estimates (d/μ')(f(x + μ'v) - f(x))v; ours have E[z zᵀ] = I, so with law "sphere" z = √d v and μ' = √d μ it is the same
+step. As no two clients share a direction, what a client uploads is its whole update. The server is `FedAvgServer`.
+"""
+
+# d parameters, K local steps, P perturbations
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from raydpzv.keys import direction_seed
+from raydpzv.methods.horizontal.local_training import TrainingClientGroup
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.update import Descent, Rule, Step
+
+Estimate = Literal["forward", "central"]
+
+
+@dataclass(frozen=True)
+class LocalZerothOrder:
+    """A client's settings: smoothing radius μ, step size η, K steps a round along P directions each, rows a step.
+
+    estimate: forward (f(x + μz) - f(x)) / μ, in P + 1 losses a step, or central (f(x + μz) - f(x - μz)) / 2μ, in 2P.
+    """
+
+    smoothing: float
+    lr: float
+    steps: int = 1
+    perturbations: int = 1
+    law: Law = "gaussian"
+    estimate: Estimate = "forward"
+    batch: int = 32
+
+
+class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
+    """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of its own."""
+
+    def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
+        descent = Descent(x, Rule(self._settings.law))
+        losses = []
+        for step in range(self._settings.steps):
+            directions = self._directions(client, round, step, x.numel())
+            rows = self._rows(client, round, step)
+            loss, slopes_P = self._slopes(objective, x, directions, rows)
+            losses.append(loss)
+            descent.apply([Step([u.seed for u in directions], slopes_P, self._settings.lr)])
+        return losses[0]
+
+    def _directions(self, client: int, round: int, step: int, size: int) -> list[Direction]:
+        """Return the step's directions; K·round + k counts a client's local steps over all rounds."""
+        number = self._settings.steps * round + step
+        return [
+            Direction(direction_seed(self._key, client, number, p), size, self._settings.law)
+            for p in range(self._settings.perturbations)
+        ]
+
+    def _slopes(
+        self, objective: Objective, x: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the loss at x and the slopes along the directions, float64 [P].
+
+        Forward: DeComFL Eq. (3). Central: the loss is the mean of all, equal to the loss at x up to O(μ²), which
+        saves a forward pass.
+        """
+        radius = self._settings.smoothing
+        plus_P = objective.losses(x, directions, radius, [rows])[0]
+        if self._settings.estimate == "forward":
+            loss = objective.loss(x, rows)
+            return loss, (plus_P - loss) / radius
+        minus_P = objective.losses(x, directions, -radius, [rows])[0]
+        return float(plus_P.mean() + minus_P.mean()) / 2, (plus_P - minus_P) / (2 * radius)

@@ -1,0 +1,88 @@
+"""What the pool of weight-sized methods share: from the model in an order to the update in an upload."""
+
+# d parameters
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import Parts
+from raydpzv.keys import Key
+from raydpzv.methods.horizontal.compression import Codec
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.wire.weights import Weights
+
+
+class Settings(Protocol):
+    """What every client's settings have: rows per local step, at most."""
+
+    @property
+    def batch(self) -> int:
+        """Return the rows."""
+        ...
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class TrainingClientGroup(Generic[S]):
+    """Clients that copy the weights they get, train the copy and return what changed. They keep nothing.
+
+    objectives: one per thread, which moves no bits; device: theirs. codec: makes messages of updates. settings: the
+    clients'. A subclass says what training is (`_train`).
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        parts: Parts,
+        codec: Codec,
+        settings: S,
+        key: Key,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._threads = len(objectives)
+        self._idle: SimpleQueue[Objective] = SimpleQueue()
+        for objective in objectives:
+            self._idle.put(objective)
+        self._parts, self._codec, self._settings, self._key = parts, codec, settings, key
+        self._device = device
+
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
+        """Train for every order and return the uploads in the order of the orders."""
+        if self._threads == 1:
+            return [self._work(order) for order in orders]
+        # a pool of its own for each call, as a kept one would not survive a fork
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(self._work, orders))
+
+    def _work(self, order: Order) -> Upload:
+        if not isinstance(order.body, Weights):
+            raise TypeError(f"a client that trains whole models cannot use {type(order.body).__name__}")
+        x = torch.tensor(order.body.values, device=self._device)
+        objective = self._idle.get()
+        # no warnings: what is not finite reaches the server, which names client and round
+        with np.errstate(over="ignore", invalid="ignore"):
+            try:
+                loss = self._train(objective, x, order.client, order.round)
+            finally:
+                self._idle.put(objective)
+            update = x.cpu().numpy() - order.body.values
+            body = self._codec.encode(update, order.client, order.round)
+        return Upload(order.client, order.round - 1, body, loss)
+
+    def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
+        """Train x, float32 [d], in place; return the loss at its start, on the first batch."""
+        raise NotImplementedError
+
+    def _rows(self, client: int, round: int, step: int) -> np.ndarray:
+        """Return the rows of a client's local step 0, 1, ..."""
+        return batch_rows(self._parts, self._key, client, round, step, self._settings.batch)

@@ -1,0 +1,90 @@
+"""What every synchronous horizontal server shares: who takes part in a round, and waiting for all of them."""
+
+# M clients, m of them in a cohort
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raydpzv.errors import RunError
+from raydpzv.keys import Key
+from raydpzv.methods.roles import Order, Upload
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Who takes part: for every round `size` (m) of `clients` (M), uniformly and without replacement.
+
+    A cohort is a function of the key and the round alone, and its cost one of m alone.
+    """
+
+    clients: int
+    size: int
+    key: Key
+
+    def draw(self, round: int) -> np.ndarray:
+        """Return the cohort of round 1, 2, ...: client numbers int64 [m], ascending."""
+        generator = (self.key / "cohort" / round).generator()
+        return np.sort(generator.choice(self.clients, self.size, replace=False, shuffle=False))
+
+
+class RoundServer:
+    """Opens a round with one order per client of the cohort, and closes it when all of them have answered.
+
+    A subclass says what the orders are (`_orders`) and what comes of the uploads, in client order (`_close`).
+    weights: one per client, such as its number of rows, for weighted averages; None: all alike.
+    """
+
+    answers = False
+
+    def __init__(self, cohorts: Cohorts, weights: np.ndarray | None = None) -> None:
+        self._cohorts, self._weights = cohorts, weights
+        self._round = 0
+        self._cohort: list[int] = []
+        self._waiting: dict[int, Upload] = {}
+
+    @property
+    def updates(self) -> int:
+        """Rounds closed so far."""
+        return self._round
+
+    def first_orders(self) -> Sequence[Order]:
+        """Return the orders of the next round."""
+        self._cohort = self._cohorts.draw(self._round + 1).tolist()
+        return self._orders(self._round + 1, self._cohort)
+
+    def resume(self, round: int) -> None:
+        """Take up the state after so many rounds, of which nothing but their cohorts is needed."""
+        self._round = round
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Collect; when the cohort is complete, close the round and open the next."""
+        if upload.client not in self._cohort or upload.client in self._waiting:
+            raise RunError(
+                f"client {upload.client} answered in round {self._round + 1}, in which it has nothing to answer: "
+                "its order was sent twice or to another"
+            )
+        self._waiting[upload.client] = upload
+        if len(self._waiting) < len(self._cohort):
+            return ()
+        uploads = [self._waiting.pop(client) for client in self._cohort]
+        self._close(self._round + 1, uploads)
+        self._round += 1
+        return self.first_orders()
+
+    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
+        raise NotImplementedError
+
+    def _close(self, round: int, uploads: Sequence[Upload]) -> None:
+        raise NotImplementedError
+
+    def _average(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the cohort's (weighted) mean in float64, summed in client order so that its bits are fixed."""
+        weights = np.ones(len(values)) if self._weights is None else self._weights[self._cohort]
+        total = np.zeros(values[0].shape)
+        for weight, value in zip(weights.tolist(), values, strict=True):
+            total += weight * value.astype(np.float64)
+        return total / weights.sum()

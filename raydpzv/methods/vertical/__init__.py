@@ -1,0 +1,1 @@
+"""Methods of vertical learning: clients hold features, the server labels."""

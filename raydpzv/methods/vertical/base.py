@@ -1,0 +1,131 @@
+"""What vertical clients share (features, bottom model, evaluation) and vertical servers (labels, head, table)."""
+
+# B batch, E embedding width, N held-out rows
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.head import Head
+from raydpzv.models.flat import FlatModel
+from raydpzv.wire.messages import Evaluate, Start, TestEmbeddings
+
+_EVALUATE_AT_ONCE = 512
+"""Held-out rows per forward call: bounds the activations' memory."""
+
+
+class SplitClient:
+    """A vertical party: rows x features of its own, a bottom model, and a count of its uploads."""
+
+    def __init__(self, client: int, model: FlatModel, x_train: torch.Tensor, x_test: torch.Tensor) -> None:
+        self.client = client
+        self.model = model
+        self._x_train, self._x_test = x_train, x_test
+        self._step = 0
+
+    def process(self, order: Order) -> Upload:
+        """Apply the order and return the next upload; an `Evaluate` order changes nothing."""
+        if isinstance(order.body, Evaluate):
+            return self.evaluate()
+        self.apply(order)
+        return self.work()
+
+    def apply(self, order: Order) -> None:
+        """Take in the answer to the last upload."""
+        raise NotImplementedError
+
+    def work(self) -> Upload:
+        """Compute the next upload."""
+        raise NotImplementedError
+
+    def evaluate(self) -> Upload:
+        """Return the embeddings of the held-out rows."""
+        with torch.no_grad():
+            blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
+        return Upload(self.client, self._step, TestEmbeddings(np.concatenate(blocks)))
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters."""
+        return self.model.sha256()
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters, float32 [d]."""
+        return self.model.flat.detach().cpu().numpy().copy()
+
+    def _embedding(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model.module(x)
+
+    def _rows(self, ids: np.ndarray) -> torch.Tensor:
+        return self._x_train[torch.from_numpy(ids).long()]
+
+
+def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
+    """Score the composed model on the held-out rows; `uploads` hold every client's embeddings, in client order."""
+    return server.evaluate([u.body.values for u in uploads if isinstance(u.body, TestEmbeddings)])
+
+
+class SplitServer:
+    """The party with labels and a head; `round` counts the uploads it has served."""
+
+    answers = True
+
+    def __init__(
+        self, head: Head, labels_train: torch.Tensor, labels_test: torch.Tensor, *, clients: int
+    ) -> None:
+        self._head = head
+        self._labels_train, self._labels_test = labels_train, labels_test
+        self._clients, self._round = clients, 0
+
+    @property
+    def updates(self) -> int:
+        """Uploads served so far."""
+        return self._round
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        """Score the composed model on the held-out rows."""
+        return self._head.evaluate(embeddings, self._labels_test)
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        return self._head.model.sha256()
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters, float32 [d_0]."""
+        return self._head.model.flat.detach().cpu().numpy().copy()
+
+    def _labels(self, ids: np.ndarray) -> torch.Tensor:
+        return self._labels_train[torch.from_numpy(ids).long()]
+
+
+class CachingServer(SplitServer):
+    """A split server that keeps the table of newest embeddings and answers uploads, whoever they come from.
+
+    batch: the expected batch size B; fixed_batches: every batch has exactly B rows, so that an upload's size is known
+    before it is made; sent: embeddings of width E that an upload holds for each row, beside the row's number.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        table: EmbeddingCache,
+        labels_train: torch.Tensor,
+        labels_test: torch.Tensor,
+        *,
+        clients: int,
+        width: int,
+        batch: int,
+        fixed_batches: bool,
+        sent: int = 1,
+    ) -> None:
+        super().__init__(head, labels_train, labels_test, clients=clients)
+        self._table, self._width, self._batch = table, width, batch
+        self._upload_bytes = batch * (4 + sent * width * 4) if fixed_batches else None
+
+    def first_orders(self) -> Sequence[Order]:
+        """Tell every client to begin."""
+        return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self._clients)]

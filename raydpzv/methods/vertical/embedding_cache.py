@@ -1,0 +1,66 @@
+"""The server's table of the newest embedding of every row by every client: stale by nature."""
+
+# M clients, D rows, B batch, E embedding width
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from raydpzv.methods.roles import CacheUse
+
+AGE_BINS = 24
+"""Ages are binned by powers of two: bin 0 holds age 0, bin k holds ages 2^(k-1) .. 2^k - 1."""
+
+
+class EmbeddingCache:
+    """Newest uploaded embeddings [D, M, E]; rows never uploaded are zero."""
+
+    def __init__(self, rows: int, clients: int, width: int, device: torch.device | str = "cpu") -> None:
+        self._values_DME = torch.zeros(rows, clients, width, device=device)
+        self._refreshed_DM = np.zeros(
+            (rows, clients), np.int64
+        )  # server round of the last refresh, 0 = never
+
+    def put(self, client: int, ids: np.ndarray, values_BE: torch.Tensor, round: int) -> None:
+        """Store what the client uploaded in this server round (counted from 1)."""
+        self._values_DME[torch.from_numpy(ids).long(), client] = values_BE
+        self._refreshed_DM[ids, client] = round
+
+    def get(self, ids: np.ndarray) -> torch.Tensor:
+        """Return a copy of the newest embeddings of these rows, [B, M, E]."""
+        return self._values_DME[torch.from_numpy(ids).long()]
+
+    def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
+        """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
+
+        Rows never uploaded count among them: their zeros are the embedding of no model.
+        """
+        refreshed_BM = self._refreshed_DM[ids]
+        old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
+        old_BM[:, serving] = False
+        return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}
+
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+        """Return how old the other clients' entries for these rows are, in server rounds."""
+        refreshed_BM = self._refreshed_DM[ids]
+        known_BM = refreshed_BM > 0
+        ages_BM = np.where(known_BM, round - refreshed_BM, 0)
+        clients = refreshed_BM.shape[1]
+        # frexp's exponent is the bin: 0 for age 0, k for ages 2^(k-1) .. 2^k - 1
+        bins_BM = np.minimum(np.frexp(ages_BM)[1], AGE_BINS - 1) + AGE_BINS * np.arange(clients)
+        counts = np.bincount(bins_BM[known_BM], minlength=AGE_BINS * clients).reshape(clients, AGE_BINS)
+        known, sums = known_BM.sum(0), ages_BM.sum(0)
+        largest = ages_BM.max(0, initial=0)
+        return tuple(
+            CacheUse(
+                m,
+                len(ids),
+                len(ids) - int(known[m]),
+                int(sums[m]),
+                int(largest[m]),
+                tuple(counts[m].tolist()),
+            )
+            for m in range(clients)
+            if m != serving
+        )

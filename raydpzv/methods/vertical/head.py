@@ -1,0 +1,104 @@
+"""The server's model and the ways to train it."""
+
+# M clients, B batch, E embedding width, K classes
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from raydpzv.keys import SERVER_PARTY, Key, direction_seed
+from raydpzv.methods.roles import Metrics
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.momentum import MomentumDescent
+from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.estimators import slope
+from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.update import Descent, Rule, Step
+
+HeadTraining = Literal["sgd", "zo", "frozen"]
+
+
+class Head:
+    """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own two-point step, `frozen` stays."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        training: HeadTraining,
+        lr: float,
+        momentum: float = 0.0,
+        *,
+        smoothing: float = 1e-3,
+        law: Law = "sphere",
+        key: Key,
+    ) -> None:
+        self.model = model
+        self._training, self._smoothing, self._law, self._key = training, smoothing, law, key
+        self._steps = 0
+        if training == "sgd":
+            self._gradient_descent = MomentumDescent(model.flat, lr, momentum)
+        if training == "zo":
+            self._perturb = LayerwisePerturbation(model.module, model.offsets)
+            self._descent, self._lr = Descent(model.flat, Rule(law, momentum)), lr
+
+    def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy of every row, [B], without a gradient."""
+        with torch.no_grad():
+            scores_BK = self.model.module(embeddings_BME.flatten(1))
+            return functional.cross_entropy(scores_BK, labels_B, reduction="none")
+
+    def train(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> float:
+        """Take one step on a batch and return the batch's mean loss before it (NaN for an empty batch)."""
+        if len(labels_B) == 0:
+            return math.nan
+        if self._training == "sgd":
+            loss, _ = self.backward(embeddings_BME, labels_B)
+            return loss
+        loss = float(self.losses(embeddings_BME, labels_B).mean())
+        if self._training == "zo":
+            self._two_point_step(embeddings_BME, labels_B)
+        return loss
+
+    def backward(
+        self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, *, for_embeddings: bool = False
+    ) -> tuple[float, torch.Tensor | None]:
+        """Take one SGD step; return the mean loss and, if asked, its gradient by the embeddings [B, M, E]."""
+        parameters = list(self.model.module.parameters())
+        with torch.enable_grad():
+            inputs_BME = embeddings_BME.detach().requires_grad_(for_embeddings)
+            loss = functional.cross_entropy(self.model.module(inputs_BME.flatten(1)), labels_B)
+            wanted = [*parameters, inputs_BME] if for_embeddings else parameters
+            gradients = torch.autograd.grad(loss, wanted)
+        self._gradient_descent.step(gradients[: len(parameters)])
+        return float(loss.detach()), gradients[-1] if for_embeddings else None
+
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], labels_N: torch.Tensor) -> Metrics:
+        """Score held-out rows."""
+        device = self.model.flat.device
+        joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
+        with torch.no_grad():
+            scores_NK = self.model.module(torch.from_numpy(joined).to(device))
+            predicted_N = scores_NK.argmax(1)
+            return Metrics(
+                accuracy=float((predicted_N == labels_N).double().mean()),
+                loss=float(functional.cross_entropy(scores_NK, labels_N)),
+                top_share=float(torch.bincount(predicted_N).max()) / len(labels_N),
+            )
+
+    def _two_point_step(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> None:
+        """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i."""
+        seed = direction_seed(self._key, SERVER_PARTY, self._steps)
+        direction = Direction(seed, self.model.size, self._law)
+        self._steps += 1
+        with self._perturb.at(direction, self._smoothing):
+            plus_B = self.losses(embeddings_BME, labels_B)
+        with self._perturb.at(direction, -self._smoothing):
+            minus_B = self.losses(embeddings_BME, labels_B)
+        scalar = float(slope(plus_B, minus_B, self._smoothing).mean())
+        self._descent.apply([Step([seed], [scalar], self._lr)])

@@ -1,0 +1,263 @@
+"""VAFL: asynchronous vertical learning by backpropagation through stale embeddings, with perturbed local embeddings.
+
+Source: VAFL (Chen, Jin, Sun, Yin 2020), Algorithms 1 and 2, Section 4. Differences from the paper as printed, with
+reasons: an embedding can be clipped before its noise (the paper bounds no sensitivity, and without that no ε follows);
+the noise can be on the gradient sent down in place of the embedding sent up (DPZV's threat model).
+"""
+
+# M clients, D rows, B batch, E embedding width, N rows of a group of uploads together
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from raydpzv.data.batches import Batches
+from raydpzv.errors import Diverged
+from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.methods.vertical.base import CachingServer, SplitClient
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.head import Head
+from raydpzv.methods.vertical.row_release import EmbeddingRelease, RowPrivacy
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.momentum import MomentumDescent
+from raydpzv.privacy.mechanisms import release_rows
+from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query
+
+UPLOAD, QUERY = 0, 2
+"""Places of an upload's and of a query's noise among the draws of one client's step."""
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """A client's settings: step size η, momentum β, and l2 of the regulariser r(w) = l2 ‖w‖² / 2."""
+
+    lr: float
+    momentum: float = 0.0
+    l2: float = 0.0
+
+
+class VaflClient(SplitClient):
+    """Uploads the embeddings of its batch and backpropagates the gradient that it gets for them."""
+
+    def __init__(
+        self,
+        client: int,
+        model: FlatModel,
+        x_train: torch.Tensor,
+        x_test: torch.Tensor,
+        batches: Batches,
+        settings: FirstOrder,
+        privacy: RowPrivacy | None = None,
+        *,
+        answers_queries: bool = False,
+    ) -> None:
+        super().__init__(client, model, x_train, x_test)
+        self.answers_queries = answers_queries
+        self._batches, self._settings = batches, settings
+        self._release = EmbeddingRelease(model, privacy or RowPrivacy())
+        self._descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
+        self._embedded: torch.Tensor | None = None
+        self._queries = 0
+
+    def process(self, order: Order) -> Upload:
+        """Apply the order and return the next upload; a query or an evaluation changes nothing."""
+        if isinstance(order.body, Query):
+            return self._fresh(order.body.ids)
+        return super().process(order)
+
+    def apply(self, order: Order) -> None:
+        """w_m <- w_m - η (∇_w h · ∇_h ℓ + ∇r(w_m)). VAFL Eq. (4a)."""
+        if not isinstance(order.body, Gradient) or self._embedded is None:
+            return
+        parameters = list(self.model.module.parameters())
+        gradient_BE = torch.tensor(order.body.values, device=self._embedded.device)
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(self._embedded, parameters, gradient_BE)
+        self._embedded = None
+        l2 = self._settings.l2
+        self._descent.step(
+            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients
+        )
+
+    def work(self) -> Upload:
+        """Return the next batch's embeddings (Algorithm 1, lines 4 and 5)."""
+        step, ids = self._step, self._batches.draw(self._step)
+        address = (self.client, step, UPLOAD)
+        with torch.enable_grad():
+            self._embedded = self._release.embed(self._rows(ids), address)
+        sent_BE, releases = self._release.release(self._embedded, address)
+        self._step += 1
+        return Upload(self.client, step, Embeddings(ids, sent_BE), releases=releases)
+
+    def _fresh(self, ids: np.ndarray) -> Upload:
+        """Return these rows' embeddings by the model as it is: noised anew, which is a release of its own."""
+        address = (self.client, self._queries, QUERY)
+        self._queries += 1
+        with torch.no_grad():
+            sent_BE, releases = self._release.release(self._release.embed(self._rows(ids), address), address)
+        return Upload(
+            self.client, self._step, FreshEmbeddings(ids, sent_BE), releases=releases, is_query=True
+        )
+
+    def _embedding(self, x: torch.Tensor) -> torch.Tensor:
+        return self._release.embed(x)
+
+
+@dataclass(frozen=True)
+class Synchrony:
+    """When the server steps: on every upload (wait_for = 1), or on those of t clients together (Algorithm 2).
+
+    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, whoever comes last.
+    max_delay: D, a cached embedding older than that many rounds is queried afresh first.
+    """
+
+    wait_for: int = 1
+    same_rows: bool = False
+    max_delay: int | None = None
+
+
+Numbered = tuple[int, Upload]
+"""An upload and the round it was accepted in."""
+
+
+class VaflServer(CachingServer):
+    """Keeps labels, head and the table of newest embeddings; answers uploads with the gradient by them.
+
+    privacy: noise on the gradients, if any. A round is an upload accepted; where a query is open, uploads that come
+    meanwhile wait and are served in their order, so that an upload's round stays what its cached rows' ages refer to.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        table: EmbeddingCache,
+        labels_train: torch.Tensor,
+        labels_test: torch.Tensor,
+        synchrony: Synchrony,
+        privacy: RowPrivacy | None = None,
+        **named: Any,
+    ) -> None:
+        super().__init__(head, table, labels_train, labels_test, **named)
+        self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
+        self._held: deque[Numbered] = deque()
+        self._asked: set[int] = set()
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Take an upload or the answer to a query; return the answers and queries that it leads to."""
+        body = upload.body
+        if isinstance(body, FreshEmbeddings):
+            self._asked.discard(upload.client)
+            self._put((self._held[0][0], upload))
+        elif isinstance(body, Embeddings):
+            self._round += 1
+            self._held.append((self._round, upload))
+        else:
+            raise TypeError(f"a VAFL server cannot serve {type(body).__name__}")
+        orders: list[Order] = []
+        while len(self._held) >= self._synchrony.wait_for and not self._asked:
+            if queries := self._queries(*self._held[0]):
+                return [*orders, *queries]
+            orders += self._serve([self._held.popleft() for _ in range(self._synchrony.wait_for)])
+        return orders
+
+    def _queries(self, round: int, upload: Upload) -> list[Order]:
+        """Ask for what is older than D (Section 2.3, bounded delay)."""
+        if self._synchrony.max_delay is None:
+            return []
+        old = self._table.older(upload.ids, round, self._synchrony.max_delay, upload.client)
+        self._asked = set(old)
+        return [
+            Order(
+                m,
+                Query(ids.astype(np.int32)),
+                round,
+                is_query=True,
+                upload_bytes=len(ids) * (4 + self._width * 4),
+            )
+            for m, ids in old.items()
+        ]
+
+    def _serve(self, group: Sequence[Numbered]) -> list[Order]:
+        """Step the head on the group's rows and answer each of its clients (Algorithm 1 and 2, lines 8 to 13)."""
+        for numbered in group:
+            self._put(numbered)
+        same = self._synchrony.same_rows
+        ids = group[0][1].ids if same else np.concatenate([upload.ids for _, upload in group])
+        labels_N = self._labels(ids)
+        ends = np.cumsum([len(upload.ids) for _, upload in group])
+        spans = [
+            slice(0, len(ids)) if same else slice(end - len(u.ids), end)
+            for end, (_, u) in zip(ends, group, strict=True)
+        ]
+        loss, gradients = self._learn(self._table.get(ids), labels_N, group, spans)
+        alone, round = len(group) == 1, self._round
+        return [
+            self._answer(upload, gradient_BE, loss, own if alone else round)
+            for (own, upload), gradient_BE in zip(group, gradients, strict=True)
+        ]
+
+    def _learn(
+        self,
+        inputs_NME: torch.Tensor,
+        labels_N: torch.Tensor,
+        group: Sequence[Numbered],
+        spans: Sequence[slice],
+    ) -> tuple[float, list[torch.Tensor]]:
+        """Step the head; return the mean loss before it, and each client's gradient of its own rows' mean loss.
+
+        Both gradients are taken at the same head and embeddings (VAFL Eq. (2a), (2b)).
+        """
+        if len(labels_N) == 0:
+            return math.nan, [inputs_NME[:, upload.client] for _, upload in group]
+        loss, gradient_NME = self._head.backward(inputs_NME, labels_N, for_embeddings=True)
+        assert gradient_NME is not None
+        shares = [len(labels_N) / max(1, span.stop - span.start) for span in spans]
+        return loss, [
+            gradient_NME[span, upload.client] * share
+            for (_, upload), span, share in zip(group, spans, shares, strict=True)
+        ]
+
+    def _answer(self, upload: Upload, gradient_BE: torch.Tensor, loss: float, round: int) -> Order:
+        values_BE, releases = self._released(gradient_BE, upload)
+        if not np.isfinite(values_BE).all():
+            raise Diverged(
+                f"a gradient must be finite, but the one for client {upload.client}, step {upload.step} is not: "
+                "choose a smaller step size"
+            )
+        return Order(
+            upload.client,
+            Gradient(values_BE),
+            round,
+            upload_bytes=self._upload_bytes,
+            releases=releases,
+            cache=self._table.ages(upload.ids, round, upload.client),
+            loss=loss,
+        )
+
+    def _released(self, gradient_BE: torch.Tensor, upload: Upload) -> tuple[np.ndarray, tuple[Release, ...]]:
+        """Clip and noise each row's own gradient, B times its part in the mean loss's, if noise is on it."""
+        privacy, rows = self._privacy, len(gradient_BE)
+        if privacy.noise is None:
+            return np.ascontiguousarray(gradient_BE.cpu().numpy()), ()
+        noised_BE, receipt = release_rows(
+            gradient_BE * rows,
+            threshold=privacy.clip,
+            sigma=privacy.sigma,
+            noise=privacy.noise,
+            address=(upload.client, upload.step, UPLOAD),
+        )
+        release = Release(0, math.nan, receipt, upload.step, upload.ids)
+        return (noised_BE / np.float32(max(rows, 1))).astype(np.float32), (release,)
+
+    def _put(self, numbered: Numbered) -> None:
+        round, upload = numbered
+        assert isinstance(upload.body, Embeddings | FreshEmbeddings)
+        values_BE = torch.tensor(upload.body.values, device=self._labels_train.device)
+        self._table.put(upload.client, upload.ids, values_BE, round)

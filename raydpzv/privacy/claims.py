@@ -1,0 +1,37 @@
+"""What every row of a privacy table says, whatever was noised, and what no ε ever includes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNCHARGED = (
+    "hyper-parameter search",
+    "evaluation (every accuracy and loss that is shown)",
+    "standardisation fitted on the data",
+    "the drawing of training and test rows, which looks at all labels",
+    "the choice of the best model",
+    "the timing of messages",
+)
+"""What no ε here ever includes."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or on what condition.
+
+    `sensitivity` is how far one record is taken to move a released mean in this row's accounting, NaN where
+    nothing is accounted. `scope`: what the accounting spans. `direct_only` is no guarantee: it is what ε would
+    be if the server kept no hidden state, None where the question does not arise.
+    """
+
+    adversary: str
+    epsilon: float
+    delta: float
+    mechanism: str
+    sensitivity: float
+    relation: str
+    accountant: str
+    holds: bool
+    note: str
+    scope: str
+    direct_only: float | None = None

@@ -1,0 +1,230 @@
+"""Noise with receipts: the only place where a private mean is formed, noised and let out.
+
+A value before its noise never leaves these functions. The receipt says what was done; accountants read receipts
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+
+from raydpzv.errors import ReplayMismatch
+from raydpzv.keys import Key
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """How one value, or every row of an array, was released."""
+
+    mechanism: (
+        str  # "gaussian" or "none"; "gaussian rows": independent noise on every coordinate of every row
+    )
+    source: str  # "system", "seeded", "recorded" or "none"
+    sigma: float  # standard deviation of the noise on the mean, or on each coordinate of a row
+    sensitivity_replace: float  # 2C / divisor; of a row, its ℓ2 norm
+    sensitivity_add_remove: float  # C / divisor
+    divisor: int  # the constant the sum is divided by
+    batch: int  # records in the batch
+    nonfinite: int  # slopes, or rows, mapped to 0 before the clip
+
+
+Address = tuple[int, int, int]
+"""(client, step, perturbation) of a release."""
+
+
+class Noise(Protocol):
+    """A source of noise for released values."""
+
+    source: str
+
+    def release(self, mean: float, sigma: float, address: Address) -> float:
+        """Return mean + N(0, sigma²)."""
+        ...
+
+
+class RowNoise(Protocol):
+    """A source of noise for rows of an array."""
+
+    source: str
+
+    def normal(self, count: int, address: Address) -> np.ndarray:
+        """Return standard normal draws, float64 [count]."""
+        ...
+
+    def uniform(self, count: int, address: Address) -> np.ndarray:
+        """Return uniform draws on [-1, 1], float64 [count]."""
+        ...
+
+
+class SystemNoise:
+    """Gaussian noise from the operating system's randomness: never seeded, never stored.
+
+    In double precision, so not exact: the privacy table labels it as floating point.
+    """
+
+    source = "system"
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def release(self, mean: float, sigma: float, address: Address) -> float:
+        """Return mean + N(0, sigma²)."""
+        return mean + self._random.gauss(0.0, sigma)
+
+    def normal(self, count: int, address: Address) -> np.ndarray:
+        """Return standard normal draws, the inverse of Φ at uniform ones of 53 bits."""
+        return np.asarray(ndtri(_system_uniform(count)))
+
+    def uniform(self, count: int, address: Address) -> np.ndarray:
+        """Return uniform draws on [-1, 1]."""
+        return 2 * _system_uniform(count) - 1
+
+
+class SeededNoise:
+    """Gaussian noise that anybody with the seed can subtract: for tests and reproducibility studies. NOT PRIVATE."""
+
+    source = "seeded"
+
+    def __init__(self, key: Key) -> None:
+        self._key = key / "seeded noise"
+
+    def release(self, mean: float, sigma: float, address: Address) -> float:
+        """Return mean + N(0, sigma²), the noise a function of the seed and the address."""
+        client, step, perturbation = address
+        draw = (self._key / client / step / perturbation).generator().standard_normal()
+        return mean + sigma * float(draw)
+
+    def normal(self, count: int, address: Address) -> np.ndarray:
+        """Return standard normal draws, a function of the seed and the address."""
+        return self._rows(address).standard_normal(count)
+
+    def uniform(self, count: int, address: Address) -> np.ndarray:
+        """Return uniform draws on [-1, 1], a function of the seed and the address."""
+        return self._rows(address).uniform(-1.0, 1.0, count)
+
+    def _rows(self, address: Address) -> np.random.Generator:
+        client, step, which = address
+        return (self._key / "rows" / client / step / which).generator()
+
+
+class NoNoise:
+    """The exact mean, for runs without privacy."""
+
+    source = "none"
+
+    def release(self, mean: float, sigma: float, address: Address) -> float:
+        """Return the mean itself."""
+        return mean
+
+
+class RecordedNoise:
+    """Gives recorded releases out again; what the record does not have goes to another source, if there is one.
+
+    Sending a stored release again costs no privacy; drawing a new one for the same step would be a second release.
+    """
+
+    def __init__(self, values: Mapping[Address, float], then: Noise | None = None) -> None:
+        self._values = values
+        self._then = then
+        self.source = then.source if then else "recorded"
+
+    def release(self, mean: float, sigma: float, address: Address) -> float:
+        """Return the recorded value of this address, or a new release where the record has none."""
+        if address in self._values:
+            return self._values[address]
+        if self._then is None:
+            raise ReplayMismatch(
+                f"the record has no release for client {address[0]}, step {address[1]}, perturbation {address[2]}: "
+                "it does not belong to this scenario, or rows are missing"
+            )
+        return self._then.release(mean, sigma, address)
+
+
+def clip_two_sided(slopes_B: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
+    """Return slopes clipped to [-C, C], float64 [B], and how many were not finite (those count as 0).
+
+    The papers print min{δ, C}: one-sided, of unbounded sensitivity. Two-sided, replacing one record's slope
+    changes the sum by at most 2C and removing it by at most C.
+    """
+    finite = torch.isfinite(slopes_B)
+    kept_B = torch.where(finite, slopes_B, torch.zeros_like(slopes_B))
+    # in float32 the threshold itself would be rounded, often up, and the claimed sensitivity exceeded
+    clipped = kept_B.double().clamp(-threshold, threshold)
+    return clipped, int((~finite).sum())
+
+
+def clip_rows(rows_BE: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
+    """Return rows of Euclidean norm at most S, float64 [B, E], and how many were not finite (those count as 0).
+
+    Replacing one record's row moves it by at most 2S, setting it to zero by at most S.
+    """
+    finite_B = torch.isfinite(rows_BE).all(1)
+    kept_BE = torch.where(finite_B[:, None], rows_BE, torch.zeros_like(rows_BE)).double()
+    norms_B1 = torch.linalg.vector_norm(kept_BE, dim=1, keepdim=True)
+    # only rows that are too long are touched; the last factor keeps rounding from leaving them a hair above S
+    factors_B1 = torch.where(
+        norms_B1 > threshold, threshold / norms_B1 * (1 - 2.0**-50), torch.ones_like(norms_B1)
+    )
+    return kept_BE * factors_B1, int((~finite_B).sum())
+
+
+def release_mean(
+    slopes_B: torch.Tensor,
+    *,
+    threshold: float | None,
+    divisor: int,
+    sigma: float,
+    noise: Noise,
+    address: Address,
+) -> tuple[float, Receipt]:
+    """Release Δ = (1/B) Σ clip(δ_i) + N(0, σ²) with its receipt (DPZV journal Eq. (8), clip two-sided).
+
+    slopes_B: float32 [B']; divisor: the constant expected batch size B, whatever B' is (an empty batch releases
+    pure noise); threshold None: no clipping, for runs without privacy. The value is rounded to float32, the format
+    in which it is sent, applied and recorded.
+    """
+    bound = math.inf if threshold is None else threshold
+    clipped_B, nonfinite = clip_two_sided(slopes_B, bound)
+    mean = float(clipped_B.sum()) / divisor
+    value = float(np.float32(noise.release(mean, sigma, address)))
+    receipt = Receipt(
+        mechanism="none" if noise.source == "none" else "gaussian",
+        source=noise.source,
+        sigma=0.0 if noise.source == "none" else sigma,
+        sensitivity_replace=2 * bound / divisor,
+        sensitivity_add_remove=bound / divisor,
+        divisor=divisor,
+        batch=slopes_B.numel(),
+        nonfinite=nonfinite,
+    )
+    return value, receipt
+
+
+def release_rows(
+    rows_BE: torch.Tensor, *, threshold: float | None, sigma: float, noise: RowNoise, address: Address
+) -> tuple[np.ndarray, Receipt]:
+    """Release every row clipped to norm S plus N(0, σ²) on each coordinate, float32 [B, E], with its receipt.
+
+    A row belongs to one record, whose replacement moves it by at most 2S. threshold None: rows are not clipped, their
+    sensitivity is unbounded, and no ε follows. VAFL Eq. (11a) with the clip that a claim needs.
+    """
+    bound = math.inf if threshold is None else threshold
+    clipped_BE, nonfinite = clip_rows(rows_BE, bound)
+    draws_BE = noise.normal(clipped_BE.numel(), address).reshape(clipped_BE.shape)
+    receipt = Receipt("gaussian rows", noise.source, sigma, 2 * bound, bound, 1, len(rows_BE), nonfinite)
+    return (clipped_BE.cpu().numpy() + sigma * draws_BE).astype(np.float32), receipt
+
+
+def _system_uniform(count: int) -> np.ndarray:
+    """Draws on (0, 1) from the operating system: odd multiples of 2^-54, so that neither end is reached."""
+    words = np.frombuffer(os.urandom(8 * count), np.uint64)
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

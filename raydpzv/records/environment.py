@@ -1,0 +1,38 @@
+"""What a result depends on besides the scenario, and JSON as it is written here."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from raydpzv import __version__
+
+LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
+
+
+def environment(runner: str, device: str) -> dict[str, Any]:
+    """Return what a result depends on besides the scenario."""
+    return {
+        "raydpzv": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "runner": runner,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that are installed."""
+    found = {"raydpzv": __version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,111 @@
+"""What a run is told and what it tells: budget, privacy privacy_filter, observer, activations, status."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from raydpzv.methods.roles import Upload
+
+
+class Observer(Protocol):
+    """Takes down what happens; `records.Recorder` makes rows of it."""
+
+    def emit(self, row_type: str, **values: Any) -> None:
+        """Take down one fact."""
+        ...
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was released: how often, the most releases that one record took part in, the largest batch.
+
+    rows, uploads: only where rows of arrays are released: rows (each with its own noise) and uploads, of the client
+    with most of them if every client releases its own.
+    """
+
+    releases: int
+    counted: int
+    largest_batch: int
+    rows: int = 0
+    uploads: int = 0
+
+
+class PrivacyFilter(Protocol):
+    """Keeps account of privacy.
+
+    of_uploads: is it the uploads that release something? Then one that was sent counts whether it is served or not.
+    """
+
+    of_uploads: bool
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why serving this upload would exceed the privacy budget, or None."""
+        ...
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
+        """Account releases made to or by a client on these rows; return ε so far (claimed, proved for clients)."""
+        ...
+
+    def spent(self) -> Spent | None:
+        """Return what was released, or None if this run accounts for nothing."""
+        ...
+
+
+class NoPrivacyFilter:
+    """For methods without releases: refuses nothing, claims nothing."""
+
+    of_uploads = False
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Never refuse."""
+        return None
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
+        """Nothing is noised, nothing is claimed."""
+        return math.nan, math.nan
+
+    def spent(self) -> Spent | None:
+        """Account for nothing."""
+        return None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What ends a run; whichever comes first. None: no limit of that kind."""
+
+    updates: int | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A client's account of how an upload came about, in seconds of the run's clock."""
+
+    due: float
+    woke: float
+    late: bool
+    sent: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands."""
+
+    updates: int = 0  # of the model, see `Server.updates`
+    uploads: int = 0
+    time: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    late: int = 0
+    accuracy: float = math.nan
+    epsilon_paper: float = math.nan
+    epsilon_client: float = math.nan
+    staleness: float = (
+        math.nan
+    )  # last service: mean age of the cached rows used, or updates since the model was read
+    stop_reason: str | None = None

@@ -1,0 +1,58 @@
+"""Scenarios by name: the TOML files beside this module, or a path."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from raydpzv.config import toml
+from raydpzv.config.toml import AnyScenario
+from raydpzv.errors import SpecError, suggest
+
+FOLDER = Path(__file__).parent
+COMPARISONS = FOLDER / "comparisons"
+
+
+def names() -> list[str]:
+    """Return the names of the scenarios that come with the program."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def titles() -> dict[str, str]:
+    """Return every scenario's name and line."""
+    return {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()).get("title", "") for name in names()}
+
+
+def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
+    """Load a scenario by name or path, with `key=value` overrides. Raises SpecError."""
+    path = Path(scenario)
+    if path.suffix != ".toml" and not path.exists():
+        path = FOLDER / f"{scenario}.toml"
+        if scenario in comparisons():
+            raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
+        if scenario not in names():
+            raise SpecError(
+                f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or one of: '
+                f"{', '.join(names())}"
+            )
+    return toml.load(path, overrides)
+
+
+def comparisons() -> dict[str, str]:
+    """Return every comparison that comes with the program, and its line."""
+    paths = sorted(COMPARISONS.glob("*.toml"))
+    return {path.stem: tomllib.loads(path.read_text()).get("title", "") for path in paths}
+
+
+def comparison(name: str) -> Path | None:
+    """Return the file of a comparison by name or path; None if it is no comparison but, maybe, a scenario."""
+    path = Path(name)
+    if path.suffix != ".toml" and not path.exists():
+        found = COMPARISONS / f"{name}.toml"
+        return found if found.is_file() and name not in names() else None
+    try:
+        tree = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None  # loaded as a scenario, it says what is wrong with it
+    return path if isinstance(tree.get("scenario"), str) else None

@@ -1,0 +1,36 @@
+"""Models that were rebuilt: whose they are, on the screen and in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.errors import InputError
+from raydpzv.files import sha256
+from raydpzv.records.run_folder import write_npz
+
+
+def whose(client: int | None, at: int | None) -> str:
+    """Say whose model was rebuilt: a client holds the one that it last caught up to."""
+    if client is None:
+        return "rebuilt: the model"
+    return f"rebuilt: what client {client} last caught up to{'' if at is None else f' by update {at}'}, the model"
+
+
+def print_models(models: Mapping[str, np.ndarray], out: Path | None) -> None:
+    """Write models to a file, if one is given, and print what they are."""
+    if out:
+        write_npz(out, models)
+        print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
+    for name, values in models.items():
+        print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
+
+
+def one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
+    """Return one client's model; InputError if there is no such client."""
+    name = f"client {client}"
+    if name not in models:
+        raise InputError(f"--client: wanted 0..{len(models) - 2}, got {client}")
+    return {name: models[name]}
