@@ -6,16 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from actors.remote import get
 from raydpzv.errors import RaydpzvError, RunError, Stalled
-from raydpzv.experiment.finalize import USER, RowWriter, Run, RunFinalizer, opened
+from raydpzv.experiment.finalize import USER, RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Spent, Status
 
 C = TypeVar("C")
@@ -132,24 +130,20 @@ class Driver:
 
 def drive(
     experiment: Prepared,
-    out: Path | RunFolder | None,
+    options: RunOptions,
     actor_set: AbstractContextManager[C],
     make: Callable[[C, Watch], Driver],
-    scenario: str,
-    progress: Callable[[Status], None],
-    stop: threading.Event | None,
 ) -> Run:
-    """Run an experiment with its actors; nothing is written before all have come up. Arguments as of `run_prepared`.
+    """Run an experiment with its actors; nothing is written before all have come up.
 
     actor_set: creates the actors, and dismisses them at the end; make: its driver.
     """
-    name = scenario or experiment.spec.name
     with (
         actor_set as actors,
-        opened(out, experiment, scenario=name, runner="ray", device="as placed by Ray") as folder,
+        run_folder(options, experiment, runner="ray", device="as placed by Ray") as folder,
     ):
         writer = RowWriter(folder, experiment.spec.record.flush)
-        watch = Watch(writer, RunFinalizer(experiment, writer, name), progress, stop or threading.Event())
+        watch = Watch(writer, RunFinalizer(experiment, writer, options), options.progress, options.stop)
         driver = make(actors, watch)
         try:
             return driver.run()

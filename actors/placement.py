@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.scenario_horizontal import HorizontalResources, HorizontalScenario, Mezo
-from raydpzv.config.validation_horizontal import asynchronous
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections_horizontal import HorizontalResourcesSection
 
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
@@ -71,9 +70,8 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
 
     The ledger actor asks for nothing: it lives beside the run folder, whatever else is there.
     """
-    resources, method = spec.resources, spec.method
-    sampled = not asynchronous(spec) and not isinstance(method, Mezo)
-    most = method.cohort if sampled else spec.split.clients  # type: ignore[union-attr]
+    resources = spec.resources
+    most = spec.descriptor.cohort(spec.method, spec.split.clients)
     wanted = _host_slots(resources, total) if resources.hosts == "auto" else resources.hosts
     hosts = max(1, min(wanted, most))
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
@@ -83,7 +81,9 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
     return found
 
 
-def _server_and_host_cpus(resources: HorizontalResources, total: float, hosts: int) -> tuple[float, float]:
+def _server_and_host_cpus(
+    resources: HorizontalResourcesSection, total: float, hosts: int
+) -> tuple[float, float]:
     """Return the CPU share of the server and of each host: what is asked, and equal shares or the rest for "auto"."""
     server, host = resources.server_cpus, resources.host_cpus
     if host == "auto":
@@ -94,7 +94,7 @@ def _server_and_host_cpus(resources: HorizontalResources, total: float, hosts: i
     return (rest if server == "auto" else server), host
 
 
-def _host_slots(resources: HorizontalResources, total: Mapping[str, float]) -> int:
+def _host_slots(resources: HorizontalResourcesSection, total: Mapping[str, float]) -> int:
     """As many hosts as fit: on whole GPU devices where they get a GPU share, else one per CPU."""
     gpus, cpus = resources.host_gpus, resources.host_cpus
     if gpus > 0:

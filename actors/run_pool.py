@@ -19,8 +19,8 @@ from actors.placement import Plan, Share, reserved
 from actors.remote import get, lost, placed, wrapped
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
-from raydpzv.config.scenario import Resources
 from raydpzv.errors import Unplaceable
+from raydpzv.settings.sections import ResourcesSection
 from raydpzv.sim.interfaces import Status
 
 _TIMEOUT = 120.0
@@ -210,7 +210,7 @@ def gpu_share(planned: Planned, there: Mapping[str, float]) -> float:
     "auto" is one device where there is any.
     """
     resources = planned.spec.resources
-    if isinstance(resources, Resources):
+    if isinstance(resources, ResourcesSection):
         given = (resources.client_gpus, resources.server_gpus)
         each = [s for share in given for s in (share if isinstance(share, tuple) else (share,))]
     else:

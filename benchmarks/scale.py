@@ -31,7 +31,7 @@ from held import held
 from peaks import Resident
 from rounds import Rounds, in_fresh_process
 
-from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.config.toml import parse
 from raydpzv.data.table import Table
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal

@@ -1,3 +1,46 @@
-"""raydpzv: asynchronous, differentially private, zeroth-order federated learning."""
+"""raydpzv: asynchronous, differentially private, zeroth-order federated learning.
 
-__version__ = "0.1.0"
+import raydpzv
+
+spec = raydpzv.load("digits_dpzv", ["budget.updates=500"])
+run = raydpzv.run(spec)                          # in this process; runner="ray": on actors, the same bits
+run.summary["accuracy"], run.rows("evaluation")  # an Arrow table
+raydpzv.compare("digits_dpzv", "runs/two", methods=["vafl"], seeds=2)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from raydpzv.version import __version__
+
+if TYPE_CHECKING:
+    from raydpzv.compare.compare_methods import compare
+    from raydpzv.config.catalog import load
+    from raydpzv.experiment.finalize import Run
+    from raydpzv.experiment.runner import run
+
+    def methods() -> dict[str, str]:
+        """Return every method's name and what it is, in one line."""
+        ...
+
+
+__all__ = ["Run", "__version__", "compare", "load", "methods", "run"]
+
+_ROOMS = ("compare", "methods")
+"""Packages that can be called."""
+_DOORS = {
+    "Run": "raydpzv.experiment.finalize",
+    "load": "raydpzv.config.catalog",
+    "run": "raydpzv.experiment.runner",
+}
+"""Where the public names live; imported when they are first used, so that `import raydpzv` costs nothing."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_DOORS[name]), name)

@@ -13,16 +13,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import scenarios
+import raydpzv
 from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import collect
-from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.scenario_horizontal import HorizontalScenario
-from raydpzv.config.toml import AnyScenario
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
+from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.sim.interfaces import Status
 from scenarios import compare
 from scenarios.exit_codes import STOPPED, errors, failures
@@ -65,7 +65,7 @@ def run(
             spec,
             folder,
             as_json,
-            lambda progress, stop: scenarios.run(
+            lambda progress, stop: raydpzv.run(
                 spec,
                 folder,
                 runner=chosen,
@@ -138,15 +138,8 @@ def resume(
             experiment.spec,
             folder.path,
             as_json,
-            lambda progress, stop: scenarios.run_prepared(
-                experiment,
-                folder,
-                runner=chosen,
-                scenario=name,
-                progress=progress,
-                stop=stop,
-                address=address,
-                verbose=verbose,
+            lambda progress, stop: RUNNERS[chosen](
+                experiment, RunOptions(folder, name, progress, stop, address, verbose)
             ),
         )
 
@@ -201,18 +194,16 @@ def list_(
     settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
 ) -> None:
     """List scenarios, methods and data sets."""
+    from raydpzv.config.catalog import comparisons, titles
     from raydpzv.config.settings_reference import settings_page
-    from raydpzv.config.toml import ALL_METHODS
-    from raydpzv.data.sources import SOURCES
-    from scenarios.catalog import comparisons, titles
 
     if settings:
         print(settings_page())
         return
-    methods = {name: _first_line(section) for name, section in ALL_METHODS.items()}
+    methods = raydpzv.methods()
     sources = {
         name: f"{source.about} (needs {', '.join(source.needs) if source.needs else 'nothing'}; from {source.home})"
-        for name, source in SOURCES.items()
+        for name, source in DATA_SOURCES.items()
     }
     listed = {"Scenarios": titles(), "Comparisons": comparisons(), "Methods": methods, "Data sets": sources}
     for title, entries in listed.items():
@@ -223,9 +214,12 @@ def list_(
 
 
 def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
-    from raydpzv.experiment.vertical import prepare, setting
+    from raydpzv.experiment.prepare import load_data
+    from raydpzv.experiment.privacy_setting import privacy_setting
+    from raydpzv.keys import Key
 
-    return setting(spec, rows) if rows else prepare(spec).setting
+    count = rows or load_data(spec.data, Key(spec.seed) / "data").train.rows
+    return privacy_setting(spec, count).claims
 
 
 UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
@@ -238,14 +232,14 @@ def main() -> None:
 
 def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnyScenario:
     items = list(overrides or []) + ([f"seed={seed}"] if seed is not None else [])
-    return scenarios.load(scenario, items)
+    return raydpzv.load(scenario, items)
 
 
 def _watch(
     spec: AnyScenario,
     folder: Path,
     as_json: bool,
-    start: Callable[[Callable[[Status], None], threading.Event], scenarios.Run],
+    start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it."""
     console = Console(stderr=True)
@@ -264,7 +258,3 @@ def _print_json(value: Any) -> None:
     from raydpzv.files import as_json
 
     sys.stdout.write(as_json(value))
-
-
-def _first_line(section: type) -> str:
-    return (section.__doc__ or "").strip().splitlines()[0]

@@ -6,18 +6,19 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from raydpzv.compare.file import ComparisonFile, MethodEntry, read_entrants, resolved
-from raydpzv.compare.folder import PLAN, begun, is_comparison, left
+from raydpzv.compare.compare_methods import write
+from raydpzv.compare.file import ComparisonFile, asked, resolved
+from raydpzv.compare.folder import begun, is_comparison, left
 from raydpzv.compare.plan import Comparison
 from raydpzv.compare.results import FAILED, OK, Compared, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.errors import RunError, SpecError, suggest
-from scenarios import RUNNERS, catalog
+from raydpzv.registry import RUNNERS
 from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED, errors
 from scenarios.options import Address, Json, Set, Verbose, chosen_runner, new_folder
@@ -67,7 +68,7 @@ def compare(
     """Compare methods x values of ε x seeds on the same split and budget; controls are always beside them."""
     with errors(verbose):
         file = _asked(what, methods, seeds, epsilons, targets)
-        comparison = resolved(file, catalog.load, set_ or [])
+        comparison = resolved(file, set_ or [])
         folder = out or new_folder(f"compare-{comparison.name}")
         carry_out(
             comparison,
@@ -125,21 +126,6 @@ def carry_out(
     _leave(compared, folder, console, stopped=stop.is_set())
 
 
-def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
-    """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
-    from raydpzv.compare.page import write_comparison
-
-    return write_comparison(
-        out or folder,
-        comparison.title or comparison.name,
-        (folder / PLAN).read_text(encoding="utf-8"),
-        compared.runs,
-        compared.curves,
-        compared.claims,
-        comparison.targets,
-    )
-
-
 def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool) -> None:
     if stopped:
         console.print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
@@ -186,49 +172,8 @@ def _asked(
         "targets": None if targets is None else _floats("--targets", targets),
     }
     changes = {key: value for key, value in given.items() if value is not None}
-    _check_known(what)
-    path = catalog.comparison(what[0])
-    if path is not None:
-        if len(what) > 1 or methods:
-            raise SpecError(
-                f"{what[0]}: is a comparison with entrants of its own; leave out further scenarios and --methods"
-            )
-        return _changed(read_entrants(path), changes)
-    for name in what[1:]:
-        if catalog.comparison(name) is not None:
-            raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
-    names = [Path(name).stem for name in what]
-    entrants = [
-        MethodEntry(label=label, scenario=name)
-        for label, name in zip(_unlike(names, what), what, strict=True)
-    ]
-    if methods is not None:
-        own = catalog.load(what[0]).method.name
-        listed = [name.strip() for name in methods.split(",") if name.strip()]
-        entrants += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in listed if m != own]
-    name = "-".join(dict.fromkeys(names))[:60]
-    return _changed(ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants)), changes)
-
-
-def _check_known(what: Sequence[str]) -> None:
-    known = [*catalog.comparisons(), *catalog.names()]
-    for name in what:
-        if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
-            raise SpecError(
-                f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv list'
-            )
-
-
-def _changed(file: ComparisonFile, changes: dict[str, Any]) -> ComparisonFile:
-    return file.model_copy(update=changes)
-
-
-def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
-    """Return labels that differ: stems of file names, or the paths if two stems are the same."""
-    if len(set(what)) < len(what):
-        twice = next(name for name in what if list(what).count(name) > 1)
-        raise SpecError(f"{twice}: is there twice; name each scenario once")
-    return names if len(set(names)) == len(names) else what
+    listed = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    return asked(what, listed, changes)
 
 
 def _seeds(text: str | None) -> int | tuple[int, ...] | None:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-import scenarios
 from raydpzv.errors import SpecError
+from raydpzv.registry import RUNNERS
 
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
@@ -30,9 +30,8 @@ def new_folder(name: str) -> Path:
     return found
 
 
-def chosen_runner(name: str) -> scenarios.Runner:
+def chosen_runner(name: str) -> str:
     """Return the runner of that name. Raises SpecError."""
-    for known in scenarios.RUNNERS:
-        if name == known:
-            return known
-    raise SpecError(f'--runner: wanted {" or ".join(scenarios.RUNNERS)}, got "{name}"')
+    if name in RUNNERS:
+        return name
+    raise SpecError(f'--runner: wanted {" or ".join(RUNNERS)}, got "{name}"')

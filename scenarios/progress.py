@@ -17,10 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.scenario_horizontal import HorizontalScenario, Mezo
-from raydpzv.config.toml import AnyScenario
-from raydpzv.config.validation_horizontal import asynchronous
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.report.text import size
 from raydpzv.sim.interfaces import Status
 
@@ -41,9 +38,7 @@ def live_progress(spec: AnyScenario, console: Console) -> Iterator[Callable[[Sta
         TimeRemainingColumn(),
         console=console,
     )
-    rounds = (
-        isinstance(spec, HorizontalScenario) and not asynchronous(spec) and not isinstance(spec.method, Mezo)
-    )
+    rounds = isinstance(spec, HorizontalScenario) and not _pulls(spec) and not spec.descriptor.agent
     task = bar.add_task("rounds" if unit == "updates" and rounds else unit, total=limit)
     last, latest = 0.0, Status()
     delta = (spec.privacy.delta if isinstance(spec, VerticalScenario) else None) or math.nan
@@ -82,9 +77,13 @@ def _facts(status: Status, spec: AnyScenario, delta: float) -> list[Text]:
 def _stale(status: Status, spec: AnyScenario) -> str:
     """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait, nothing is stale."""
     late = f"late {status.late / status.uploads if status.uploads else 0.0:.0%}"
-    if not isinstance(spec, HorizontalScenario):
+    if isinstance(spec, VerticalScenario):
         return f"  staleness {_number(status.staleness, '.1f')} rounds  {late}"
-    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if asynchronous(spec) else ""
+    return f"  lag {_number(status.staleness, ',.0f')} updates  {late}" if _pulls(spec) else ""
+
+
+def _pulls(spec: AnyScenario) -> bool:
+    return isinstance(spec, HorizontalScenario) and spec.descriptor.pulls(spec.method)
 
 
 @contextmanager

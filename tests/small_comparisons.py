@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
-from scenarios import catalog
+from raydpzv.config import catalog
 
 SHORT = ("budget.updates=60", "evaluate.every=20", "privacy.noise=seeded")
 

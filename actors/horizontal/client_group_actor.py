@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from actors.remote import get
 from actors.serialization import Wire, Work, known_tail, pack_upload, unpack_work
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.run_horizontal import warm_up
-from raydpzv.methods.horizontal.decomfl_clients import LedgerFollower, SeparateClients
-from raydpzv.methods.roles import ClientGroup, Metrics, Order, Upload
+from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import PullLoop
@@ -36,12 +35,10 @@ class ClientGroupActor:
         self._timeout = prepared.spec.resources.timeout
         self._range: LedgerRange | None = None
         self._client_group: ClientGroup
-        if ledger is None:
-            self._client_group = prepared.training_group(self._device)
-        else:
+        if ledger is not None:
             self._range = LedgerRange(ledger, self._timeout)
-            self._client_group = prepared.seeded_group(self._range, self._device)
-        self._viewer: LedgerFollower | None = None
+        self._client_group = prepared.client_group(self._range, self._device)
+        self._viewer: LedgerGroup | None = None
         self._stopping = threading.Event()
         self._loop: PullLoop | None = None
 
@@ -65,9 +62,8 @@ class ClientGroupActor:
         return self._following().state(version)
 
     def drift(self, version: int) -> tuple[float, float]:
-        """Return how far clients' own models are from the ledger's; see `SeparateClients.drift`."""
-        assert isinstance(self._client_group, SeparateClients)
-        found = self._client_group.drift(version)
+        """Return how far clients' own models are from the ledger's; see `OwnModels.drift`."""
+        found = cast(OwnModels, self._client_group).drift(version)
         return found.largest, found.share
 
     def warm_up(self) -> None:
@@ -112,15 +108,14 @@ class ClientGroupActor:
         """Return the state at `version` while the loop runs."""
         return self._looking().state(version)
 
-    def _following(self) -> LedgerFollower:
-        assert isinstance(self._client_group, LedgerFollower)
-        return self._client_group
+    def _following(self) -> LedgerGroup:
+        return cast(LedgerGroup, self._client_group)
 
-    def _looking(self) -> LedgerFollower:
+    def _looking(self) -> LedgerGroup:
         if self._viewer is None:
             assert self._ledger is not None
             history = LedgerRange(self._ledger, self._timeout)
-            self._viewer = self._prepared.seeded_group(history, self._device)
+            self._viewer = cast(LedgerGroup, self._prepared.client_group(history, self._device))
         return self._viewer
 
 

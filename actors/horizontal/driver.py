@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +16,11 @@ from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_client import ledger_actor
 from actors.placement import Plan, plan_hosts, reserved
 from actors.remote import get, lost, placed, wrapped
-from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.initial_model import MODEL
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 
@@ -34,29 +31,19 @@ class _ActorSet:
     pool: ClientGroupPool
 
 
-def run_horizontal(
-    prepared: PreparedHorizontal,
-    out: Path | RunFolder | None = None,
-    *,
-    scenario: str = "",
-    progress: Callable[[Status], None] = lambda status: None,
-    stop: threading.Event | None = None,
-    address: str | None = None,
-    verbose: bool = False,
-) -> Run:
-    """Run a prepared on Ray; arguments and errors as of `actors.vertical.driver.run_prepared`."""
-    with connected(address, verbose=verbose, object_store_memory=_room_for(prepared)):
+def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
+    """Run on Ray. Raises InputError before anything is written, RunError after."""
+    with connected(options.address, verbose=options.verbose, object_store_memory=_room_for(prepared)):
         import ray
 
         plan = plan_hosts(prepared.spec, ray.cluster_resources())
 
         def driver(actor_set: _ActorSet, watch: Watch) -> _Driver:
-            _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(out, RunFolder))
+            _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
         with reserved(plan, fewer="hosts") as group:
-            actor_set = _actor_set(prepared, plan, group)
-            return drive(prepared, out, actor_set, driver, scenario, progress, stop)
+            return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
 
 def _room_for(prepared: PreparedHorizontal) -> int:

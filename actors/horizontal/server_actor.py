@@ -62,11 +62,11 @@ class HorizontalServerActor:
         self._ledger: RelayedLedger | None = None
         self._server: Any
         if ledger is None:
-            self._server = prepared.weight_server()
+            self._server = prepared.server()
         else:
             self._ledger = RelayedLedger(ledger, prepared.plan.header(), self._timeout)
             self._ledger.adopt()
-            self._server = prepared.seeded_server(self._ledger)
+            self._server = prepared.server(self._ledger)
         if checkpoint:
             resume_server(self._server, checkpoint)
         self._server_loop = ServerLoop(self._server, self._privacy_filter, self._recorder, prepared.budget())

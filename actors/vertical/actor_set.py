@@ -38,16 +38,16 @@ class ActorSet:
 
 def create(experiment: PreparedVertical, plan: Plan, group: Any) -> ActorSet:
     """Create the actors in their placement group and wait until each has come up."""
-    recipes = experiment.clients
-    local = replace(experiment, clients=() if plan.actors else recipes)
+    factories = experiment.clients
+    local = replace(experiment, clients=() if plan.actors else factories)
     groups = {"ctl": VerticalServerActor.CONTROL, "wait": VerticalServerActor.WAITING}
-    server = _actor(VerticalServerActor, plan, group, 0, groups, {"ctl": 1, "wait": len(recipes)}).remote(
+    server = _actor(VerticalServerActor, plan, group, 0, groups, {"ctl": 1, "wait": len(factories)}).remote(
         local, plan.server.gpus
     )
 
     def make(a: int, pasts: Any) -> Any:
         cls = _actor(ClientActor, plan, group, a + 1, {"ctl": ClientActor.CONTROL}, {"ctl": 1})
-        return cls.remote([recipes[m] for m in plan.clients[a]], plan.actors[a].gpus, pasts)
+        return cls.remote([factories[m] for m in plan.clients[a]], plan.actors[a].gpus, pasts)
 
     actor_set = ActorSet(server, [make(a, ()) for a in range(len(plan.actors))], plan.clients, make)
     ready = [actor.device.remote() for actor in (server, *actor_set.actors)]

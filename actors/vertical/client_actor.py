@@ -13,7 +13,7 @@ from actors.device import claim_device
 from actors.remote import get
 from actors.serialization import Wire, pack_upload, unpack_order
 from actors.vertical.executor import RayConnection
-from raydpzv.experiment.parties import ClientRecipe
+from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.release_ledger import Past
 from raydpzv.methods.roles import Rebuildable
 from raydpzv.sim.clock import WallClock
@@ -29,10 +29,10 @@ class ClientActor:
 
     CONTROL = ("stop", "evaluate_wall")
 
-    def __init__(self, recipes: Sequence[ClientRecipe], gpus: float, pasts: Sequence[Past] = ()) -> None:
+    def __init__(self, factories: Sequence[ClientFactory], gpus: float, pasts: Sequence[Past] = ()) -> None:
         self._device = claim_device(gpus)
-        self._recipes = {recipe.client: recipe for recipe in recipes}
-        self._roles = {client: recipe.make(self._device) for client, recipe in self._recipes.items()}
+        self._factories = {factory.client: factory for factory in factories}
+        self._roles = {client: factory.make(self._device) for client, factory in self._factories.items()}
         self._uploads: dict[int, int] = {}
         for (client, role), (history, uploads) in zip(self._roles.items(), pasts, strict=False):
             cast(Rebuildable, role).restore(history, uploads)
@@ -47,7 +47,7 @@ class ClientActor:
 
     def warm_up(self, client: int, order: Wire) -> Wire:
         """Do a throw-away client's first work, so that compilation does not count as the first round trip."""
-        return pack_upload(self._recipes[client].make(self._device).process(unpack_order(order)))
+        return pack_upload(self._factories[client].make(self._device).process(unpack_order(order)))
 
     def greet(self, server: Any) -> None:
         """Call the server once: the first call between two actors takes seconds, which no epoch should wait for."""

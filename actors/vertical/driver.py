@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,42 +17,26 @@ from actors.remote import get, lost
 from actors.serialization import Wire
 from actors.vertical.actor_set import ActorSet, create, dismiss
 from raydpzv.errors import SpecError
-from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 
-def run_prepared(
-    experiment: PreparedVertical,
-    out: Path | RunFolder | None = None,
-    *,
-    scenario: str = "",
-    progress: Callable[[Status], None] = lambda status: None,
-    stop: threading.Event | None = None,
-    address: str | None = None,
-    verbose: bool = False,
-) -> Run:
-    """Run an experiment on Ray; as `raydpzv.experiment.run_vertical.run_prepared`.
-
-    address, verbose: as in `connected`.
-
-    out may be the folder of a run that continues.
-    """
+def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
+    """Run on Ray. Raises InputError before anything is written, RunError after."""
     spec = experiment.spec
     if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
         raise SpecError(
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
-    with connected(address, verbose=verbose):
+    with connected(options.address, verbose=options.verbose):
         import ray
 
         placed = plan(spec, ray.cluster_resources())
         with reserved(placed) as group:
             actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
-            return drive(experiment, out, actor_set, driver, scenario, progress, stop)
+            return drive(experiment, options, actor_set, driver)
 
 
 @contextmanager

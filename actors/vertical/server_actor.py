@@ -14,7 +14,6 @@ from actors.ledger_client import RelayedLedger
 from actors.serialization import Wire, pack_order, unpack_upload
 from actors.vertical.executor import RayExecutor
 from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
-from raydpzv.config.timing import barrier
 from raydpzv.experiment.release_ledger import LedgerServer, Past, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.header import Header
@@ -55,7 +54,7 @@ class VerticalServerActor:
         self._ledger_server: LedgerServer | None = None
         self._replacements = ReplacementQueue(experiment.spec.resources.timeout)
         self._returned: set[int] = set()
-        self._local = [recipe.make(self._device) for recipe in experiment.clients]
+        self._local = [factory.make(self._device) for factory in experiment.clients]
 
     def device(self) -> str:
         """Return where the server computes; the first call that proves that it has come up."""
@@ -109,7 +108,7 @@ class VerticalServerActor:
         """Open for clients under the wall clock."""
         timing, clients = self._experiment.timing, self._experiment.spec.split.clients
         self._clock = WallClock(origin)
-        barred = barrier(self._experiment.spec)
+        barred = self._experiment.barrier
         self._wall = LockedServerLoop(
             self._server_loop, self._clock, lambda which: timing.service.of(0, which), clients, barred
         )

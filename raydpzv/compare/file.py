@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from raydpzv.compare.plan import Comparison, Line, by_seed
-from raydpzv.config.scenario import METHODS, Frozen, Sgd, VerticalScenario
-from raydpzv.config.spec_batches import Batched
-from raydpzv.config.toml import ALL_METHODS, AnyScenario, as_tree, overridden, parse
+from raydpzv.config import catalog
+from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields
+from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.errors import SpecError, suggest
-from raydpzv.settings.fields import Positive, Section
-
-Load = Callable[[str, Sequence[str]], AnyScenario]
-"""Loads a scenario by name or path, with overrides."""
+from raydpzv.methods.vertical.base import Batched
+from raydpzv.registry import METHODS
+from raydpzv.settings.bounds import Positive
+from raydpzv.settings.fields import Section
 
 Overrides = Annotated[tuple[str, ...], Field(strict=False)]
 Epsilons = Annotated[tuple[Positive | Literal["none"], ...], Field(strict=False)]
@@ -72,6 +73,54 @@ class ComparisonFile(Section):
     """Settings of the control that is synchronous SGD through the whole model."""
 
 
+def asked(
+    what: Sequence[str], methods: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
+) -> ComparisonFile:
+    """Return the comparison that is asked for by name or path: a comparison's file, or scenarios and further methods.
+
+    changes: seeds, epsilons and targets in place of the file's or the defaults. Raises SpecError.
+    """
+    _check_known(what)
+    path = catalog.comparison(what[0])
+    if path is not None:
+        if len(what) > 1 or methods:
+            raise SpecError(
+                f"{what[0]}: is a comparison with entrants of its own; leave out further scenarios and --methods"
+            )
+        return read_entrants(path).model_copy(update=dict(changes))
+    for name in what[1:]:
+        if catalog.comparison(name) is not None:
+            raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
+    names = [Path(name).stem for name in what]
+    entrants = [
+        MethodEntry(label=label, scenario=name)
+        for label, name in zip(_unlike(names, what), what, strict=True)
+    ]
+    if methods:
+        own = catalog.load(what[0]).method.name
+        entrants += [MethodEntry(label=m, set=(f"method.name={m}",)) for m in methods if m != own]
+    name = "-".join(dict.fromkeys(names))[:60]
+    file = ComparisonFile(name=name, scenario=what[0], entrants=tuple(entrants))
+    return file.model_copy(update=dict(changes))
+
+
+def _check_known(what: Sequence[str]) -> None:
+    known = [*catalog.comparisons(), *catalog.names()]
+    for name in what:
+        if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
+            raise SpecError(
+                f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv list'
+            )
+
+
+def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
+    """Return labels that differ: stems of file names, or the paths if two stems are the same."""
+    if len(set(what)) < len(what):
+        twice = next(name for name in what if list(what).count(name) > 1)
+        raise SpecError(f"{twice}: is there twice; name each scenario once")
+    return names if len(set(names)) == len(names) else what
+
+
 def read_entrants(path: Path) -> ComparisonFile:
     """Read a comparison file. Raises SpecError."""
     try:
@@ -88,18 +137,18 @@ def read_entrants(path: Path) -> ComparisonFile:
         raise SpecError(_one_line(error, path.name)) from None
 
 
-def resolved(file: ComparisonFile, load: Load, overrides: Sequence[str] = ()) -> Comparison:
+def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
     """Return the comparison that a file asks for; overrides: for all entrants, last.
 
     Raises SpecError, which names the entrant, if its settings are wrong or contradict one another.
     """
-    base = load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
+    base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
     first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
     lines = [
         line
         for entrant in file.entrants or (MethodEntry(label=base.method.name),)
         for line in _lines(
-            entrant.model_copy(update={"set": (*first, *entrant.set)}), file.epsilons, base, load, last
+            entrant.model_copy(update={"set": (*first, *entrant.set)}), file.epsilons, base, last
         )
     ]
     if isinstance(base, VerticalScenario):
@@ -108,12 +157,12 @@ def resolved(file: ComparisonFile, load: Load, overrides: Sequence[str] = ()) ->
 
 
 def _lines(
-    entrant: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, load: Load, last: Sequence[str]
+    entrant: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, last: Sequence[str]
 ) -> Iterator[Line]:
-    method = _method(entrant, base, load)
+    method = _method(entrant, base)
     label = entrant.label or entrant.scenario or str(method["method"]["name"])
     wanted = [e for e in epsilons if entrant.epsilons is None or e in entrant.epsilons]
-    is_control = method["method"]["name"] in ("frozen", "sgd")
+    is_control = METHODS[method["method"]["name"]].control
     for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
         _check_overrides([*entrant.set, *entrant.private, *last], label)
@@ -129,9 +178,9 @@ def _items(entrant: MethodEntry, epsilon: float | None, last: Sequence[str]) -> 
     return own + [o for o in last if not _key(o).startswith("privacy.")]
 
 
-def _method(entrant: MethodEntry, base: AnyScenario, load: Load) -> dict[str, Any]:
+def _method(entrant: MethodEntry, base: AnyScenario) -> dict[str, Any]:
     """Return the [method] and privacy.clip that an entrant begins with; a clip is of its method alone."""
-    tree = as_tree(load(entrant.scenario, ()) if entrant.scenario else base)
+    tree = as_tree(catalog.load(entrant.scenario) if entrant.scenario else base)
     names = [o.partition("=")[2].strip().strip('"') for o in entrant.set if _key(o) == "method.name"]
     if names and names[-1] != tree["method"]["name"]:
         return {"method": _fresh(names[-1], tree["method"]), "clip": None}
@@ -140,11 +189,12 @@ def _method(entrant: MethodEntry, base: AnyScenario, load: Load) -> dict[str, An
 
 def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
     """Return another method's settings: its own defaults, but for what all vertical methods share."""
-    if name not in ALL_METHODS:
+    if name not in METHODS:
         raise SpecError(
-            f'method.name: wanted one of {", ".join(ALL_METHODS)}, got "{name}". {suggest(name, ALL_METHODS)}'.rstrip()
+            f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
         )
-    known = Batched.model_fields if name in METHODS else ALL_METHODS[name].model_fields
+    descriptor = METHODS[name]
+    known = method_fields(Batched if descriptor.kind == "vertical" else descriptor.config)
     return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
 
 
@@ -152,10 +202,10 @@ def _spec(
     base: AnyScenario, method: dict[str, Any], epsilon: float | None, items: Sequence[str], label: str
 ) -> AnyScenario:
     tree = as_tree(base) | {"method": method["method"]}
-    if (method["method"]["name"] in METHODS) != isinstance(base, VerticalScenario):
+    if METHODS[method["method"]["name"]].kind != base.kind:
         raise SpecError(
             f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
-            f"({', '.join(METHODS)}) share out features, the others rows; compare each kind on a scenario of its own"
+            f"({', '.join(_vertical())}) share out features, the others rows; give each kind a scenario of its own"
         )
     if isinstance(base, VerticalScenario):
         given = base.privacy
@@ -184,13 +234,12 @@ def _controls(
     """Return the controls that are not among the entrants."""
     there = {line.spec.method.name for line in lines}
     found = []
-    batches = {k: v for k, v in as_tree(base)["method"].items() if k in Batched.model_fields}
+    batches = {k: v for k, v in as_tree(base)["method"].items() if k in method_fields(Batched)}
     # what is set for all methods reaches a control as far as it has the setting
-    for key, model, items in (("frozen", Frozen, file.frozen), ("central", Sgd, file.central)):
-        name = str(model.model_fields["name"].default)
+    for key, name, items in (("frozen", "frozen", file.frozen), ("central", "sgd", file.central)):
         if name in there:
             continue
-        own = {f"method.{field}" for field in model.model_fields}
+        own = {f"method.{field}" for field in method_fields(METHODS[name].config)}
         before, after = ([o for o in items if _key(o) in own] for items in (first, last))
         method = {"method": {"name": name} | batches, "clip": None}
         found.append(
@@ -199,6 +248,10 @@ def _controls(
             )
         )
     return found
+
+
+def _vertical() -> list[str]:
+    return [name for name in METHODS if METHODS[name].kind == "vertical"]
 
 
 def _check_overrides(items: Sequence[str], label: str) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import tomli_w
 
 from raydpzv.compare.table import target_name
-from raydpzv.config.toml import AnyScenario, as_tree, parse
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree, parse
 from raydpzv.errors import DataError, SpecError
 
 OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})

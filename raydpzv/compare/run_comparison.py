@@ -10,8 +10,9 @@ from pathlib import Path
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.failure import DIVERGED
-from raydpzv.experiment.prepare import Prepared, prepared
-from raydpzv.experiment.runner import continued, run_here
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import Prepared, prepare
+from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Status
 
@@ -26,7 +27,7 @@ def check_ready(comparison: Comparison) -> None:
     """
     for line in comparison.lines:
         try:
-            prepared(line.spec)
+            prepare(line.spec)
         except InputError as error:
             raise type(error)(f"{line}: {error}") from None
 
@@ -65,7 +66,8 @@ def run_planned(
     """
     try:
         experiment, out = _begun(planned, folder)
-        run = run_here(experiment, out, scenario=planned.line.label, progress=progress, stop=stop)
+        options = RunOptions(out, planned.line.label, progress, stop or threading.Event())
+        run = run_local(experiment, options)
     except StoppedEarly as error:
         return str(error)
     except Exception as error:
@@ -85,7 +87,7 @@ def _begun(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunFolder]:
             return experiment, opened
         except NotRecomputable:
             folder.rename(set_aside(folder)[0])
-    return prepared(planned.spec), folder
+    return prepare(planned.spec), folder
 
 
 def set_aside(folder: Path) -> tuple[Path, int]:

@@ -1,266 +1,57 @@
-"""The scenario: every setting of a run, validated once at the edge and frozen.
-
-The docstring under each field is its line in the settings page (docs/settings.md), which is generated from here.
-"""
+"""The scenario: every setting of a run, validated once at the edge (`raydpzv.config.toml`) and frozen."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, SkipValidation
 
-from raydpzv.config.spec_batches import Batched
-from raydpzv.config.spec_opponents import OPPONENTS, Czofo, Vafl, ZooVfl
-from raydpzv.settings.fields import (
-    Count,
-    Fraction,
-    Momentum,
-    NotNegative,
-    PerClientNotNegative,
-    PerClientPositive,
-    PerClientShare,
-    Positive,
-    Section,
-    Width,
-    Widths,
-)
+from raydpzv.methods.descriptor import HorizontalMethod, MethodConfig, VerticalMethod
+from raydpzv.registry import METHODS
+from raydpzv.settings.sections import Sections
+from raydpzv.settings.sections_horizontal import HorizontalSections
 
 
-class Data(Section):
-    """Where the rows come from."""
-
-    source: str = "digits"
-    """Data set, one of `raydpzv list`."""
-    folder: str | None = None
-    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity)."""
-    file: str | None = None
-    """Table or array file (csv, parquet, multiview, tokens)."""
-    target: str | None = None
-    """Column with the label (csv, parquet)."""
-    test_fraction: Fraction = 0.2
-    """Share of the rows held out, stratified by class; ignored where the data set has its own test rows."""
-    scale: Literal["standard", "unit", "none"] = "standard"
-    """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
-    train_rows: Count | None = None
-    """Use only so many training rows, drawn by class."""
-    test_rows: Count | None = None
-    """Use only so many test rows, drawn by class."""
-    rows: Count = 1000
-    """Rows of the synthetic data sets."""
-    columns: Count = 16
-    """Columns of the synthetic data sets, or variables of the time series."""
-    classes: Annotated[int, Field(ge=2)] = 2
-    """Classes of the synthetic data sets."""
-    steps: Annotated[int, Field(ge=1, le=100_000)] = 24
-    """Time steps of the synthetic time series."""
-    tokens: Annotated[int, Field(ge=1, le=100_000)] = 192
-    """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut, shorter ones padded."""
-    vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
-    """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
+def _default(name: str) -> Any:
+    return Field(default_factory=lambda: METHODS[name].config())
 
 
-Columns = Annotated[tuple[int, ...], Field(strict=False)]
+class VerticalScenario(Sections):
+    """A whole scenario of vertical learning; `method` is the configuration of a vertical method."""
+
+    kind: ClassVar[str] = "vertical"
+    method: SkipValidation[Any] = _default("dpzv")
+
+    @property
+    def descriptor(self) -> VerticalMethod[Any]:
+        """What the program knows of the method."""
+        found: VerticalMethod[Any] = METHODS[self.method.name]
+        return found
 
 
-class Split(Section):
-    """Which features each client holds."""
+class HorizontalScenario(HorizontalSections):
+    """A whole scenario of horizontal learning; `method` is the configuration of a horizontal method."""
 
-    how: Literal["columns", "rows", "patches", "views", "variables", "tokens"] = "columns"
-    """Columns of a table, rows or patches of an image, views of an object, variables of a series, spans of a text."""
-    clients: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Number of clients."""
-    grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
-    """Patches down and across; must multiply to the number of clients."""
-    columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
-    """Explicit column numbers, one list per client."""
+    kind: ClassVar[str] = "horizontal"
+    method: SkipValidation[Any] = _default("decomfl")
 
-
-class Model(Section):
-    """The composed model: one bottom per client, one head at the server."""
-
-    bottom: Literal["mlp", "cnn", "linear", "lstm", "resnet18", "transformer"] = "mlp"
-    """Bottom model; "linear" is one linear layer, "lstm" takes series, "resnet18" images, "transformer" token ids."""
-    hidden: Widths = (32,)
-    """Widths of the layers of mlp, lstm and transformer, or channels of cnn and resnet18; unused by linear."""
-    embedding: Width = 2
-    """Width E of a client's embedding."""
-    head: Literal["mlp", "linear", "sum"] = "mlp"
-    """Two linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
-    head_hidden: Width = 32
-    """Hidden width of the head's two linear layers."""
+    @property
+    def descriptor(self) -> HorizontalMethod[Any]:
+        """What the program knows of the method."""
+        found: HorizontalMethod[Any] = METHODS[self.method.name]
+        return found
 
 
-class Dpzv(Batched):
-    """DPZV: two-point estimates, one noised scalar per update (dpzv papers, Algorithm 1)."""
+AnyScenario = VerticalScenario | HorizontalScenario
+"""A scenario of either kind; `method.name` says which."""
 
-    name: Literal["dpzv"] = "dpzv"
-    """The method."""
-    lr: Positive = 2e-3
-    """Step size of the clients."""
-    momentum: Momentum = 0.9
-    """Momentum of the clients."""
-    smoothing: Positive = 1e-3
-    """Smoothing radius λ of the two-point estimate (f(w+λu) - f(w-λu)) / 2λ."""
-    perturbations: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Directions per update, P; each is a release of its own."""
-    direction: Literal["sphere", "gaussian", "rademacher"] = "sphere"
-    """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
-    server: Literal["sgd", "zo", "frozen"] = "sgd"
-    """How the head learns: backpropagation, its own two-point step, or not at all."""
+SCENARIOS: dict[str, type[VerticalScenario] | type[HorizontalScenario]] = {
+    "vertical": VerticalScenario,
+    "horizontal": HorizontalScenario,
+}
+"""By the kind of the method."""
 
 
-class Frozen(Batched):
-    """Control: random bottoms that are never trained; only the head learns."""
-
-    name: Literal["frozen"] = "frozen"
-    """The method."""
-
-
-class Sgd(Batched):
-    """Control: synchronous split learning by backpropagation, no privacy."""
-
-    name: Literal["sgd"] = "sgd"
-    """The method."""
-    lr: Positive = 0.02
-    """Step size of the clients."""
-    momentum: Momentum = 0.9
-    """Momentum of the clients."""
-
-
-Method = Annotated[Dpzv | Frozen | Sgd | Vafl | ZooVfl | Czofo, Field(discriminator="name")]
-METHODS: dict[str, type[Batched]] = {"dpzv": Dpzv, "frozen": Frozen, "sgd": Sgd, **OPPONENTS}
-
-
-class Privacy(Section):
-    """Clipping and noise. What may be claimed is on the privacy page, not here."""
-
-    mode: Literal["none", "paper"] = "none"
-    """No noise, or noise as the DPZV papers calibrate it (which does not prove what they claim).
-    For other methods: noise on rows, see `calibration`."""
-    epsilon: Positive | None = None
-    """ε the paper's calibration aims at; σ follows from it, δ, the clip, the rows and the planned updates."""
-    delta: Fraction | None = None
-    """δ; must be given with ε or σ."""
-    sigma: Positive | None = None
-    """Noise deviation on the released mean (DPZV) or on each coordinate of a row (others), in place of ε."""
-    clip: Positive | None = None
-    """Two-sided threshold C of per-sample slopes (DPZV), norm S of each row (others); without it nothing is clipped."""
-    noise: Literal["system", "seeded"] = "system"
-    """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
-
-
-class Clock(Section):
-    """Which time the run has, and how long work takes in it."""
-
-    kind: Literal["virtual", "wall"] = "virtual"
-    """Simulated time (deterministic), or real time with real concurrency."""
-    compute: PerClientNotNegative = 0.0
-    """Seconds a client computes per upload; one number or one per client. Under the wall clock: added by sleeping."""
-    compute_law: Literal["constant", "exponential", "poisson"] = "constant"
-    """Constant, or exponential or Poisson with that mean."""
-    compute_quantum: Positive | None = None
-    """Seconds of one count of the Poisson law: a delay is quantum · Poisson(compute / quantum)."""
-    service: NotNegative = 0.0
-    """Seconds the server takes per upload."""
-    service_law: Literal["constant", "exponential"] = "constant"
-    """Constant, or exponential with that mean."""
-
-
-class Arrivals(Section):
-    """When clients activate."""
-
-    kind: Literal["poisson", "constant", "trace", "immediate"] = "poisson"
-    """Independent Poisson clocks, regular clocks, a recorded trace, or none: a client begins as soon as it is free."""
-    rate: PerClientPositive = 1.0
-    """Activations per second of "poisson" and "constant"; one number or one per client."""
-    file: str | None = None
-    """Trace: a CSV or Parquet file with the columns client and time."""
-
-
-class Network(Section):
-    """Every client's link to the server."""
-
-    latency: PerClientNotNegative = 0.0
-    """Seconds each way."""
-    up: PerClientPositive | None = None
-    """Bytes per second from client to server; left out: no limit."""
-    down: PerClientPositive | None = None
-    """Bytes per second from server to client; left out: no limit."""
-
-
-class Resources(Section):
-    """What each actor gets when the run is on Ray. Without Ray only the GPU shares matter (0: CPU)."""
-
-    client_cpus: PerClientShare = "auto"
-    """CPU share per client actor: one number, one per client, or "auto" (an equal share of what is there)."""
-    client_gpus: PerClientShare = 0.0
-    """GPU share per client actor: one number, one per client, or "auto" (a share of what is there, 0 without)."""
-    server_cpus: NotNegative | Literal["auto"] = "auto"
-    """CPU share of the server actor."""
-    server_gpus: NotNegative | Literal["auto"] = 0.0
-    """GPU share of the server actor."""
-    client_actors: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
-    """Actors that hold the clients: "auto" one each; fewer share; 0 puts them into the server's actor."""
-    timeout: Positive = 300.0
-    """Seconds to wait for one piece of work before the run counts as stalled."""
-    restarts: Annotated[int, Field(ge=0)] = 3
-    """Client actors that may be lost and made again before the run fails (dpzv, from the ledger); 0: none."""
-
-
-class Budget(Section):
-    """What ends the run; whichever comes first."""
-
-    updates: Count | None = None
-    """Uploads served. The paper's calibration divides ε among them: more updates mean more noise in each."""
-    seconds: Positive | None = None
-    """Seconds of the run's clock."""
-    bytes: Count | None = None
-    """Bytes both ways."""
-    epsilon: Positive | None = None
-    """Stop before a release would pass this ε against `adversary`."""
-    adversary: Literal["paper", "client", "server", "external"] = "client"
-    """Whose ε the budget limits; "server" where embeddings are noised."""
-
-
-class Evaluate(Section):
-    """How often the composed model is scored on the held-out rows."""
-
-    every: Count = 100
-    """Updates between evaluations."""
-
-
-class Record(Section):
-    """What is written down."""
-
-    staleness: bool = True
-    """Keep a row for the cached embeddings of every other client that each service used."""
-    flush: Positive = 5.0
-    """Seconds between writes of the rows to the run folder."""
-
-
-class Scenario(Section):
-    """What every scenario has, vertical or horizontal."""
-
-    name: str = ""
-    """Name of the scenario; left out: the file's."""
-    title: str = ""
-    """One line for `raydpzv list`."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of everything but the noise."""
-    data: Data = Data()
-    clock: Clock = Clock()
-    arrivals: Arrivals = Arrivals()
-    network: Network = Network()
-    evaluate: Evaluate = Evaluate()
-
-
-class VerticalScenario(Scenario):
-    """A whole scenario of vertical learning: features are shared out among the clients, the server has the labels."""
-
-    split: Split = Split()
-    model: Model = Model()
-    method: Method = Dpzv()
-    privacy: Privacy = Privacy()
-    resources: Resources = Resources()
-    budget: Budget = Budget()
-    record: Record = Record()
+def method_fields(config: type[MethodConfig]) -> list[str]:
+    """Return the settings of a method, by its configuration."""
+    return list(getattr(config, "__dataclass_fields__"))  # noqa: B009  (the base is no dataclass itself)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from raydpzv.config.scenario import Scenario, Sgd, VerticalScenario
-from raydpzv.config.spec_opponents import Czofo, Opponent, Vafl, ZooVfl
+from raydpzv.config.scenario import VerticalScenario
 from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import CommonSections
 from raydpzv.wire.network import Network
 
 
-def links(spec: Scenario, clients: int) -> Network:
+def links(spec: CommonSections, clients: int) -> Network:
     """Return every client's link to the server."""
     network = spec.network
     return Network(
@@ -22,10 +22,7 @@ def links(spec: Scenario, clients: int) -> Network:
 
 def barrier(spec: VerticalScenario) -> int:
     """Return how many clients' uploads the server waits for before it answers: 1 if nobody waits for another."""
-    method, clients = spec.method, spec.split.clients
-    if isinstance(method, Sgd) or (isinstance(method, Vafl) and method.synchrony == "synchronous"):
-        return clients
-    return method.wait_for or 1 if isinstance(method, Vafl) else 1
+    return spec.descriptor.barrier(spec.method, spec.split.clients)
 
 
 def round_trips(spec: VerticalScenario, bytes_up: int, bytes_down: int) -> list[float]:
@@ -46,14 +43,3 @@ def stands_still(spec: VerticalScenario) -> bool:
     if spec.arrivals.kind != "immediate" or spec.clock.kind == "wall":
         return False
     return round_trips(spec, 1, 1).count(0.0) >= barrier(spec)
-
-
-def opponent(spec: VerticalScenario) -> Opponent | None:
-    """Return the method's settings if it is one that noises rows."""
-    method = spec.method
-    return method if isinstance(method, Vafl | ZooVfl | Czofo) else None
-
-
-def noised(method: Opponent) -> str:
-    """Return what the noise is on."""
-    return method.noise_on if isinstance(method, Vafl) else "embedding"

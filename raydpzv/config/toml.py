@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from raydpzv.config import validation, validation_horizontal
-from raydpzv.config.scenario import METHODS, Scenario, VerticalScenario
-from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS, HorizontalScenario
+from raydpzv.config.scenario import (
+    SCENARIOS,
+    AnyScenario,
+    method_fields,
+)
+from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
-
-ALL_METHODS = METHODS | HORIZONTAL_METHODS
-AnyScenario = VerticalScenario | HorizontalScenario
-"""A scenario of either kind; `method.name` says which."""
+from raydpzv.methods.descriptor import Method, MethodConfig
+from raydpzv.registry import METHODS
+from raydpzv.settings.sections import CommonSections
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> AnyScenario:
@@ -44,34 +48,59 @@ def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
 
 def parse(tree: Mapping[str, Any], where: str) -> AnyScenario:
     """Validate a scenario; SpecError names the first wrong setting, what was wanted and what came."""
-    tree = dict(tree)
-    method = tree.get("method")
-    if isinstance(method, dict) and "name" not in method:
-        tree["method"] = {"name": "dpzv", **method}
-    name = tree["method"].get("name") if isinstance(tree.get("method"), dict) else None
-    if isinstance(name, str) and name not in ALL_METHODS:
-        known = ", ".join(ALL_METHODS)
-        hint = suggest(name, ALL_METHODS)
-        raise SpecError(f"method.name: wanted one of {known}, got {name!r} in {where}. {hint}".rstrip())
-    horizontal = isinstance(name, str) and name in HORIZONTAL_METHODS
-    kind = HorizontalScenario if horizontal else VerticalScenario
+    given = tree.get("method", {})
+    if not isinstance(given, Mapping):
+        raise SpecError(f"method: wanted a table [method], got {_shown(given)} in {where}")
+    given = {"name": "dpzv", **given}
+    method = _method(given["name"], where)
+    kind = SCENARIOS[method.kind]
     try:
-        spec = kind.model_validate(tree)
+        spec = kind.model_validate({**tree, "method": method_config(method.config, given, where)})
     except ValidationError as error:
         raise SpecError(_one_line(error, where, kind)) from None
-    if isinstance(spec, HorizontalScenario):
-        validation_horizontal.check(spec, where)
-        return spec
-    validation.check(spec, where)
+    check(spec, where)
     return spec
 
 
-def as_tree(spec: Scenario) -> dict[str, Any]:
+def _method(name: Any, where: str) -> Method:
+    if not isinstance(name, str) or name not in METHODS:
+        hint = suggest(str(name), METHODS)
+        known = ", ".join(METHODS)
+        raise SpecError(f"method.name: wanted one of {known}, got {_shown(name)} in {where}. {hint}".rstrip())
+    found: Method = METHODS[name]
+    return found
+
+
+def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: str) -> MethodConfig:
+    """Validate a method's table. Raises SpecError.
+
+    As JSON, since pydantic takes lists for tuples there and yet converts nothing else.
+    """
+    try:
+        text = json.dumps(dict(given), default=_no_json)
+        return TypeAdapter(config).validate_json(text)
+    except ValidationError as error:
+        raise SpecError(_one_line(error, where, config, ("method",))) from None
+    except ValueError as error:
+        raise SpecError(f"method: {error} in {where}") from None
+
+
+def _no_json(value: Any) -> NoReturn:
+    raise ValueError(f"wanted numbers, texts, lists and true or false, got {_shown(value)}")
+
+
+def as_tree(spec: CommonSections) -> dict[str, Any]:
     """Return every setting with its value, defaults included, as plain data that TOML can hold."""
-    return _plain(spec.model_dump(mode="json", exclude_none=True))
+    tree = spec.model_dump(mode="json", exclude_none=True, exclude={"method"})
+    method = {k: v for k, v in dataclasses.asdict(getattr(spec, "method")).items() if v is not None}  # noqa: B009
+    # the order of the sections is that of a file: the method stands before what it is run with
+    first = {
+        name: tree.pop(name) for name in [*CommonSections.model_fields, "split", "model"] if name in tree
+    }
+    return _plain({**first, "method": method, **tree})
 
 
-def as_toml(spec: Scenario) -> str:
+def as_toml(spec: CommonSections) -> str:
     """Return the resolved scenario as TOML text."""
     return tomli_w.dumps(as_tree(spec))
 
@@ -106,7 +135,7 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of one method that another has too: what `--set method.name=...` keeps."""
-    known = ALL_METHODS[name].model_fields if name in ALL_METHODS else method
+    known = method_fields(METHODS[name].config) if name in METHODS else method
     return {k: v for k, v in method.items() if k in known}
 
 
@@ -118,33 +147,28 @@ def _literal(text: str) -> Any:
         return text.strip()
 
 
-def _one_line(error: ValidationError, where: str, kind: type[Scenario]) -> str:
+def _one_line(error: ValidationError, where: str, kind: type[Any], before: tuple[str, ...] = ()) -> str:
     first = error.errors()[0]
-    path = [
-        str(p) for p in first["loc"] if (p not in ALL_METHODS and str(p).isidentifier()) or isinstance(p, int)
-    ]
+    path = [*before, *(str(p) for p in first["loc"] if isinstance(p, int) or str(p).isidentifier())]
     name, fault = ".".join(path), first["type"]
-    settings = _settings_at(kind, first["loc"][:-1])
-    if fault == "extra_forbidden":
+    if fault in ("extra_forbidden", "unexpected_keyword_argument"):
+        settings = _settings_at(kind, first["loc"][:-1])
         return f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
-    if fault.startswith("union_tag"):
-        given = first.get("ctx", {}).get("tag", first["input"])
-        hint = suggest(str(given), ALL_METHODS)
-        return (
-            f"method.name: wanted one of {', '.join(ALL_METHODS)}, got {given!r} in {where}. {hint}".rstrip()
-        )
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
-    return f"{name}: {wanted}, got {textwrap.shorten(repr(first['input']), 80)} in {where}"
+    return f"{name}: {wanted}, got {_shown(first['input'])} in {where}"
 
 
-def _settings_at(kind: type[Scenario], path: Sequence[int | str]) -> list[str]:
+def _shown(value: Any) -> str:
+    return textwrap.shorten(repr(value), 80)
+
+
+def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:
+    if not issubclass(kind, BaseModel):
+        return sorted(method_fields(kind))
     model: type[BaseModel] = kind
     for part in path:
-        if part in ALL_METHODS:
-            model = ALL_METHODS[str(part)]
-        elif part in model.model_fields and isinstance(
-            annotation := model.model_fields[str(part)].annotation, type
-        ):
+        annotation = model.model_fields[str(part)].annotation if part in model.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
     return sorted(model.model_fields)

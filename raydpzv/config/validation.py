@@ -1,118 +1,160 @@
-"""Settings that contradict one another; what each setting may be alone is said in `spec`."""
+"""Settings that contradict one another; what each setting may be alone is said in `settings` and in the methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raydpzv.config.scenario import Arrivals, Dpzv, Scenario, VerticalScenario
-from raydpzv.config.timing import opponent, stands_still
-from raydpzv.config.validation_rows import opponents
-from raydpzv.data.sources import SOURCES
-from raydpzv.errors import SpecError, suggest
-from raydpzv.settings.fields import MOST, per_client
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.config.timing import stands_still
+from raydpzv.errors import SpecError
+from raydpzv.methods.descriptor import NoisePlan
+from raydpzv.settings.bounds import MOST
+from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import ArrivalsSection, CommonSections
 
 
-def check(spec: VerticalScenario, where: str) -> None:
+def check(spec: AnyScenario, where: str) -> None:
     """Raise SpecError for the first contradiction."""
+    complaints = _vertical(spec) if isinstance(spec, VerticalScenario) else _horizontal(spec)
+    for complaint in complaints:
+        raise SpecError(f"{complaint} in {where}")
+
+
+def _vertical(spec: VerticalScenario) -> Iterator[str]:
+    noise = spec.descriptor.noise(spec.method)
     limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
-    shares = {
+    resources = {"client_cpus": spec.resources.client_cpus, "client_gpus": spec.resources.client_gpus}
+    yield from _lengths(
+        _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
+        spec.split.clients,
+    )
+    yield from spec.descriptor.contradictions(spec.method, spec)
+    yield from _privacy(spec, noise)
+    yield from _budget(limits)
+    yield from _epsilon_budget(spec, noise)
+    yield from _arrivals(spec)
+    yield from _end(spec)
+
+
+def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
+    limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes)
+    yield from _lengths(_per_client(spec), spec.split.clients)
+    yield from _budget(limits)
+    yield from _end_of_rounds(spec)
+    if spec.arrivals.kind == "immediate":
+        yield (
+            'arrivals.kind: "immediate" is for vertical methods (rounds know no activations, and clients that pull '
+            'need a clock); use "poisson", "constant" or "trace"'
+        )
+    yield from _arrivals(spec)
+    yield from _clock(spec)
+    yield from spec.descriptor.contradictions(spec.method, spec)
+    yield from _cohort(spec)
+
+
+def _per_client(spec: CommonSections) -> dict[str, Any]:
+    return {
         "clock.compute": spec.clock.compute,
         "arrivals.rate": spec.arrivals.rate,
         "network.latency": spec.network.latency,
         "network.up": spec.network.up,
         "network.down": spec.network.down,
-        "resources.client_cpus": spec.resources.client_cpus,
-        "resources.client_gpus": spec.resources.client_gpus,
     }
-    for complaint in (
-        *data(spec),
-        *lengths(shares, spec.split.clients),
-        *(opponents(spec) if opponent(spec) else _privacy(spec)),
-        *budget(limits),
-        *_epsilon_budget(spec),
-        *arrivals(spec),
-        *_end(spec),
-    ):
-        raise SpecError(f"{complaint} in {where}")
 
 
-def data(spec: Scenario) -> Iterator[str]:
-    """Complain of an unknown data set."""
-    name = spec.data.source
-    if name not in SOURCES:
-        yield f'data.source: unknown data set "{name}". {suggest(name, SOURCES)}Known: {", ".join(SOURCES)};'
-
-
-def lengths(values: Mapping[str, Any], clients: int) -> Iterator[str]:
+def _lengths(values: Mapping[str, Any], clients: int) -> Iterator[str]:
     """Complain of lists that do not have one number per client."""
     for name, value in values.items():
         if isinstance(value, tuple) and len(value) != clients:
             yield f"{name}: wanted one number or {clients} (split.clients), got a list of {len(value)}"
 
 
-def _privacy(spec: VerticalScenario) -> Iterator[str]:
+def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:
                 yield f'privacy.{name}: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
         return
-    if not isinstance(spec.method, Dpzv):
+    if noise is None:
         yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
     if (privacy.epsilon is None) == (privacy.sigma is None):
         yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'
-    if privacy.delta is None:
-        yield "privacy.delta: wanted with ε or σ (an ε without δ means nothing here); give a number below 1/rows"
-    if privacy.clip is None:
-        yield "privacy.clip: wanted with noise (without a clip nothing bounds one record's part); give a number above 0"
+    yield from _on_means(spec) if noise is None or noise.on == "mean" else _on_rows(spec, noise)
     if privacy.epsilon is not None and spec.budget.updates is None:
         yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
 
 
-def budget(limits: Sequence[float | None]) -> Iterator[str]:
+def _on_means(spec: VerticalScenario) -> Iterator[str]:
+    if spec.privacy.delta is None:
+        yield "privacy.delta: wanted with ε or σ (an ε without δ means nothing here); give a number below 1/rows"
+    if spec.privacy.clip is None:
+        yield "privacy.clip: wanted with noise (without a clip nothing bounds one record's part); give a number above 0"
+
+
+def _on_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
+    privacy = spec.privacy
+    if privacy.epsilon is not None and privacy.clip is None:
+        yield "privacy.clip: wanted with privacy.epsilon (without a clip no ε follows); give a number above 0"
+    if privacy.epsilon is not None and spec.arrivals.kind == "trace" and noise.on == "embedding":
+        yield (
+            'privacy.epsilon: with arrivals.kind = "trace" no share of the updates is planned for any client, so '
+            "that no noise on embeddings can be calibrated; give privacy.sigma"
+        )
+    if privacy.delta is None and (privacy.epsilon is not None or privacy.clip is not None):
+        yield "privacy.delta: wanted with a clip (an ε without δ means nothing here); give a number below 1/rows"
+
+
+def _budget(limits: Sequence[float | None]) -> Iterator[str]:
     """Complain of a run that never ends."""
     if all(limit is None for limit in limits):
         yield "budget: wanted at least one limit (updates, seconds, bytes, ...); without one the run never ends"
 
 
-def _epsilon_budget(spec: VerticalScenario) -> Iterator[str]:
-    budget = spec.budget
-    if opponent(spec):
+def _epsilon_budget(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
+    budget, privacy = spec.budget, spec.privacy
+    if noise is None or noise.on == "mean":
+        yield from _budget_of_means(spec, noise)
+    if budget.epsilon is None:
         return
+    if privacy.mode == "none":
+        yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+    if privacy.noise == "seeded":
+        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
+    if noise is not None and noise.on != "mean":
+        yield from _budget_of_rows(spec, noise)
+
+
+def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
+    budget = spec.budget
     if budget.adversary == "server":
         yield 'budget.adversary: "server" is trusted by this method, no ε bounds it; use "client" or "paper"'
-    if budget.epsilon is not None and spec.privacy.mode == "none":
-        yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
-    if budget.epsilon is not None and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
-        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
-    if (
-        budget.epsilon is not None
-        and budget.adversary == "external"
-        and getattr(spec.method, "server", "") != "frozen"
-    ):
+    if budget.epsilon is not None and budget.adversary == "external" and (noise is None or noise.hidden):
         yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
 
 
-def arrivals(spec: Scenario) -> Iterator[str]:
+def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
+    if spec.privacy.clip is None:
+        yield "budget.epsilon: without privacy.clip no ε follows, so none can be kept; set it or drop the budget"
+    wanted = "server" if noise.on == "embedding" else "client"
+    if spec.budget.adversary not in (wanted, "paper"):
+        yield f'budget.adversary: noise on the {noise.on} is against "{wanted}"; use that or "paper"'
+
+
+def _arrivals(spec: CommonSections) -> Iterator[str]:
     """Complain of what contradicts itself in when clients activate and how long they compute."""
     given = spec.arrivals
     if (given.kind == "trace") != (given.file is not None):
         yield 'arrivals.file: goes with arrivals.kind = "trace", and a trace needs it'
-    if given.kind == "immediate":
-        if not isinstance(spec, VerticalScenario):
-            yield (
-                'arrivals.kind: "immediate" is for vertical methods (rounds know no activations, and clients that pull '
-                'need a clock); use "poisson", "constant" or "trace"'
-            )
-        if given.rate != Arrivals().rate:
-            yield 'arrivals.rate: has no meaning with arrivals.kind = "immediate", clock.compute sets the pace; drop it'
+    if given.kind == "immediate" and given.rate != ArrivalsSection().rate:
+        yield 'arrivals.rate: has no meaning with arrivals.kind = "immediate", clock.compute sets the pace; drop it'
     yield from _quantum(spec)
 
 
-def _quantum(spec: Scenario) -> Iterator[str]:
+def _quantum(spec: CommonSections) -> Iterator[str]:
     clock = spec.clock
     if (clock.compute_law == "poisson") != (clock.compute_quantum is not None):
         yield 'clock.compute_quantum: goes with clock.compute_law = "poisson", which needs it'
@@ -134,3 +176,35 @@ def _end(spec: VerticalScenario) -> Iterator[str]:
             "budget.updates: wanted, since this run never ends otherwise: clients that begin immediately and need no "
             "clock.compute, clock.service or network delays take no simulated time"
         )
+
+
+def _end_of_rounds(spec: HorizontalScenario) -> Iterator[str]:
+    """Complain of budgets that such a run never spends."""
+    given, clock, network = spec.budget, spec.clock, spec.network
+    if given.updates is not None:
+        return
+    delays = (clock.compute, clock.service, network.latency)
+    instant = not any(max(d) if isinstance(d, tuple) else d for d in delays)
+    timeless = (
+        instant and network.up is None and network.down is None and not spec.descriptor.pulls(spec.method)
+    )
+    silent = spec.descriptor.agent
+    if (given.seconds is None or timeless) and (given.bytes is None or silent):
+        yield (
+            "budget.updates: wanted, since this run never ends otherwise: rounds take no simulated time without "
+            "clock.compute, clock.service or network delays, and an agent alone sends no bytes"
+        )
+
+
+def _clock(spec: HorizontalScenario) -> Iterator[str]:
+    if spec.clock.kind == "wall" and not spec.descriptor.pulls(spec.method):
+        yield (
+            'clock.kind: "wall" is for clients that wake by themselves (method.asynchronous = true); rounds wait for '
+            'everybody, use "virtual" (with clock.compute and network for slow clients)'
+        )
+
+
+def _cohort(spec: HorizontalScenario) -> Iterator[str]:
+    clients = spec.split.clients
+    if (cohort := spec.descriptor.cohort(spec.method, clients)) > clients:
+        yield f"method.cohort: wanted at most {clients} (split.clients), got {cohort}"

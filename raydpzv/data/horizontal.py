@@ -1,4 +1,4 @@
-"""How rows are shared out among clients (horizontal prepared).
+"""How rows are shared out among clients (horizontal learning).
 
 iid                  at random, the same number of rows for every client
 dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p are the
@@ -15,7 +15,7 @@ Small α: clients that see few classes; large α: clients alike. Every row has e
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -23,8 +23,8 @@ import numpy as np
 
 from raydpzv.errors import InputError, SpecError, suggest
 from raydpzv.keys import Key
+from raydpzv.registry import HORIZONTAL_SPLITS
 
-How = Literal["iid", "dirichlet"]
 Sizes = Literal["equal", "drawn"]
 ALPHAS = (1e-6, 1e6)
 """The least and the greatest concentration: one class a client, and clients that are alike."""
@@ -81,7 +81,7 @@ def split_rows(
     fewer rows than clients · least.
     """
     rows = len(labels)
-    _known("how", how, get_args(How))
+    share: Callable[[np.ndarray, RowSplit, np.random.Generator], np.ndarray] = HORIZONTAL_SPLITS[how]
     _known("sizes", sizes, get_args(Sizes))
     if clients < 1 or least < 1:
         raise SpecError(f"clients is {clients} and least is {least}: both have to be 1 or more")
@@ -94,14 +94,32 @@ def split_rows(
             f"alpha is {alpha}: choose a number from {ALPHAS[0]:g} (one class a client) to {ALPHAS[1]:g} (alike)"
         )
     generator = (key / "rows of clients").generator()
-    if how == "iid":
-        return _parts(generator.permutation(_owners(_even(rows, clients))), clients)
+    return _parts(share(labels, RowSplit(clients, alpha, sizes, least), generator), clients)
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """What a split is asked for; see `split_rows`."""
+
+    clients: int
+    alpha: float
+    sizes: str
+    least: int
+
+
+def iid(labels: np.ndarray, split: RowSplit, generator: np.random.Generator) -> np.ndarray:
+    """Return every row's owner, int32 [N]: drawn at random, equally many rows each."""
+    return generator.permutation(_owners(_even(len(labels), split.clients)))
+
+
+def dirichlet(labels: np.ndarray, split: RowSplit, generator: np.random.Generator) -> np.ndarray:
+    """Return every row's owner, int32 [N]: class mixtures that differ by client."""
     classes, supply = np.unique(labels, return_inverse=True, return_counts=True)[1:]
-    if sizes == "equal":
-        counts_MC = _equal_counts(_even(rows, clients), supply, alpha, generator)
-        return _parts(_assign(classes, counts_MC, generator), clients)
-    owner = _assign(classes, _drawn_counts(clients, supply, alpha, generator), generator)
-    return _parts(_top_up(owner, clients, least, generator), clients)
+    if split.sizes == "equal":
+        counts_MC = _equal_counts(_even(len(labels), split.clients), supply, split.alpha, generator)
+        return _assign(classes, counts_MC, generator)
+    owner = _assign(classes, _drawn_counts(split.clients, supply, split.alpha, generator), generator)
+    return _top_up(owner, split.clients, split.least, generator)
 
 
 def _known(setting: str, word: str, words: Sequence[str]) -> None:

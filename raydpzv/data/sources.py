@@ -1,18 +1,23 @@
-"""The data sets by name: what each is, what it needs, where to get it, and how to load it."""
+"""The data sets: what each is, what it needs, where to get it, and how to load it.
+
+Readers are imported when they read, so that a list of the data sets needs neither numpy nor pyarrow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from raydpzv.data import builtin, cifar, idx, multiview, reviews, series, tabular
-from raydpzv.data import text as texts
-from raydpzv.data.builtin import Mixture
-from raydpzv.data.table import Limits, Split, Table, stratified_split
-from raydpzv.data.text import Text
-from raydpzv.errors import SpecError, suggest
-from raydpzv.keys import Key
+from raydpzv.errors import SpecError
+from raydpzv.registry import DATA_SOURCES
+
+if TYPE_CHECKING:
+    from raydpzv.data.builtin import Mixture
+    from raydpzv.data.table import Limits, Split, Table
+    from raydpzv.data.text import Text
+    from raydpzv.keys import Key
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def load(
     text: Text | None = None,
     limits: Limits | None = None,
 ) -> Split:
-    """Return the training and test rows of the data set `name` (see SOURCES), unscaled.
+    """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, stratified by
     class. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are too
@@ -64,9 +69,12 @@ def load(
     SpecError for an unknown name and for settings that are missing or do not belong, DataError for files that are
     missing or malformed.
     """
-    if name not in SOURCES:
-        raise SpecError(f'data set "{name}" is unknown. {suggest(name, SOURCES)}Choose {", ".join(SOURCES)}')
-    _check_settings(name, {"folder": folder, "file": file, "target": target})
+    from raydpzv.data.builtin import Mixture
+    from raydpzv.data.table import Limits
+    from raydpzv.data.text import Text
+
+    source: Source = DATA_SOURCES[name]
+    _check_settings(name, source, {"folder": folder, "file": file, "target": target})
     request = Request(
         name,
         folder or Path(),
@@ -78,11 +86,10 @@ def load(
         text or Text(),
         limits or Limits(None, None, key),
     )
-    return SOURCES[name].read(request)
+    return source.read(request)
 
 
-def _check_settings(name: str, given: dict[str, Path | str | None]) -> None:
-    source = SOURCES[name]
+def _check_settings(name: str, source: Source, given: dict[str, Path | str | None]) -> None:
     for setting, value in given.items():
         if setting in source.needs and not value:
             raise SpecError(f'data set "{name}" needs a {setting}: give one. It comes from {source.home}')
@@ -93,111 +100,198 @@ def _check_settings(name: str, given: dict[str, Path | str | None]) -> None:
             )
 
 
-def _drawn(read: Callable[[Request], Table]) -> Callable[[Request], Split]:
-    """A source without a test set of its own."""
+def _drawn(table: Table, request: Request) -> Split:
+    """Split the rows of a source without a test set of its own."""
+    from raydpzv.data.table import stratified_split
 
-    def split(request: Request) -> Split:
-        return stratified_split(read(request), request.test_fraction, request.key)
+    return stratified_split(table, request.test_fraction, request.key)
 
-    return split
+
+def _digits(request: Request) -> Split:
+    from raydpzv.data import builtin
+
+    return _drawn(builtin.digits(), request)
+
+
+def _breast_cancer(request: Request) -> Split:
+    from raydpzv.data import builtin
+
+    return _drawn(builtin.breast_cancer(), request)
+
+
+def _wine(request: Request) -> Split:
+    from raydpzv.data import builtin
+
+    return _drawn(builtin.wine(), request)
+
+
+def _synthetic(request: Request) -> Split:
+    from raydpzv.data import builtin
+
+    return _drawn(builtin.synthetic(request.mixture, request.key), request)
 
 
 def _idx(request: Request) -> Split:
-    return idx.read_folder(request.name, request.folder, SOURCES[request.name].home)
+    from raydpzv.data import idx
+
+    return idx.read_folder(request.name, request.folder, DATA_SOURCES[request.name].home)
 
 
-SOURCES: dict[str, Source] = {
-    "digits": Source(
-        "1,797 handwritten digits of 8 x 8 pixels",
-        "scikit-learn, which brings it along",
-        _drawn(lambda request: builtin.digits()),
-    ),
-    "breast_cancer": Source(
-        "569 cases with 30 measurements, benign or malignant",
-        "scikit-learn, which brings it along",
-        _drawn(lambda request: builtin.breast_cancer()),
-    ),
-    "wine": Source(
-        "178 wines of three growers with 13 measurements",
-        "scikit-learn, which brings it along",
-        _drawn(lambda request: builtin.wine()),
-    ),
-    "mnist": Source(
-        "70,000 handwritten digits of 28 x 28 pixels",
-        "the MNIST database by LeCun, Cortes and Burges (yann.lecun.com/exdb/mnist)",
-        _idx,
-        ("folder",),
-    ),
-    "fashion_mnist": Source(
-        "70,000 pictures of clothes of 28 x 28 pixels, ten kinds",
-        "the Fashion-MNIST project by Zalando Research (github.com/zalandoresearch/fashion-mnist)",
-        _idx,
-        ("folder",),
-    ),
-    "cifar10": Source(
-        "60,000 colour pictures of 32 x 32 pixels, ten kinds",
-        "the CIFAR-10 data set by Krizhevsky, Nair and Hinton, binary version "
-        "(www.cs.toronto.edu/~kriz/cifar.html)",
-        lambda request: cifar.read_folder(request.folder, SOURCES["cifar10"].home),
-        ("folder",),
-    ),
-    "csv": Source(
-        "your own table: numeric features and a target column, with a heading line",
-        "your own data, one record a line",
-        _drawn(lambda request: tabular.read_csv(request.file, request.target)),
-        ("file", "target"),
-    ),
-    "parquet": Source(
-        "your own table: numeric features and a target column",
-        "your own data, one record a row",
-        _drawn(lambda request: tabular.read_parquet(request.file, request.target)),
-        ("file", "target"),
-    ),
-    "multiview": Source(
-        "your own objects seen from several sides: x [D, V, ...] and y [D] in an .npz archive",
-        "your own data, or views rendered from Princeton's ModelNet (modelnet.cs.princeton.edu)",
-        lambda request: multiview.read_npz(request.file, request.test_fraction, request.key),
-        ("file",),
-    ),
-    "synthetic": Source(
-        "a Gaussian mixture generated from the seed, in the size asked for",
-        "nowhere: it is generated",
-        _drawn(lambda request: builtin.synthetic(request.mixture, request.key)),
-    ),
-    "mimic3": Source(
-        "time series of intensive care, 48 hours of 17 variables: who died in hospital",
-        "the MIMIC-III benchmark's in-hospital-mortality folder (github.com/YerevaNN/mimic3-benchmarks), made from "
-        "MIMIC-III (physionet.org, licensed to persons)",
-        lambda request: series.read_mimic3(request.folder, SOURCES["mimic3"].home),
-        ("folder",),
-    ),
-    "synthetic_series": Source(
-        "time series whose frequency is their class, generated from the seed in the size asked for",
-        "nowhere: it is generated",
-        _drawn(lambda request: series.synthetic_series(request.mixture, request.key)),
-    ),
-    "amazon_polarity": Source(
-        "4,000,000 reviews, negative or positive, their words hashed to token ids",
-        "the Amazon Review Polarity set by Zhang, Zhao and LeCun, amazon_review_polarity_csv "
-        "(github.com/zhangxiangxiao/Crepe), or in fastText's form (kaggle.com/datasets/bittlingmayer/amazonreviews)",
-        lambda request: reviews.read_folder(
-            request.folder, request.text, request.limits, SOURCES["amazon_polarity"].home
-        ),
-        ("folder",),
-        tokens=True,
-    ),
-    "tokens": Source(
-        "your own texts as token ids of any tokenizer: x [D, L] (0: padding) and y [D] in an .npz archive",
-        "your own data",
-        lambda request: texts.read_npz(request.file, request.text, request.test_fraction, request.key),
-        ("file",),
-        tokens=True,
-    ),
-    "synthetic_reviews": Source(
-        "texts with words that tell their class, generated from the seed in the size asked for",
-        "nowhere: it is generated",
-        _drawn(lambda request: texts.synthetic_reviews(request.mixture, request.text, request.key)),
-        tokens=True,
-    ),
-}
-"""Every data set by its name in a scenario."""
+def _cifar10(request: Request) -> Split:
+    from raydpzv.data import cifar
+
+    return cifar.read_folder(request.folder, CIFAR10.home)
+
+
+def _csv(request: Request) -> Split:
+    from raydpzv.data import tabular
+
+    return _drawn(tabular.read_csv(request.file, request.target), request)
+
+
+def _parquet(request: Request) -> Split:
+    from raydpzv.data import tabular
+
+    return _drawn(tabular.read_parquet(request.file, request.target), request)
+
+
+def _multiview(request: Request) -> Split:
+    from raydpzv.data import multiview
+
+    return multiview.read_npz(request.file, request.test_fraction, request.key)
+
+
+def _mimic3(request: Request) -> Split:
+    from raydpzv.data import series
+
+    return series.read_mimic3(request.folder, MIMIC3.home)
+
+
+def _synthetic_series(request: Request) -> Split:
+    from raydpzv.data import series
+
+    return _drawn(series.synthetic_series(request.mixture, request.key), request)
+
+
+def _amazon_polarity(request: Request) -> Split:
+    from raydpzv.data import reviews
+
+    return reviews.read_folder(request.folder, request.text, request.limits, AMAZON_POLARITY.home)
+
+
+def _tokens(request: Request) -> Split:
+    from raydpzv.data import text
+
+    return text.read_npz(request.file, request.text, request.test_fraction, request.key)
+
+
+def _synthetic_reviews(request: Request) -> Split:
+    from raydpzv.data import text
+
+    return _drawn(text.synthetic_reviews(request.mixture, request.text, request.key), request)
+
+
+DIGITS = Source(
+    "1,797 handwritten digits of 8 x 8 pixels",
+    "scikit-learn, which brings it along",
+    _digits,
+)
+
+BREAST_CANCER = Source(
+    "569 cases with 30 measurements, benign or malignant",
+    "scikit-learn, which brings it along",
+    _breast_cancer,
+)
+
+WINE = Source(
+    "178 wines of three growers with 13 measurements",
+    "scikit-learn, which brings it along",
+    _wine,
+)
+
+MNIST = Source(
+    "70,000 handwritten digits of 28 x 28 pixels",
+    "the MNIST database by LeCun, Cortes and Burges (yann.lecun.com/exdb/mnist)",
+    _idx,
+    ("folder",),
+)
+
+FASHION_MNIST = Source(
+    "70,000 pictures of clothes of 28 x 28 pixels, ten kinds",
+    "the Fashion-MNIST project by Zalando Research (github.com/zalandoresearch/fashion-mnist)",
+    _idx,
+    ("folder",),
+)
+
+CIFAR10 = Source(
+    "60,000 colour pictures of 32 x 32 pixels, ten kinds",
+    "the CIFAR-10 data set by Krizhevsky, Nair and Hinton, binary version "
+    "(www.cs.toronto.edu/~kriz/cifar.html)",
+    _cifar10,
+    ("folder",),
+)
+
+CSV = Source(
+    "your own table: numeric features and a target column, with a heading line",
+    "your own data, one record a line",
+    _csv,
+    ("file", "target"),
+)
+
+PARQUET = Source(
+    "your own table: numeric features and a target column",
+    "your own data, one record a row",
+    _parquet,
+    ("file", "target"),
+)
+
+MULTIVIEW = Source(
+    "your own objects seen from several sides: x [D, V, ...] and y [D] in an .npz archive",
+    "your own data, or views rendered from Princeton's ModelNet (modelnet.cs.princeton.edu)",
+    _multiview,
+    ("file",),
+)
+
+SYNTHETIC = Source(
+    "a Gaussian mixture generated from the seed, in the size asked for",
+    "nowhere: it is generated",
+    _synthetic,
+)
+
+MIMIC3 = Source(
+    "time series of intensive care, 48 hours of 17 variables: who died in hospital",
+    "the MIMIC-III benchmark's in-hospital-mortality folder (github.com/YerevaNN/mimic3-benchmarks), made from "
+    "MIMIC-III (physionet.org, licensed to persons)",
+    _mimic3,
+    ("folder",),
+)
+
+SYNTHETIC_SERIES = Source(
+    "time series whose frequency is their class, generated from the seed in the size asked for",
+    "nowhere: it is generated",
+    _synthetic_series,
+)
+
+AMAZON_POLARITY = Source(
+    "4,000,000 reviews, negative or positive, their words hashed to token ids",
+    "the Amazon Review Polarity set by Zhang, Zhao and LeCun, amazon_review_polarity_csv "
+    "(github.com/zhangxiangxiao/Crepe), or in fastText's form (kaggle.com/datasets/bittlingmayer/amazonreviews)",
+    _amazon_polarity,
+    ("folder",),
+    tokens=True,
+)
+
+TOKENS = Source(
+    "your own texts as token ids of any tokenizer: x [D, L] (0: padding) and y [D] in an .npz archive",
+    "your own data",
+    _tokens,
+    ("file",),
+    tokens=True,
+)
+
+SYNTHETIC_REVIEWS = Source(
+    "texts with words that tell their class, generated from the seed in the size asked for",
+    "nowhere: it is generated",
+    _synthetic_reviews,
+    tokens=True,
+)

@@ -1,4 +1,4 @@
-"""How the features of aligned rows are shared out among clients (vertical prepared).
+"""How the features of aligned rows are shared out among clients (vertical learning).
 
 D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one partition are disjoint;
 unless explicit columns leave some out, together they are everything. They are as even as possible: where M
@@ -14,7 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from raydpzv.errors import DataError, SpecError, suggest
+from raydpzv.errors import DataError, SpecError
+from raydpzv.registry import VERTICAL_SPLITS
 
 Span = tuple[int, int]
 """First place and the place after the last."""
@@ -79,8 +80,7 @@ def partition(
     [D, T, f], the last axis of a time series shared out. tokens: [D, l], spans of a text of exactly the same length.
     Raises SpecError where that cannot be done.
     """
-    if how not in _SHARES:
-        raise SpecError(f'partition "{how}" is unknown. {suggest(how, _SHARES)}Choose {", ".join(_SHARES)}')
+    share: Callable[[tuple[int, ...], int], tuple[Part, ...]] = VERTICAL_SPLITS[how]
     if clients < 1:
         raise SpecError(f"clients is {clients}: a partition needs at least 1")
     if columns is not None and how != "columns":
@@ -93,11 +93,12 @@ def partition(
     if columns is not None:
         return _explicit(shape, clients, columns)
     if grid is not None:
-        return _patches(shape, clients, grid)
-    return _SHARES[how](shape, clients)
+        return by_patches(shape, clients, grid)
+    return share(shape, clients)
 
 
-def _columns(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+def by_columns(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    """Even shares of the flattened record's columns."""
     spans = _even(math.prod(shape), clients, "columns")
     return tuple(Part("columns", shape, columns=tuple(range(*span))) for span in spans)
 
@@ -122,7 +123,8 @@ def _explicit(shape: tuple[int, ...], clients: int, columns: Sequence[Sequence[i
     return tuple(Part("columns", shape, columns=tuple(int(column) for column in mine)) for mine in columns)
 
 
-def _rows(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+def by_rows(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    """Bands of an image."""
     channels, height, width = _image(shape, "rows")
     return tuple(
         Part("rows", shape, ((0, channels), span, (0, width)))
@@ -130,7 +132,8 @@ def _rows(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     )
 
 
-def _patches(shape: tuple[int, ...], clients: int, grid: tuple[int, int] | None = None) -> tuple[Part, ...]:
+def by_patches(shape: tuple[int, ...], clients: int, grid: tuple[int, int] | None = None) -> tuple[Part, ...]:
+    """Patches of an image, in reading order."""
     channels, height, width = _image(shape, "patches")
     down, across = grid or _square(clients)
     if down < 1 or across < 1 or down * across != clients:
@@ -143,7 +146,8 @@ def _patches(shape: tuple[int, ...], clients: int, grid: tuple[int, int] | None 
     return tuple(Part("patches", shape, ((0, channels), band, strip)) for band in bands for strip in strips)
 
 
-def _views(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+def by_views(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    """Views of an object."""
     if len(shape) < 2:
         raise SpecError(
             f'partition "views" wants rows of shape (V, ...); these are {shape}: choose "columns" for flat '
@@ -153,7 +157,8 @@ def _views(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     return tuple(Part("views", shape, (span, *rest)) for span in _even(shape[0], clients, "views"))
 
 
-def _variables(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+def by_variables(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    """Variables of a time series."""
     if len(shape) != 2:
         raise SpecError(
             f'partition "variables" wants time series of shape (T, F); these rows are {shape}: choose "columns" for '
@@ -164,7 +169,8 @@ def _variables(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     )
 
 
-def _tokens(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+def by_tokens(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
+    """Spans of a text, all of one length."""
     if len(shape) != 1:
         raise SpecError(
             f'partition "tokens" wants texts of L tokens; these rows are {shape}: choose '
@@ -176,16 +182,6 @@ def _tokens(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
             "(data.tokens)"
         )
     return tuple(Part("tokens", shape, (span,)) for span in _even(shape[0], clients, "tokens"))
-
-
-_SHARES: dict[str, Callable[[tuple[int, ...], int], tuple[Part, ...]]] = {
-    "columns": _columns,
-    "rows": _rows,
-    "patches": _patches,
-    "views": _views,
-    "variables": _variables,
-    "tokens": _tokens,
-}
 
 
 def _image(shape: tuple[int, ...], how: str) -> tuple[int, int, int]:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.experiment.finalize import USER
 from raydpzv.sim.clock import Clock
 from raydpzv.sim.server_loop import ServerLoop

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from raydpzv.config.timing import barrier
 from raydpzv.experiment.failure import failure
-from raydpzv.experiment.prepare import Prepared, held_out_shares
-from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.experiment.prepare import Prepared
 from raydpzv.records import metrics
 from raydpzv.records.store import Rows
 
@@ -17,7 +15,7 @@ LATE = 0.1
 
 def warnings(experiment: Prepared, rows: Rows) -> list[str]:
     """Return one sentence per finding; an empty list is good news."""
-    if not isinstance(experiment, PreparedVertical):
+    if experiment.spec.kind == "horizontal":
         return [*_no_result(experiment, rows), *_overall_lateness(rows)]
     found = [*_no_result(experiment, rows), *_lateness(experiment, rows)]
     setting = experiment.setting
@@ -32,7 +30,7 @@ def warnings(experiment: Prepared, rows: Rows) -> list[str]:
 def _no_result(experiment: Prepared, rows: Rows) -> list[str]:
     if rows["evaluation"].num_rows == 0 or rows["service"].num_rows == 0:
         return ["no update was made"]
-    word, why = failure(rows, held_out_shares(experiment))
+    word, why = failure(rows, experiment.class_shares())
     found = [f"{word.upper()}: {why}"] if word else []
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
     if nonfinite:
@@ -40,9 +38,9 @@ def _no_result(experiment: Prepared, rows: Rows) -> list[str]:
     return found
 
 
-def _lateness(experiment: PreparedVertical, rows: Rows) -> list[str]:
+def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
     # at a barrier epochs pass while a client waits for the others: late is then the protocol's doing, not a finding
-    if barrier(experiment.spec) > 1:
+    if experiment.barrier > 1:
         return []
     shares = metrics.late_share(rows["service"], experiment.spec.split.clients)
     late = [f"client {m} {share:.0%}" for m, share in enumerate(shares) if share > LATE]

@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow.compute as pc
 
 from raydpzv.records.store import Rows
 
 DIVERGED, CONSTANT, SHARE = "diverged", "constant prediction", "one class' share"
-
-
-def class_shares(labels: np.ndarray, classes: int) -> list[float]:
-    """Return the share of each class among held-out labels: what a constant prediction reaches."""
-    return [float(n) / len(labels) for n in np.bincount(labels, minlength=classes)]
 
 
 def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:

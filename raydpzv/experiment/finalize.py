@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,11 +44,29 @@ class Run:
         return self.tables[name]
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is given beside its scenario.
+
+    out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
+    on record; left out: the scenario's own. progress: called often with where the run stands. stop: set it to end the
+    run early, cleanly. address, verbose: for Ray, which cluster to join and whether to show what actors print.
+    """
+
+    out: Path | RunFolder | None = None
+    scenario: str = ""
+    progress: Callable[[Status], None] = lambda status: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    address: str | None = None
+    verbose: bool = False
+
+
 @contextmanager
-def opened(
-    out: Path | RunFolder | None, experiment: Prepared, *, scenario: str, runner: str, device: str
+def run_folder(
+    options: RunOptions, experiment: Prepared, *, runner: str, device: str
 ) -> Iterator[RunFolder | None]:
     """Give the run folder to write to, new or continued, locked while the block runs."""
+    out, scenario = options.out, options.scenario or experiment.spec.name
     if out is None:
         yield None
         return
@@ -99,8 +118,9 @@ class RowWriter:
 class RunFinalizer:
     """Writes a run's end, whatever it is."""
 
-    def __init__(self, experiment: Prepared, writer: RowWriter, scenario: str) -> None:
-        self._experiment, self._writer, self._scenario = experiment, writer, scenario
+    def __init__(self, experiment: Prepared, writer: RowWriter, options: RunOptions) -> None:
+        self._experiment, self._writer = experiment, writer
+        self._scenario = options.scenario or experiment.spec.name
         self._started = time.monotonic()
 
     def done(

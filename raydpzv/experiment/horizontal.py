@@ -1,4 +1,4 @@
-"""From a horizontal scenario to everything a run needs; errors in the input show before anything is written."""
+"""A horizontal scenario with its data loaded: what every runner starts from."""
 
 from __future__ import annotations
 
@@ -10,25 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from raydpzv.config.scenario_horizontal import Decomfl, Fedavg, Fedcom, Fedzo, HorizontalScenario, Mezo, Topk
-from raydpzv.config.validation_horizontal import asynchronous
+from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.horizontal import Parts, split_rows
 from raydpzv.data.table import Split
 from raydpzv.errors import SpecError
-from raydpzv.experiment.initial_model_horizontal import ModelPlan
-from raydpzv.experiment.parties import check_size
-from raydpzv.experiment.vertical import fingerprint, load_data, timing
+from raydpzv.experiment.initial_model import ModelPlan, check_size
+from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
-from raydpzv.methods.horizontal.decomfl import AsyncDecomflServer, DecomflServer
-from raydpzv.methods.horizontal.decomfl_clients import SeparateClients, SharedClients
-from raydpzv.methods.horizontal.fedavg import FedAvgServer, LocalSgd, LocalTrainers
-from raydpzv.methods.horizontal.fedzo import LocalZerothOrder, ZerothOrderTrainers
-from raydpzv.methods.horizontal.local_training import TrainingClientGroup
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.objective import Objective
-from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.replica import UpdateSource
+from raydpzv.methods.roles import ClientGroup
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
@@ -55,26 +48,35 @@ class PreparedHorizontal:
     @property
     def seeded(self) -> bool:
         """Whether updates are (seed, scalar) pairs, which a ledger keeps; else weights travel."""
-        return isinstance(self.spec.method, Decomfl | Mezo)
+        return self.spec.descriptor.rule is not None
 
     @property
     def asynchronous(self) -> bool:
         """Whether clients wake by themselves; else there are rounds."""
-        return asynchronous(self.spec)
+        return self.spec.descriptor.pulls(self.spec.method)
 
     @property
     def separate(self) -> bool:
         """Whether every client keeps a model of its own; else those of a process share one."""
-        return isinstance(self.spec.method, Decomfl) and self.spec.method.replicas == "per_client"
+        return self.spec.descriptor.own_models(self.spec.method)
 
     def privacy_filter(self) -> PrivacyFilter:
-        """Return an accountant that accounts for nothing."""
+        """Return an account of nothing."""
         return NoPrivacyFilter()
 
     def budget(self) -> Budget:
         """Return what ends the run."""
         b = self.spec.budget
         return Budget(b.updates, b.seconds, b.bytes)
+
+    def class_shares(self) -> list[float]:
+        """Return the share of each class among the held-out rows: what constant predictions reach."""
+        return class_shares(self.split.test.y, self.split.test.classes)
+
+    @property
+    def barrier(self) -> int:
+        """Rounds wait for their cohort, which is no lateness; clients that pull wait for nobody."""
+        return 1
 
     def skipped_rows(self) -> frozenset[str]:
         """Return the row types that are not kept: none."""
@@ -100,81 +102,28 @@ class PreparedHorizontal:
         test = self.split.test
         return _shared(test.x).to(device), _shared(test.y).to(device)
 
-    def seeded_group(self, history: UpdateSource, device: str = "cpu") -> SharedClients | SeparateClients:
-        """Return clients that follow a ledger."""
-        objectives = self.objectives(device)
-        replica, method = self.plan.replica(device), self.spec.method
-        if isinstance(method, Decomfl) and method.replicas == "per_client":
-            return SeparateClients(
-                objectives, replica, history, self.parts, self.plan.settings(), method.revert
-            )
-        return SharedClients(objectives, replica, history, self.parts, self.plan.settings())
+    def client_group(self, updates: UpdateSource | None = None, device: str = "cpu") -> ClientGroup:
+        """Return clients; updates: where those that follow a ledger find it."""
+        parts = ClientGroupParts(
+            self.objectives(device),
+            self.parts,
+            Key(self.spec.seed),
+            device,
+            self.plan.replica(device) if self.seeded else None,
+            updates,
+        )
+        return self.spec.descriptor.clients(parts, self.spec.method)
 
-    def training_group(self, device: str = "cpu") -> TrainingClientGroup:
-        """Return clients that get weights and send updates."""
-        method, key, objectives = self.spec.method, Key(self.spec.seed), self.objectives(device)
-        if isinstance(method, Fedzo):
-            settings = LocalZerothOrder(
-                method.smoothing,
-                method.lr,
-                method.local_steps,
-                method.perturbations,
-                method.direction,
-                method.estimate,
-                method.batch,
-            )
-            return ZerothOrderTrainers(objectives, self.parts, self._codec(), settings, key, device)
-        assert isinstance(method, Fedavg | Fedcom | Topk)
-        local = LocalSgd(method.lr, method.local_steps, method.momentum, method.batch)
-        return LocalTrainers(objectives, self.parts, self._codec(), local, key, device)
-
-    def seeded_server(self, ledger: Ledger, device: str = "cpu") -> DecomflServer | AsyncDecomflServer:
-        """Return the server of a method that sends seeds and scalars."""
-        method, settings = self.spec.method, self.plan.settings()
-        if isinstance(method, Mezo):
-            return DecomflServer(self._cohorts(1), ledger, settings, agent=True)
-        assert isinstance(method, Decomfl)
-        model = self.plan.replica(device, follows_secret=False) if method.server_model else None
-        if method.asynchronous:
-            return AsyncDecomflServer(
-                ledger,
-                settings,
-                clients=self.parts.clients,
-                model=model,
-                pull_after=method.pull_after,
-            )
-        return DecomflServer(
-            self._cohorts(method.cohort),
+    def server(self, ledger: Ledger | None = None, device: str = "cpu") -> Any:
+        """Return the server; ledger: of methods that send seeds and scalars."""
+        parts = HorizontalServerParts(
+            self.parts.sizes,
+            Key(self.spec.seed),
+            lambda: self.plan.initial(device),
+            lambda: self.plan.replica(device, follows_secret=False),
             ledger,
-            settings,
-            weights=self._weights(),
-            model=model,
-            pull_after=method.pull_after,
         )
-
-    def weight_server(self, device: str = "cpu") -> FedAvgServer:
-        """Return the server of a method that sends weights."""
-        method = self.spec.method
-        assert isinstance(method, Fedavg | Fedcom | Topk | Fedzo)
-        return FedAvgServer(
-            self._cohorts(method.cohort),
-            self.plan.initial(device),
-            self._codec(),
-            lr=method.server_lr,
-            weights=self._weights(),
-        )
-
-    def _codec(self) -> Codec:
-        method = self.spec.method
-        if isinstance(method, Fedcom):
-            return Quantised(Key(self.spec.seed))
-        return TopK(method.share) if isinstance(method, Topk) else Whole()
-
-    def _cohorts(self, size: int) -> Cohorts:
-        return Cohorts(self.parts.clients, size, Key(self.spec.seed))
-
-    def _weights(self) -> np.ndarray | None:
-        return self.parts.sizes.astype(np.float64) if self.spec.method.weights == "rows" else None  # type: ignore[union-attr]
+        return self.spec.descriptor.server(parts, self.spec.method)
 
 
 def _shared(array: np.ndarray) -> torch.Tensor:
@@ -186,8 +135,8 @@ def _shared(array: np.ndarray) -> torch.Tensor:
 
 def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
     """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError."""
-    split = load_data(spec)
-    how, key = spec.split, Key(spec.seed)
+    loaded = load_scenario(spec)
+    split, how, key = loaded.split, spec.split, Key(spec.seed)
     parts = split_rows(
         split.train.y,
         how.clients,
@@ -197,7 +146,7 @@ def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
         least=how.least,
         key=key / "parts",
     )
-    found = PreparedHorizontal(spec, split, parts, timing(spec, how.clients))
+    found = PreparedHorizontal(spec, split, parts, loaded.timing)
     _check(found)
     return found
 
@@ -210,13 +159,8 @@ def _check(found: PreparedHorizontal) -> None:
         module = found.plan.module()
     check_size(module, "the model")
     size = sum(p.numel() for p in module.parameters())
-    method = spec.method
-    if isinstance(method, Decomfl) and method.asynchronous and method.revert == "add_back":
-        raise SpecError(
-            'method.revert: wanted "restore" with method.asynchronous = true, got "add_back" (Eq. (10) is for rounds)'
-        )
-    if isinstance(method, Decomfl) and method.replicas == "per_client":
-        need = 4 * size * spec.split.clients * (2 if method.momentum else 1)
+    if found.separate:
+        need = 4 * size * spec.split.clients * (2 if found.plan.momentum else 1)
         if need > _MOST_BYTES:
             raise SpecError(
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '

@@ -1,23 +1,53 @@
-"""The clients' models of a DPZV run before the first update, and how releases move them: needs no data."""
+"""Models before the first update, and the rules by which updates move them: needs no data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raydpzv.config.scenario import Dpzv, VerticalScenario
-from raydpzv.errors import DataError
-from raydpzv.experiment.parties import bottom_model, zeroth_order
+import torch
+from torch import nn
+
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.errors import DataError, SpecError
+from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
+from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.replica import Replica
+from raydpzv.models.bottoms import bottom
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.whole import whole
+from raydpzv.registry import DATA_SOURCES
 from raydpzv.zo.update import Rule
+
+_MOST_PARAMETERS = 10**11
+MODEL = "shared"
+"""The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
+
+
+def check_size(module: torch.nn.Module, what: str) -> None:
+    """Refuse a model that no machine will hold."""
+    size = sum(p.numel() for p in module.parameters())
+    if size > _MOST_PARAMETERS:
+        raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+
+
+def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
+    """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
+    return FlatModel(lambda: bottom_module(spec, shape), Key(spec.seed) / "client" / client, device)
+
+
+def bottom_module(spec: VerticalScenario, shape: Sequence[int]) -> torch.nn.Module:
+    """Return a client's bottom network; shape: of one record's features."""
+    model, data = spec.model, spec.data
+    vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
+    return bottom(model.bottom, tuple(shape), model.hidden, model.embedding, vocabulary)
 
 
 @dataclass(frozen=True)
 class BottomPlan:
-    """shapes: of one record's features, client by client."""
+    """The clients' models of a method with a ledger. shapes: of one record's features, client by client."""
 
     spec: VerticalScenario
     shapes: tuple[tuple[int, ...], ...]
@@ -53,11 +83,96 @@ class BottomPlan:
         return Replica(self.model(client).flat, self._rule, party=client)
 
     @property
+    def updates(self) -> UpdateRule:
+        """How releases move the models."""
+        rule = self.spec.descriptor.rule
+        assert rule is not None  # `of_releases` made this plan
+        return rule(self.spec.method)
+
+    @property
     def _rule(self) -> Rule:
-        assert isinstance(self.spec.method, Dpzv)
-        settings = zeroth_order(self.spec.method)
-        return Rule(settings.law, settings.momentum)
+        return self.updates.rule
 
 
 def _identity(model: FlatModel) -> Model:
     return Model(model.size, model.layout, model.sha256())
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """shape: of one record's features; classes: that the labels have."""
+
+    spec: HorizontalScenario
+    shape: tuple[int, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, spec: HorizontalScenario, facts: Mapping[str, Any]) -> ModelPlan:
+        """Return the plan of a recorded run, from what its environment.json says. Raises DataError."""
+        try:
+            shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
+            if min(shape, default=0) < 1 or classes < 2:
+                raise ValueError
+            return cls(spec, shape, classes)
+        except (KeyError, TypeError, ValueError):
+            raise DataError(
+                "environment.json: does not say what the run's model takes in (input_shape, classes); it is damaged"
+            ) from None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `of` needs."""
+        return {"input_shape": list(self.shape), "classes": self.classes}
+
+    def module(self) -> nn.Module:
+        """Return the network."""
+        model = self.spec.model
+        return whole(model.kind, self.shape, model.hidden, model.outputs or self.classes)
+
+    def model(self, device: str = "cpu") -> FlatModel:
+        """Return the network with its parameters before the first update."""
+        return FlatModel(self.module, Key(self.spec.seed) / "model", device)
+
+    def initial(self, device: str = "cpu") -> torch.Tensor:
+        """Return the parameters before the first update, float32 [d]."""
+        return self.model(device).flat
+
+    @property
+    def updates(self) -> UpdateRule | None:
+        """How (seed, scalar) pairs move the model; None for methods that send weights."""
+        rule = self.spec.descriptor.rule
+        return rule(self.spec.method) if rule else None
+
+    def header(self) -> Header:
+        """Return what identifies this run's ledger; only for methods with a rule."""
+        model, updates = self.model(), self._seeded()
+        rule = updates.rule
+        return Header(
+            {MODEL: Model(model.size, model.layout, model.sha256())},
+            rule.law,
+            rule.momentum,
+            rule.damped,
+            updates.secret_seeds,
+        )
+
+    def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
+        """Return the model before the first update, ready to follow a ledger.
+
+        follows_secret: as a client does, who knows the seeds' secret shift if there is one; False: as the server.
+        """
+        updates = self._seeded()
+        shift = updates.secret_seeds and follows_secret
+        return Replica(
+            self.initial(device),
+            updates.rule,
+            secret=Key(self.spec.seed) / "private seed shift" if shift else None,
+            threads=self.spec.resources.threads,
+        )
+
+    @property
+    def momentum(self) -> float:
+        """The momentum that every model of its own keeps a vector for."""
+        return self.updates.rule.momentum if self.updates else 0.0
+
+    def _seeded(self) -> UpdateRule:
+        assert self.updates is not None  # methods without a rule keep no ledger
+        return self.updates

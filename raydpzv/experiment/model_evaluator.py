@@ -8,11 +8,9 @@ import numpy as np
 import torch
 
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.initial_model import MODEL
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.decomfl_clients import LedgerFollower
-from raydpzv.methods.horizontal.fedavg import FedAvgServer
-from raydpzv.methods.roles import Metrics
+from raydpzv.methods.roles import LedgerGroup, Metrics, WeightsServer
 from raydpzv.sim.executor import GroupExecutor
 
 
@@ -32,7 +30,7 @@ class ReplicaEvaluator:
     """Looks at the replica of clients in this process, after the work they have taken at earlier models."""
 
     def __init__(
-        self, prepared: PreparedHorizontal, client_group: LedgerFollower, host: GroupExecutor, device: str
+        self, prepared: PreparedHorizontal, client_group: LedgerGroup, host: GroupExecutor, device: str
     ) -> None:
         self._client_group, self._host = client_group, host
         self._held_out = prepared.held_out(device)
@@ -51,7 +49,7 @@ class ReplicaEvaluator:
 class WeightsEvaluator:
     """Looks at the weights that the server sends; they are the newest, whatever version is asked for."""
 
-    def __init__(self, prepared: PreparedHorizontal, server: FedAvgServer, device: str) -> None:
+    def __init__(self, prepared: PreparedHorizontal, server: WeightsServer, device: str) -> None:
         self._server, self._device = server, device
         self._objective = prepared.objective(device)
         self._held_out = prepared.held_out(device)

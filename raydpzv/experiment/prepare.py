@@ -1,23 +1,180 @@
-"""A scenario of either kind, loaded and checked."""
+"""From a scenario to everything a run needs; all errors in the input show here, before anything is written."""
 
 from __future__ import annotations
 
-from raydpzv.config.scenario_horizontal import HorizontalScenario
-from raydpzv.config.toml import AnyScenario
-from raydpzv.experiment.failure import class_shares
-from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
-from raydpzv.experiment.vertical import PreparedVertical, prepare
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
-Prepared = PreparedVertical | PreparedHorizontal
+import numpy as np
+import pyarrow as pa
+
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.timing import links
+from raydpzv.config.toml import as_toml
+from raydpzv.data.builtin import Mixture
+from raydpzv.data.sources import load
+from raydpzv.data.table import Limits, Split, limit, scale
+from raydpzv.data.text import Text
+from raydpzv.errors import DataError
+from raydpzv.keys import Key
+from raydpzv.privacy.statements import AnySetting
+from raydpzv.registry import PREPARERS
+from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import CommonSections, DataSection
+from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.virtual import Timing
 
 
-def prepared(spec: AnyScenario) -> Prepared:
+class Prepared(Protocol):
+    """A scenario of either kind with its data loaded and its parties ready."""
+
+    @property
+    def spec(self) -> Any:
+        """The scenario."""
+        ...
+
+    @property
+    def setting(self) -> AnySetting | None:
+        """What the claims about privacy are made from; None for a run without noise."""
+        ...
+
+    @property
+    def timing(self) -> Timing:
+        """Arrivals, delays and network."""
+        ...
+
+    @property
+    def barrier(self) -> int:
+        """For how many clients' uploads the server waits before it answers."""
+        ...
+
+    def privacy_filter(self) -> PrivacyFilter:
+        """Return a fresh privacy account."""
+        ...
+
+    def budget(self) -> Budget:
+        """Return what ends the run (besides the privacy filter)."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return digests of scenario and data, by which a continuation knows its run."""
+        ...
+
+    def skipped_rows(self) -> frozenset[str]:
+        """Return the row types this scenario does not keep."""
+        ...
+
+    def class_shares(self) -> list[float]:
+        """Return the share of each class among the held-out rows: what constant predictions reach."""
+        ...
+
+
+def prepare(spec: AnyScenario) -> Prepared:
     """Load a scenario's data and build what a run needs. Raises SpecError and DataError."""
-    return prepare_horizontal(spec) if isinstance(spec, HorizontalScenario) else prepare(spec)
+    found: Prepared = PREPARERS[spec.kind](spec)
+    return found
 
 
-def held_out_shares(experiment: Prepared) -> list[float]:
-    """Return the share of each class among the held-out rows: what constant predictions reach."""
-    if isinstance(experiment, PreparedHorizontal):
-        return class_shares(experiment.split.test.y, experiment.split.test.classes)
-    return class_shares(experiment.server.y_test, experiment.server.classes)
+@dataclass(frozen=True)
+class Loaded:
+    """What scenarios of both kinds begin with: rows for training and testing, and arrivals, delays, network."""
+
+    split: Split
+    timing: Timing
+
+
+def load_scenario(spec: AnyScenario) -> Loaded:
+    """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
+    return Loaded(load_data(spec.data, Key(spec.seed) / "data"), _timing(spec, spec.split.clients))
+
+
+def load_data(data: DataSection, key: Key) -> Split:
+    """Load rows, cut to size and scaled. Raises SpecError and DataError."""
+    split = load(
+        data.source,
+        Path(data.folder) if data.folder else None,
+        file=Path(data.file) if data.file else None,
+        target=data.target,
+        test_fraction=data.test_fraction,
+        key=key / "split",
+        mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
+        text=Text(data.tokens, data.vocabulary),
+        limits=Limits(data.train_rows, data.test_rows, key / "limit"),
+    )
+    return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
+
+
+def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:
+    """Return digests of a resolved scenario and of its data."""
+    data = hashlib.sha256()
+    for array in arrays:
+        data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+    if spec.arrivals.file is not None:
+        data.update(Path(spec.arrivals.file).read_bytes())
+    scenario = hashlib.sha256(as_toml(spec).encode())
+    return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
+
+
+def _timing(spec: CommonSections, clients: int) -> Timing:
+    key, clock = Key(spec.seed), spec.clock
+    return Timing(
+        _arrivals(spec, clients, key),
+        DelayModel(
+            per_client(clock.compute, clients), clock.compute_law, key / "compute", clock.compute_quantum
+        ),
+        DelayModel([clock.service], clock.service_law, key / "service"),
+        links(spec, clients),
+    )
+
+
+def _arrivals(spec: CommonSections, clients: int, key: Key) -> Arrivals:
+    arrivals = spec.arrivals
+    if arrivals.kind == "trace":
+        assert arrivals.file is not None
+        return Trace(_trace(Path(arrivals.file), clients))
+    if arrivals.kind == "immediate":
+        return Immediate()
+    rates = per_client(arrivals.rate, clients)
+    return Poisson(rates, key) if arrivals.kind == "poisson" else Constant(rates)
+
+
+def _trace(path: Path, clients: int) -> dict[int, list[float]]:
+    """Read a trace file with the columns client and time, one row per activation."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        parquet = path.suffix == ".parquet"
+        table = pyarrow.parquet.read_table(path) if parquet else pyarrow.csv.read_csv(path)
+        client, times = table.column("client"), table.column("time")
+        if not pa.types.is_integer(client.type):
+            raise ValueError(f"client numbers are whole, these are {client.type}")
+        pairs = list(zip(client.to_pylist(), map(float, times.to_pylist()), strict=True))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{path}: wanted a CSV or Parquet trace with the columns client and time ({reason})"
+        ) from None
+    if not pairs:
+        raise DataError(f"{path}: the trace has no rows; give at least one activation")
+    if not all(0 <= time < math.inf for _, time in pairs):
+        raise DataError(
+            f"{path}: the trace has a time that is negative or not finite; times are seconds from 0"
+        )
+    if stray := {c for c, _ in pairs} - set(range(clients)):
+        raise DataError(f"{path}: the trace names client {min(stray)}; there are clients 0..{clients - 1}")
+    epochs: dict[int, list[float]] = {}
+    for client, time in pairs:
+        epochs.setdefault(client, []).append(time)
+    return epochs
+
+
+def class_shares(labels: np.ndarray, classes: int) -> list[float]:
+    """Return the share of each class among labels int [N]."""
+    return (np.bincount(labels, minlength=classes) / max(1, len(labels))).tolist()

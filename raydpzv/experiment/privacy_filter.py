@@ -1,19 +1,49 @@
-"""Privacy accounting of a run in progress."""
+"""Privacy accounting of a run in progress, and what a finished run's claims are made from."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
-from raydpzv.config.scenario import Budget
-from raydpzv.experiment.row_privacy import final_row_setting
+from raydpzv.errors import SpecError
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.mean_claims import spending
-from raydpzv.privacy.mean_setting import Setting
+from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.row_accountant import RowSpending
+from raydpzv.privacy.row_claims import row_defect
 from raydpzv.privacy.row_setting import RowSetting
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.sim.interfaces import Spent
+from raydpzv.settings.sections import BudgetSection
+from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, Spent
+
+
+def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> PrivacyFilter:
+    """Return a fresh account, which refuses what would exceed the budget's ε."""
+    if setting is None:
+        return NoPrivacyFilter()
+    if isinstance(setting, RowSetting):
+        return RowPrivacyFilter(setting, budget)
+    return MeanPrivacyFilter(setting, budget)
+
+
+def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> None:
+    """Refuse an ε budget that not even one update fits into. Raises SpecError."""
+    limit = budget.epsilon
+    if limit is None or setting is None:
+        return
+    ids = np.arange(setting.batch)
+    if isinstance(setting, RowSetting):
+        exceeded = _account(setting).would_exceed(0, ids, setting.per_upload, limit, budget.adversary)
+    else:
+        exceeded = spending(setting).would_exceed(ids, limit, budget.adversary, setting.perturbations)
+    if exceeded:
+        unit = "" if isinstance(setting, RowSetting) else ", replace one record"
+        raise SpecError(
+            f"budget.epsilon: one update alone exceeds ε={limit:g} against {budget.adversary} (δ={setting.delta:g}"
+            f"{unit}); raise it, add noise, or ask: raydpzv privacy"
+        )
 
 
 class MeanPrivacyFilter:
@@ -21,7 +51,7 @@ class MeanPrivacyFilter:
 
     of_uploads = False
 
-    def __init__(self, setting: Setting, budget: Budget) -> None:
+    def __init__(self, setting: MeanSetting, budget: BudgetSection) -> None:
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)
         self._largest_batch = 0
@@ -49,6 +79,43 @@ class MeanPrivacyFilter:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
 
 
+class RowPrivacyFilter:
+    """Counts every record's releases and refuses an upload that would exceed the budget.
+
+    Noise on embeddings is added by the clients, each of which keeps an account of its own and does not send an upload
+    that would pass the budget. The simulator looks into these accounts when an upload comes, and when the run is over
+    into those of the uploads still under way: what is refused was never sent.
+    """
+
+    def __init__(self, setting: RowSetting, budget: BudgetSection) -> None:
+        self._setting, self._budget = setting, budget
+        self._spending = _account(setting)
+        self.of_uploads = setting.on == "embedding"
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why serving this upload would exceed the ε budget, or None."""
+        limit, releases = self._budget.epsilon, self._setting.per_upload
+        if limit is None or not self._spending.would_exceed(
+            upload.client, upload.ids, releases, limit, self._budget.adversary
+        ):
+            return None
+        return (
+            f"the next release would exceed the budget ε={limit:g} (adversary {self._budget.adversary}, "
+            f"δ={self._setting.delta:g}, replace one record)"
+        )
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
+        """Account releases of these rows; return ε so far: claimed by the calibration, proved against the clients."""
+        self._spending.add(client, ids, releases)
+        against_clients = self._setting.adversary == "client"
+        return self._spending.claimed(), self._spending.epsilon() if against_clients else math.inf
+
+    def spent(self) -> Spent:
+        """Return what the final claims need."""
+        s = self._spending
+        return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
+
+
 def final_setting(setting: AnySetting, spent: Spent | None, *, planned: bool) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
 
@@ -58,7 +125,7 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, planned: bool) ->
     if spent is None:
         return setting if planned else None
     if isinstance(setting, RowSetting):
-        return final_row_setting(setting, spent)
+        return _final_row_setting(setting, spent)
     if spent.releases == 0:
         return setting
     return dataclasses.replace(
@@ -67,3 +134,15 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, planned: bool) ->
         counted=spent.counted,
         largest_batch=spent.largest_batch,
     )
+
+
+def _final_row_setting(setting: RowSetting, spent: Spent) -> RowSetting:
+    if spent.releases == 0:
+        return setting
+    return dataclasses.replace(
+        setting, counted=spent.counted, rows_released=spent.rows, uploads=spent.uploads
+    )
+
+
+def _account(setting: RowSetting) -> RowSpending:
+    return RowSpending(setting, private=not row_defect(setting))

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from raydpzv.config.scenario_horizontal import Decomfl, HorizontalScenario, Mezo
+from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
-from raydpzv.experiment.initial_model_horizontal import MODEL, ModelPlan
+from raydpzv.experiment.initial_model import MODEL, ModelPlan
 from raydpzv.experiment.reexecute import check_same
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
@@ -47,11 +47,11 @@ def rebuild(path: Path, at: int | None = None, client: int | None = None) -> Reb
     folder = RunFolder.open(path)
     spec = folder.spec()
     assert isinstance(spec, HorizontalScenario)
-    if not isinstance(spec.method, Decomfl | Mezo):
+    if spec.descriptor.rule is None:
         raise InputError(
             f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
         )
-    if client is not None and isinstance(spec.method, Decomfl) and spec.method.revert == "add_back":
+    if client is not None and spec.descriptor.drifts(spec.method):
         raise InputError(
             '--client: with method.revert = "add_back" every client had a model of its own that drifted from the '
             "ledger's and is not on record; leave --client out for the shared model"
@@ -129,8 +129,8 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
 
     DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
     """
-    checkpoint, method = folder.checkpoint(), prepared.spec.method
-    if checkpoint and isinstance(method, Decomfl) and method.revert == "add_back":
+    checkpoint, spec = folder.checkpoint(), prepared.spec
+    if checkpoint and spec.descriptor.drifts(spec.method):
         raise NotRecomputable(
             f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
             "process, so the run cannot go on; start a new one with --out"

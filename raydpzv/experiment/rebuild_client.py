@@ -1,4 +1,4 @@
-"""Rebuild a client of a DPZV run from its key and the ledger alone: no data, no server, no other client."""
+"""Rebuild a client of a vertical run from its key and the ledger alone: no data, no server, no other client."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.config.scenario import Dpzv, VerticalScenario
-from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.rebuild import Rebuilt, rebuild
@@ -19,12 +18,12 @@ from raydpzv.records.store import Rows
 
 
 def from_ledger(path: Path, at: int | None = None, client: int | None = None) -> Rebuilt | None:
-    """Rebuild what a ledger alone can: a horizontal run's model, or one client of a DPZV run; None for all else."""
+    """Rebuild what a ledger alone can: a horizontal run's model, or one client of a vertical run; None for all else."""
     folder = RunFolder.open(path)
     spec = folder.spec()
-    if isinstance(spec, HorizontalScenario):
+    if not isinstance(spec, VerticalScenario):
         return rebuild(path, at, client)
-    if client is None or not isinstance(spec.method, Dpzv) or not folder.ledger.exists():
+    if client is None or spec.descriptor.rule is None or not folder.ledger.exists():
         return None
     return rebuild_client(path, client, at)
 
@@ -47,7 +46,7 @@ def rebuild_client(path: Path, client: int, at: int | None = None) -> Rebuilt:
             raise InputError(
                 f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
             )
-        _require_all_steps(ledger, client, updates, spec)
+        _require_all_steps(ledger, client, updates, plan.updates.perturbations)
         replica = plan.replica(client)
         replica.go_to(updates, ledger)
         x, digest = replica.state()[0], ledger.digest
@@ -55,10 +54,9 @@ def rebuild_client(path: Path, client: int, at: int | None = None) -> Rebuilt:
     return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x))
 
 
-def _require_all_steps(ledger: Ledger, client: int, updates: int, spec: VerticalScenario) -> None:
+def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) -> None:
     """A client's steps follow one another: a gap is no ledger of a run."""
-    assert isinstance(spec.method, Dpzv)
-    step, count = ledger.since(0, updates).of(client).step, spec.method.perturbations
+    step = ledger.since(0, updates).of(client).step
     if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
         raise DataError(
             f"the ledger lacks steps of client {client}: it is damaged; bring it back from a copy"

@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.released import compare, released
-from raydpzv.experiment.row_privacy import check_recomputable
 from raydpzv.experiment.run_vertical import local_device, one_thread, parameters
-from raydpzv.experiment.vertical import PreparedVertical, prepare
+from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
@@ -68,15 +67,27 @@ def replay(path: Path, at: int | None = None) -> Replayed:
             if recorded
             else f"{path}: no update is on record; there is nothing to replay"
         )
-    experiment = prepare(_vertical(folder))
+    experiment = prepare_vertical(_vertical(folder))
     check_same(experiment, folder)
-    check_recomputable(experiment.spec, path, replay=True)
+    check_recomputable(experiment, path)
+    if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
+        raise NotRecomputable(f"{path}: {why}")
     digest = _compared(experiment, folder, rows)
     experiment = experiment.with_record(released(rows, None), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
     models = _serve_again(experiment, rows, updates, recorder)
     _compare_losses(rows, recorder.drain(), updates)
     return Replayed(models, updates, _same_models(rows, models, updates), digest)
+
+
+def check_recomputable(experiment: PreparedVertical, path: Path) -> None:
+    """Raise NotRecomputable for a run that its record cannot bring back."""
+    noise = experiment.privacy.noise()
+    if noise.on in ("embedding", "gradient") and not noise.seeded:
+        raise NotRecomputable(
+            f"{path}: its noise on every {noise.on} row came from the operating system and was not kept, so it "
+            "cannot be computed again; start a new run"
+        )
 
 
 def _unbroken(rounds: Sequence[int]) -> int:
@@ -107,9 +118,9 @@ def resuming(path: Path) -> tuple[PreparedVertical, RunFolder, str]:
             raise InputError(
                 f"{path}: this run is complete ({folder.summary()['stopped_by']}); nothing to resume"
             )
-        experiment = prepare(spec)
+        experiment = prepare_vertical(spec)
         check_same(experiment, folder)
-        check_recomputable(spec, path, replay=False)
+        check_recomputable(experiment, path)
         with _ledger(experiment, folder) as ledger:
             releases = released(folder.rows(), ledger)
         _check_gaps(releases, path)
@@ -190,7 +201,7 @@ def _serve_again(
     device = local_device(experiment.spec)
     with one_thread():
         server = experiment.server.make(device)
-        roles = [recipe.make(device) for recipe in experiment.clients]
+        roles = [factory.make(device) for factory in experiment.clients]
         server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, Budget(updates=updates))
         host = LocalExecutor(roles)
         score = split_score(server, host, clients)

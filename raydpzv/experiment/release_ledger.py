@@ -1,4 +1,4 @@
-"""The ledger of a DPZV run: every release is written there before the answer that carries it leaves the server.
+"""A vertical run's ledger: every release is written there before the answer that carries it leaves the server.
 
 So the ledger, not the rows (which are written every few seconds), is the record of what was released: whoever is lost
 is rebuilt from it, and whatever it holds is sent again, never drawn again.
@@ -15,22 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.config.scenario import Dpzv
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.ledger import Ledger, begin_ledger
+from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.roles import Metrics, Order, Release, Upload, VerticalServer
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.wire.messages import Slopes
 
 Past = tuple[Slice, int]
 """What a client is rebuilt from: the updates of its own that it had applied, and how many uploads it had made."""
 
 
 class LedgerServer:
-    """A DPZV server that enters what it releases into a ledger, one update per upload served.
+    """A server that enters what it releases into a ledger, one update per upload served.
 
     A ledger that holds updates already is that of a run which is computed again: what was released then must be
     released now, entry by entry, and what comes after it is added.
@@ -38,8 +37,8 @@ class LedgerServer:
 
     answers = True
 
-    def __init__(self, server: VerticalServer, ledger: Ledger, *, lr: float, key: Key) -> None:
-        self._server, self._ledger, self._lr, self._key = server, ledger, lr, key
+    def __init__(self, server: VerticalServer, ledger: Ledger, *, updates: UpdateRule, key: Key) -> None:
+        self._server, self._ledger, self._rule, self._key = server, ledger, updates, key
         self._known = ledger.version
         self._uploads: Counter[int] = Counter()
         self._read: dict[int, int] = {}
@@ -96,7 +95,7 @@ class LedgerServer:
             return None
         mine = self._ledger.since(0, self._served()).of(upload.client)
         at = mine.step == upload.step
-        return Order(upload.client, Slopes(mine.scalar[at]), int(mine.round[at][0]))
+        return Order(upload.client, self._rule.answer(mine.scalar[at]), int(mine.round[at][0]))
 
     def _served(self) -> int:
         """Updates of this run; a ledger that was there before may be further."""
@@ -107,7 +106,7 @@ class LedgerServer:
         update: dict[str, Any] = {
             "party": order.client,
             "read": self._read.get(order.client, 0),
-            "lr": self._lr,
+            "lr": self._rule.lr,
             "step": [upload.step] * count,
             "perturbation": [release.perturbation for release in order.releases],
             "seed": np.array([self._seed(upload, release) for release in order.releases], np.uint64),
@@ -138,10 +137,10 @@ def with_ledger(
     experiment: PreparedVertical, server: VerticalServer, ledger: Ledger | None
 ) -> VerticalServer:
     """Return a server that keeps the ledger, or the server itself if its method has none."""
-    method = experiment.spec.method
-    if ledger is None or not isinstance(method, Dpzv):
+    plan = experiment.plan()
+    if ledger is None or plan is None:
         return server
-    return LedgerServer(server, ledger, lr=method.lr, key=Key(experiment.spec.seed))
+    return LedgerServer(server, ledger, updates=plan.updates, key=Key(experiment.spec.seed))
 
 
 @contextmanager

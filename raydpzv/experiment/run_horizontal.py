@@ -5,34 +5,28 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, opened
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.model_evaluator import ModelEvaluator, ReplicaEvaluator, Snapshots, WeightsEvaluator
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
-from raydpzv.methods.horizontal.decomfl_clients import SeparateClients
-from raydpzv.methods.horizontal.fedavg import FedAvgServer
-from raydpzv.methods.roles import ClientGroup, Order
+from raydpzv.methods.roles import ClientGroup, LedgerGroup, Order, OwnModels
 from raydpzv.records.checkpoint import Checkpoint, Cut
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, GroupExecutor
-from raydpzv.sim.interfaces import Status
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.wire.seeds import Tail
-
-Progress = Callable[[Status], None]
 
 
 def horizontal_device(prepared: PreparedHorizontal) -> str:
@@ -41,26 +35,14 @@ def horizontal_device(prepared: PreparedHorizontal) -> str:
     return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
 
-def run_horizontal(
-    prepared: PreparedHorizontal,
-    out: Path | RunFolder | None = None,
-    *,
-    scenario: str = "",
-    progress: Progress = lambda status: None,
-    stop: threading.Event | None = None,
-) -> Run:
-    """Run a prepared in this process; arguments and errors as of `raydpzv.experiment.run_vertical.run_prepared`."""
-    spec, device = prepared.spec, horizontal_device(prepared)
-    name = scenario or spec.name
-    with one_thread(), opened(out, prepared, scenario=name, runner="local", device=device) as folder:
-        checkpoint = folder.checkpoint() if folder and isinstance(out, RunFolder) else None
+def run_horizontal(prepared: PreparedHorizontal, options: RunOptions | None = None) -> Run:
+    """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
+    given, device = options or RunOptions(), horizontal_device(prepared)
+    with one_thread(), run_folder(given, prepared, runner="local", device=device) as folder:
+        checkpoint = folder.checkpoint() if folder and isinstance(given.out, RunFolder) else None
         ledger = open_ledger(prepared, folder, checkpoint)
         try:
-            writer = RowWriter(folder, spec.record.flush)
-            finalizer = RunFinalizer(prepared, writer, name)
-            return _Session(
-                prepared, device, ledger, writer, finalizer, progress, stop or threading.Event(), checkpoint
-            ).run()
+            return _Session(prepared, device, ledger, folder, given, checkpoint).run()
         finally:
             if ledger:
                 ledger.close()
@@ -88,14 +70,14 @@ class _Session:
         prepared: PreparedHorizontal,
         device: str,
         ledger: Ledger | None,
-        writer: RowWriter,
-        finalizer: RunFinalizer,
-        progress: Progress,
-        stop: threading.Event,
+        folder: RunFolder | None,
+        options: RunOptions,
         checkpoint: Checkpoint | None,
     ) -> None:
         self._prepared, self._device, self._ledger = prepared, device, ledger
-        self._writer, self._finalizer, self._progress, self._stop = writer, finalizer, progress, stop
+        self._writer = RowWriter(folder, prepared.spec.record.flush)
+        self._finalizer = RunFinalizer(prepared, self._writer, options)
+        self._progress, self._stop = options.progress, options.stop
         self._checkpoint = checkpoint
         self._client_group: ClientGroup
         self._server: Any
@@ -103,14 +85,14 @@ class _Session:
         self._cut = Cut(self._recorder, prepared.spec.record.flush)
         self._view: ModelEvaluator
         if ledger:
-            self._client_group = client_group = prepared.seeded_group(ledger, device)
+            self._client_group = client_group = prepared.client_group(ledger, device)
             self._host = GroupExecutor(client_group)
-            self._server = prepared.seeded_server(ledger, device)
-            self._view = ReplicaEvaluator(prepared, client_group, self._host, device)
+            self._server = prepared.server(ledger, device)
+            self._view = ReplicaEvaluator(prepared, cast(LedgerGroup, client_group), self._host, device)
         else:
-            self._client_group = prepared.training_group(device)
+            self._client_group = prepared.client_group(device=device)
             self._host = GroupExecutor(self._client_group)
-            self._server = prepared.weight_server(device)
+            self._server = prepared.server(device=device)
             self._view = WeightsEvaluator(prepared, self._server, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
@@ -134,9 +116,9 @@ class _Session:
 
     def _drift(self) -> dict[str, Any]:
         """What the snapshot-free revert did to the bits: measured, where it is in use."""
-        if not isinstance(self._client_group, SeparateClients):
+        if not self._prepared.separate:
             return {}
-        drift = self._client_group.drift(self._server_loop.updates)
+        drift = cast(OwnModels, self._client_group).drift(self._server_loop.updates)
         return {"drift": {"largest": drift.largest, "share": drift.share}}
 
     def _tick(self) -> None:
@@ -169,7 +151,7 @@ class _Session:
     def _wall(self) -> None:
         assert self._ledger is not None
         hosts = local_hosts(self._prepared)
-        pool = [self._prepared.seeded_group(self._ledger, self._device) for _ in range(hosts)]
+        pool = [self._prepared.client_group(self._ledger, self._device) for _ in range(hosts)]
         for client_group in pool:
             warm_up(client_group)
         clock = WallClock.starting_in(HEAD_START)
@@ -230,15 +212,12 @@ def virtual_run(
 
 def resume_server(server: Any, checkpoint: Checkpoint) -> None:
     """Bring a fresh server to the state after a checkpoint's round."""
-    if isinstance(server, FedAvgServer):
-        assert checkpoint.weights is not None
-        server.adopt(checkpoint.weights)
-    server.resume(checkpoint.round)
+    server.restore(checkpoint.round, checkpoint.weights)
 
 
 def checkpoint_of(server: Any, round: int, state: dict[str, Any]) -> Checkpoint:
     """Return the checkpoint after a round."""
-    return Checkpoint(round, state, server.parameters() if isinstance(server, FedAvgServer) else None)
+    return Checkpoint(round, state, server.state())
 
 
 def warm_up(client_group: ClientGroup) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.timing import barrier
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, opened
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.release_ledger import open_release_ledger, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.ledger import Ledger, ledger_facts
@@ -22,40 +19,22 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 
-Progress = Callable[[Status], None]
 
-
-def run_prepared(
-    experiment: PreparedVertical,
-    out: Path | RunFolder | None = None,
-    *,
-    scenario: str = "",
-    progress: Progress = lambda status: None,
-    stop: threading.Event | None = None,
-) -> Run:
-    """Run an experiment in this process.
-
-    out: the run folder to write (None: nothing is written), or the folder of a run that continues; progress: called
-    often with where the run stands; stop: set it to end the run early, cleanly. Raises RunError if the run fails.
-    """
-    device, name = local_device(experiment.spec), scenario or experiment.spec.name
+def run_vertical(experiment: PreparedVertical, options: RunOptions | None = None) -> Run:
+    """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
+    given, device = options or RunOptions(), local_device(experiment.spec)
     with one_thread():
         server = experiment.server.make(device)
-        clients = [recipe.make(device) for recipe in experiment.clients]
+        clients = [factory.make(device) for factory in experiment.clients]
         with (
-            opened(out, experiment, scenario=name, runner="local", device=device) as folder,
+            run_folder(given, experiment, runner="local", device=device) as folder,
             open_release_ledger(experiment, folder) as ledger,
         ):
-            writer = RowWriter(folder, experiment.spec.record.flush)
-            finalizer = RunFinalizer(experiment, writer, name)
-            return _Session(
-                experiment, server, clients, ledger, writer, finalizer, progress, stop or threading.Event()
-            ).run()
+            return _Session(experiment, server, clients, ledger, folder, given).run()
 
 
 class _Session:
@@ -67,14 +46,14 @@ class _Session:
         server: VerticalServer,
         clients: Sequence[Client],
         ledger: Ledger | None,
-        writer: RowWriter,
-        finalizer: RunFinalizer,
-        progress: Progress,
-        stop: threading.Event,
+        folder: RunFolder | None,
+        options: RunOptions,
     ) -> None:
-        self._experiment, self._writer, self._finalizer = experiment, writer, finalizer
+        self._experiment = experiment
+        self._writer = RowWriter(folder, experiment.spec.record.flush)
+        self._finalizer = RunFinalizer(experiment, self._writer, options)
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
-        self._progress, self._stop = progress, stop
+        self._progress, self._stop = options.progress, options.stop
         self._recorder = Recorder(experiment.skipped_rows())
         self._privacy_filter = experiment.privacy_filter()
         self._server_loop = ServerLoop(
@@ -121,7 +100,7 @@ class _Session:
             clock,
             lambda which: timing.service.of(0, which),
             len(self._clients),
-            barrier(spec),
+            self._experiment.barrier,
         )
         loops = [
             ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)

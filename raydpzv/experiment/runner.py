@@ -1,41 +1,72 @@
-"""Runs of either kind in this process: begun, or gone on with."""
+"""Runs of either kind, by any runner: begun, or gone on with."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from raydpzv.config.scenario_horizontal import HorizontalScenario
-from raydpzv.experiment import run_vertical
-from raydpzv.experiment.finalize import Run
-from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.prepare import Prepared
+from raydpzv.config.catalog import load
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.experiment.run_vertical import run_vertical
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 
+_HERE: dict[str, Callable[[Any, RunOptions], Run]] = {
+    "vertical": run_vertical,
+    "horizontal": run_horizontal,
+}
+_CONTINUED: dict[str, Callable[[Path], tuple[Prepared, RunFolder, str]]] = {
+    "vertical": resuming,
+    "horizontal": resuming_horizontal,
+}
 
-def run_here(
-    experiment: Prepared,
-    out: Path | RunFolder | None = None,
+
+def run(
+    spec: AnyScenario | str,
+    out: str | Path | None = None,
     *,
+    runner: str = "local",
     scenario: str = "",
     progress: Callable[[Status], None] = lambda status: None,
     stop: threading.Event | None = None,
+    address: str | None = None,
+    verbose: bool = False,
 ) -> Run:
-    """Run an experiment in this process, of either kind; as `raydpzv.experiment.run_vertical.run_prepared`."""
-    if isinstance(experiment, PreparedHorizontal):
-        return run_horizontal(experiment, out, scenario=scenario, progress=progress, stop=stop)
-    return run_vertical.run_prepared(experiment, out, scenario=scenario, progress=progress, stop=stop)
+    """Run a scenario and return its summary, rows and models.
+
+    spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
+    nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
+    starts a local one). The others as in `RunOptions`. Raises InputError before anything is written, RunError after.
+    """
+    start = RUNNERS[runner]
+    options = RunOptions(
+        Path(out) if out is not None else None,
+        scenario,
+        progress,
+        stop or threading.Event(),
+        address,
+        verbose,
+    )
+    found: Run = start(prepare(load(spec) if isinstance(spec, str) else spec), options)
+    return found
+
+
+def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
+    """Run in this process."""
+    return _HERE[experiment.spec.kind](experiment, options or RunOptions())
 
 
 def continued(path: Path) -> tuple[Prepared, RunFolder, str]:
-    """Return the experiment that goes on, the folder it writes to (locked), and the scenario's name.
+    """Return what goes on, the folder it writes to (locked), and the scenario's name.
 
     Raises InputError if the run is complete or cannot be continued, DataError if its folder is damaged.
     """
-    across = isinstance(RunFolder.open(path).spec(), HorizontalScenario)
-    return resuming_horizontal(path) if across else resuming(path)
+    return _CONTINUED[RunFolder.open(path).spec().kind](path)

@@ -11,8 +11,7 @@ from typing import Any
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import warnings
 from raydpzv.experiment.failure import DIVERGED, failure
-from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.prepare import Prepared, held_out_shares
+from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.privacy.statements import claims, verdict
 from raydpzv.records import metrics
@@ -67,7 +66,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "top_share": last[0]["top_share"] if last else math.nan,
         "failure": failed or None,
         "failure_reason": why_failed or None,
-        "updates": ending.updates if isinstance(experiment, PreparedHorizontal) else metrics.updates(service),
+        "updates": ending.updates if spec.kind == "horizontal" else metrics.updates(service),
         "uploads": service.num_rows,
         "bytes_up": metrics.bytes_up(message),
         "bytes_down": metrics.bytes_down(message),
@@ -89,11 +88,11 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
 def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str]:
     if ending.fault == Diverged.__name__:
         return DIVERGED, ending.reason
-    return failure(rows, held_out_shares(experiment))
+    return failure(rows, experiment.class_shares())
 
 
 def _staleness(experiment: Prepared, rows: Rows) -> dict[str, Any]:
-    if isinstance(experiment, PreparedHorizontal):
+    if experiment.spec.kind == "horizontal":
         return lag_summary(rows["sync"], rows["service"])
     return metrics.staleness_summary(rows["staleness"], rows["service"], experiment.spec.split.clients)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.wire.messages import Body
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -187,4 +190,52 @@ class ClientGroup(Protocol):
 
     def process(self, orders: Sequence[Order]) -> list[Upload]:
         """Do the work of several clients and return their uploads in the order of the orders."""
+        ...
+
+
+class LedgerGroup(ClientGroup, Protocol):
+    """Clients around a replica that follows the ledger, which others may look at."""
+
+    def evaluate(self, version: int, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+        """Score the model at `version` on held-out rows [N, ...] with classes [N]."""
+        ...
+
+    def state(self, version: int) -> np.ndarray:
+        """Return a copy of parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far clients' models are from the shared one after a full catch-up: largest difference, share of elements."""
+
+    largest: float
+    share: float
+
+
+class OwnModels(ClientGroup, Protocol):
+    """Clients each of whom keeps a model of its own."""
+
+    def drift(self, version: int) -> Drift:
+        """Bring every client that ever took part to `version` and compare it with the model of the ledger."""
+        ...
+
+
+class ResumableServer(Server, Protocol):
+    """A server of rounds, which a checkpoint can bring back."""
+
+    def state(self) -> np.ndarray | None:
+        """Return what a checkpoint must keep beside what ledger and key give: one array, or None."""
+        ...
+
+    def restore(self, round: int, state: np.ndarray | None) -> None:
+        """Become what the server was after so many rounds."""
+        ...
+
+
+class WeightsServer(ResumableServer, Protocol):
+    """A server that holds the model and sends it."""
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the newest parameters, float32 [d]."""
         ...

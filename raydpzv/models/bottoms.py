@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -9,8 +10,7 @@ import torch
 from torch import nn
 
 from raydpzv.errors import SpecError
-from raydpzv.models.resnet import resnet18
-from raydpzv.models.transformer import transformer
+from raydpzv.registry import BOTTOMS
 
 
 def mlp(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
@@ -97,34 +97,24 @@ def lstm(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(hidden[-1], width))
 
 
-BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int], nn.Module]] = {
-    "mlp": mlp,
-    "cnn": cnn,
-    "linear": linear,
-    "lstm": lstm,
-    "resnet18": resnet18,
-}
-"""Bottoms for numbers, by name: one record's shape, hidden widths and E to a model."""
-TEXT_BOTTOMS: dict[str, Callable[[Sequence[int], Sequence[int], int, int], nn.Module]] = {
-    "transformer": transformer,
-}
-"""Bottoms for token ids, by name; the last argument is the vocabulary."""
-
-
 def bottom(
     name: str, shape: Sequence[int], hidden: Sequence[int], width: int, vocabulary: int | None = None
 ) -> nn.Module:
     """Return the bottom model `name` for records of `shape`; vocabulary: of data that are token ids, else None.
 
-    Raises SpecError for a model that takes the other kind of data.
+    A model takes token ids if it has a parameter `vocabulary`. Raises SpecError for a model that takes the other kind
+    of data.
     """
-    if vocabulary is not None and name in TEXT_BOTTOMS:
-        return TEXT_BOTTOMS[name](shape, hidden, width, vocabulary)
-    if vocabulary is None and name in BOTTOMS:
-        return BOTTOMS[name](shape, hidden, width)
-    kind, fitting = (
-        ("numbers", BOTTOMS) if vocabulary is None else ("token ids, names and no quantities", TEXT_BOTTOMS)
-    )
+    make = BOTTOMS[name]
+    if _takes_tokens(make) == (vocabulary is not None):
+        module: nn.Module = make(shape, hidden, width, *(() if vocabulary is None else (vocabulary,)))
+        return module
+    kind = "numbers" if vocabulary is None else "token ids, names and no quantities"
+    fitting = [other for other in BOTTOMS if _takes_tokens(BOTTOMS[other]) == (vocabulary is not None)]
     raise SpecError(
         f'model.bottom: the data are {kind}, which "{name}" does not take: use {" or ".join(fitting)}'
     )
+
+
+def _takes_tokens(make: Callable[..., nn.Module]) -> bool:
+    return "vocabulary" in inspect.signature(make).parameters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
@@ -38,11 +36,3 @@ class SumHead(nn.Module):
 def summed(clients: int, width: int, hidden: int, classes: int) -> nn.Module:
     """The sum of the embeddings with a bias; E must be the number of classes."""
     return SumHead(clients, classes)
-
-
-HEADS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
-    "mlp": two_layer,
-    "linear": one_layer,
-    "sum": summed,
-}
-"""By name: clients, width, hidden width and classes to a head."""

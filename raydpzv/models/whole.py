@@ -1,4 +1,4 @@
-"""Whole models of horizontal prepared: from a record's features to the scores of the classes.
+"""Whole models of horizontal learning: from a record's features to the scores of the classes.
 
 mlp          linear layers with ReLU between, of the given hidden widths
 logistic     one linear layer
@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from raydpzv.errors import SpecError, suggest
+from raydpzv.errors import SpecError
 from raydpzv.models.bottoms import SlicedMaxPool, mlp
+from raydpzv.registry import WHOLE_MODELS
 
 Factory = Callable[[Sequence[int], Sequence[int], int], nn.Module]
 
@@ -28,11 +29,8 @@ def whole(name: str, shape: Sequence[int], hidden: Sequence[int], outputs: int) 
     hidden: the widths of "mlp"; the other models have fixed widths and do not look at it. Raises SpecError for
     an unknown name and for records that a cnn cannot take.
     """
-    if name not in WHOLE:
-        raise SpecError(
-            f'model.kind: "{name}" is unknown. {suggest(name, WHOLE)}Choose one of {", ".join(WHOLE)}'
-        )
-    return WHOLE[name](shape, hidden, outputs)
+    make: Factory = WHOLE_MODELS[name]
+    return make(shape, hidden, outputs)
 
 
 def logistic(shape: Sequence[int], hidden: Sequence[int], outputs: int) -> nn.Module:
@@ -69,14 +67,6 @@ def cnn_fashion(shape: Sequence[int], hidden: Sequence[int], outputs: int) -> nn
         nn.ReLU(),
         nn.Linear(128, outputs),
     )
-
-
-WHOLE: dict[str, Factory] = {
-    "mlp": mlp,
-    "logistic": logistic,
-    "cnn_mnist": cnn_mnist,
-    "cnn_fashion": cnn_fashion,
-}
 
 
 def _image(name: str, shape: Sequence[int], *, least: int) -> tuple[int, int, int]:

@@ -28,7 +28,7 @@ from raydpzv.privacy.mean_accountant import (
     poisson_epsilon,
     whole_mean_epsilon,
 )
-from raydpzv.privacy.mean_setting import Setting
+from raydpzv.privacy.mean_setting import MeanSetting
 
 _CLOSED = "closed form (GDP)"
 _WHOLE = "closed form (GDP) of the whole mean"
@@ -38,7 +38,7 @@ _BASIS = {"counted": "as counted", "planned bound": "bounded by the plan"}
 _WEAK = 20.0  # e^20: the odds of a guess may grow by nine digits
 
 
-def claims(setting: Setting) -> tuple[Claim, ...]:
+def claims(setting: MeanSetting) -> tuple[Claim, ...]:
     """Return the table: paper, client and external under both relations, server."""
     if broken := defect(setting):
         rows = (("paper", "replace"), *itertools.product(("client", "external"), RELATIONS))
@@ -51,7 +51,7 @@ def claims(setting: Setting) -> tuple[Claim, ...]:
     return (_paper(setting, clients[0]), *clients, *external, _server(setting))
 
 
-def verdict(setting: Setting) -> tuple[bool, str]:
+def verdict(setting: MeanSetting) -> tuple[bool, str]:
     """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
     broken = defect(setting)
     if broken:
@@ -73,7 +73,7 @@ def verdict(setting: Setting) -> tuple[bool, str]:
     )
 
 
-def caveats(setting: Setting) -> tuple[str, ...]:
+def caveats(setting: MeanSetting) -> tuple[str, ...]:
     """Return what to print beside every ε of this setting, one clause each."""
     clauses = [
         f"never charged are {', '.join(UNCHARGED)}",
@@ -87,7 +87,7 @@ def caveats(setting: Setting) -> tuple[str, ...]:
     return tuple(clauses)
 
 
-def defect(setting: Setting) -> str:
+def defect(setting: MeanSetting) -> str:
     """Return why no ε at all can be given, or nothing."""
     if setting.noise == "none" or setting.sigma == 0:
         return "no noise is added to the releases"
@@ -100,7 +100,7 @@ def defect(setting: Setting) -> str:
     return ""
 
 
-def spending(setting: Setting, relation: str = "replace") -> Spending:
+def spending(setting: MeanSetting, relation: str = "replace") -> Spending:
     """Return an empty accountant for a run of this setting."""
     return Spending(
         rows=setting.rows,
@@ -114,7 +114,7 @@ def spending(setting: Setting, relation: str = "replace") -> Spending:
     )
 
 
-def _paper(setting: Setting, client: Claim) -> Claim:
+def _paper(setting: MeanSetting, client: Claim) -> Claim:
     """The paper's ε; it is true exactly where the bound proved against the clients is no larger."""
     epsilon = paper_epsilon(
         setting.releases, sigma=setting.sigma, clip=setting.clip, rows=setting.rows, delta=setting.delta
@@ -137,7 +137,7 @@ def _paper(setting: Setting, client: Claim) -> Claim:
     return _claim(setting, "paper", "replace", note, epsilon, _CLOSED, holds)
 
 
-def _client(setting: Setting, relation: str) -> Claim:
+def _client(setting: MeanSetting, relation: str) -> Claim:
     direct = _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
@@ -155,7 +155,7 @@ def _client(setting: Setting, relation: str) -> Claim:
     return _claim(setting, "client", relation, note, direct, _CLOSED, True)
 
 
-def _external(setting: Setting, relation: str) -> Claim:
+def _external(setting: MeanSetting, relation: str) -> Claim:
     poisson = setting.batches == "poisson"
     epsilon = _poisson(setting, relation) if poisson else _direct(setting, relation, setting.participations)
     if setting.hidden_state:
@@ -176,12 +176,12 @@ def _external(setting: Setting, relation: str) -> Claim:
     return _claim(setting, "external", relation, note, epsilon, _PLD, True)
 
 
-def _server(setting: Setting) -> Claim:
+def _server(setting: MeanSetting) -> Claim:
     note = "Trusted: it holds the labels and sees every value before the noise."
     return replace(_claim(setting, "server", "replace", note), mechanism="none")
 
 
-def _direct(setting: Setting, relation: str, participations: int) -> float:
+def _direct(setting: MeanSetting, relation: str, participations: int) -> float:
     """ε where a record moves nothing but its own term."""
     return participation_epsilon(
         participations=participations,
@@ -191,7 +191,7 @@ def _direct(setting: Setting, relation: str, participations: int) -> float:
     )
 
 
-def _poisson(setting: Setting, relation: str) -> float:
+def _poisson(setting: MeanSetting, relation: str) -> float:
     """ε of secret Poisson batches; P releases on one batch are one with z/√P."""
     return poisson_epsilon(
         noise_multiplier=setting.noise_multiplier / math.sqrt(setting.perturbations),
@@ -202,7 +202,7 @@ def _poisson(setting: Setting, relation: str) -> float:
     )
 
 
-def _whole(setting: Setting) -> float:
+def _whole(setting: MeanSetting) -> float:
     return whole_mean_epsilon(
         releases=setting.releases,
         clip=setting.clip,
@@ -212,7 +212,7 @@ def _whole(setting: Setting) -> float:
     )
 
 
-def _forecast(setting: Setting) -> str:
+def _forecast(setting: MeanSetting) -> str:
     """What the worst case may shrink to once participation is counted."""
     expected = expected_participations(releases=setting.releases, rows=setting.rows, batch=setting.batch)
     figures = [_figure(_direct(setting, relation, math.ceil(expected))) for relation in RELATIONS]
@@ -224,7 +224,7 @@ def _forecast(setting: Setting) -> str:
 
 
 def _claim(
-    setting: Setting,
+    setting: MeanSetting,
     adversary: str,
     relation: str,
     note: str,
@@ -239,20 +239,20 @@ def _claim(
     return Claim(adversary, epsilon, *terms, holds, note, _scope(setting), direct_only)
 
 
-def _mechanism(setting: Setting) -> str:
+def _mechanism(setting: MeanSetting) -> str:
     if setting.noise == "none" or setting.sigma == 0:
         return "none"
     return f"floating-point Gaussian, σ={_figure(setting.sigma)}, {setting.noise} noise"
 
 
-def _accounted(setting: Setting, relation: str, accountant: str) -> float:
+def _accounted(setting: MeanSetting, relation: str, accountant: str) -> float:
     """The sensitivity that the accountant reckons with."""
     if accountant == "none":
         return math.nan
     return 2 * setting.clip * setting.load if accountant == _WHOLE else setting.sensitivity(relation)
 
 
-def _scope(setting: Setting) -> str:
+def _scope(setting: MeanSetting) -> str:
     releases = "1 release" if setting.releases == 1 else f"{setting.releases:,} releases"
     return (
         f"{releases} of a clipped batch mean, C={_figure(setting.clip)}, B={setting.batch:,} of "

@@ -17,7 +17,7 @@ _POSITIVE = ("rows", "batch", "releases", "clip", "clients", "perturbations")
 
 
 @dataclass(frozen=True)
-class Setting:
+class MeanSetting:
     """A run's releases, planned or made; SpecError where a value makes no sense.
 
     `releases` counts scalars (updates x perturbations). `sigma` is the noise's standard deviation on the

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from raydpzv.privacy import mean_claims
 from raydpzv.privacy.claims import Claim
-from raydpzv.privacy.mean_setting import Setting
+from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_claims import row_claims, row_verdict
 from raydpzv.privacy.row_setting import RowSetting
 
-AnySetting = Setting | RowSetting
+AnySetting = MeanSetting | RowSetting
 """What privacy depends on, of either kind."""
 
 

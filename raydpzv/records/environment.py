@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from raydpzv import __version__
+from raydpzv.version import __version__
 
 LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from raydpzv.config.toml import AnyScenario, as_toml, load
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_toml, load
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint

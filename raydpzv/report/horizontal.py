@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS
 from raydpzv.records import traffic
+from raydpzv.registry import METHODS
 from raydpzv.report import text
 
 Summary = Mapping[str, Any]
@@ -18,7 +18,8 @@ Row = tuple[str, str]
 
 def is_horizontal(summary: Summary) -> bool:
     """Tell whether the run's clients share out rows and train one model, rather than share out features."""
-    return summary.get("method") in HORIZONTAL_METHODS
+    name = summary.get("method")
+    return name in METHODS and METHODS[str(name)].kind == "horizontal"
 
 
 def updates_text(summary: Summary) -> str:
@@ -68,7 +69,7 @@ def client_rows(message: pa.Table) -> list[Row]:
 
 def _is_agent(summary: Summary) -> bool:
     """Tell whether the one client is its own server: what it catches up on never travels."""
-    return summary.get("method") == "mezo"
+    return is_horizontal(summary) and METHODS[str(summary["method"])].agent
 
 
 def _lag(stale: Summary) -> list[Row]:

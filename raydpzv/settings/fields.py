@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-LEAST, MOST = 1e-9, 1e12
-"""Bounds of every positive number: wide enough for any use, narrow enough that squares neither vanish nor overflow."""
-Positive = Annotated[float, Field(gt=0, ge=LEAST, le=MOST, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=10**15)]
-Width = Annotated[int, Field(ge=1, le=10**6)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Momentum = Annotated[float, Field(ge=0, lt=1)]
+from raydpzv.errors import suggest
+from raydpzv.registry import Registry
+from raydpzv.settings.bounds import LEAST, MOST, Width
+
 Widths = Annotated[tuple[Width, ...], Field(strict=False)]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A setting that names an entry of a registry."""
+
+    registry: Registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Accept the registry's names alone."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._known, handler(source))
+
+    def _known(self, name: str) -> str:
+        if name not in self.registry:
+            raise ValueError(
+                f"wanted one of {', '.join(self.registry)}. {suggest(name, self.registry)}".rstrip()
+            )
+        return name
 
 
 class Section(BaseModel):

@@ -23,7 +23,7 @@ from small_federations import (
 import scenarios
 from raydpzv.errors import InputError
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.initial_model_horizontal import MODEL
+from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder

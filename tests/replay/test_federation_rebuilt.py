@@ -14,10 +14,10 @@ from small_federations import (
 )
 
 import scenarios
-from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment import rebuild as rebuilding
-from raydpzv.experiment.initial_model_horizontal import MODEL, ModelPlan
+from raydpzv.experiment.initial_model import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder

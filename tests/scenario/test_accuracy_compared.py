@@ -12,7 +12,7 @@ from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
 from raydpzv.compare.table import table
-from scenarios import catalog
+from raydpzv.config import catalog
 
 CHOSEN = (
     "DPZV",

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raydpzv.records.store import read_rows
-from scenarios.catalog import names
+from raydpzv.config.catalog import names
 from scenarios.cli import app
 
 QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]

@@ -14,7 +14,7 @@ from dataset_files import (
 
 import scenarios
 from raydpzv.compare.file import read_entrants, resolved
-from scenarios import catalog
+from raydpzv.config import catalog
 
 FEW = ("budget.updates=8", "evaluate.every=8", "method.batch=8", "privacy.noise=seeded")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scenarios.catalog import names
+from raydpzv.config.catalog import names
 from scenarios.cli import app
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

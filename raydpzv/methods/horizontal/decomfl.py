@@ -1,36 +1,88 @@
-"""DeComFL: horizontal learning with seeds and scalars alone on the wire. The servers; the clients are beside this.
+"""DeComFL: horizontal learning with seeds and scalars alone on the wire.
 
 Sources: DeComFL Algorithms 1 to 5, Appendix A (papers as printed use r for rounds from 0; here rounds count from 1, so
 that round r is update r of the ledger). A client that took part in round r has reverted to the model before it, and
 must replay round r like everybody else: its next catch-up begins with r.
+
+Clients come in two forms that give the same bits. `SharedClients` is how simulations run: all clients of a process
+share one replica that replays every update once. `SeparateClients` does literally what the paper writes (Algorithms 2
+and 4), from the messages alone, at the cost of one model per client: the check on the other, and the only way to
+measure what the paper's snapshot-free revert (Eq. (10)) does to the bits.
 """
 
 # M clients, m of them in a cohort, K local steps, P perturbations, d parameters
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import torch
 
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import Parts
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.ledger.entries import SHARED
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
-from raydpzv.methods.replica import Replica
-from raydpzv.methods.roles import Order, Sync, Upload
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.rounds import Cohorts, Directed, RoundServer, Sampled, cohorts, row_weights
+from raydpzv.methods.replica import Replica, UpdateSource
+from raydpzv.methods.roles import Drift, Metrics, Order, Sync, Upload
+from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
-from raydpzv.zo.update import Rule
+from raydpzv.zo.directions import Direction
+from raydpzv.zo.update import Descent, Rule, Step
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_horizontal import HorizontalSections
 
 Estimate = Literal["forward", "central", "projection"]
 PAIR_BYTES = 8 + 4
 """Bytes of a seed and its scalar on the wire."""
 _TRIM_EVERY = 64
 """Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
+
+
+Revert = Literal["restore", "add_back"]
+_DOT = 1 << 20
+"""Elements of an inner product at a time."""
+
+
+@dataclass(frozen=True)
+class DecomflConfig(Directed, Sampled):
+    """DeComFL: seeds and scalars in place of models, both ways (DeComFL Algorithms 1 to 5)."""
+
+    name: Literal["decomfl"] = "decomfl"
+    """The method."""
+    asynchronous: bool = False
+    """No rounds: a client wakes by its clock, pulls what it missed, and its scalars become the next update."""
+    lr: Positive = 1e-3
+    """Step size η of the update (η/P) Σ g_p z_p."""
+    lr_at: tuple[tuple[Count, Positive], ...] = ()
+    """Step sizes from later rounds on: [[round, lr], ...]."""
+    perturbations_at: tuple[tuple[Count, Perturbations], ...] = ()
+    """P from later rounds on: [[round, P], ...]."""
+    momentum: Momentum = 0.0
+    """Momentum β of DeComFL Eq. (8): m <- βm + (1-β)g."""
+    estimate: Estimate = "forward"
+    """(f(x+μz) - f(x)) / μ, (f(x+μz) - f(x-μz)) / 2μ, or the first-order projection <∇f, z> (Algorithm 5)."""
+    replicas: Literal["shared", "per_client"] = "shared"
+    """One model per process that all its clients share, or literally one per client: the same bits, more memory."""
+    revert: Revert = "restore"
+    """After the local steps: restore the model exactly, or the paper's snapshot-free Eq. (10), whose drift is shown."""
+    server_model: bool = False
+    """The server keeps a model, as pulling needs it."""
+    pull_after: Count | None = None
+    """A client that lags more updates than this takes the whole model, if that is fewer bytes."""
+    private_seed_shift: bool = False
+    """Clients move every seed by a secret of theirs: the server cannot rebuild the model (A.3). No ε follows."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +98,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Settings:
+class DecomflSettings:
     """What servers and clients of DeComFL agree on beforehand.
 
     estimate: forward (f(x+μz) - f(x)) / μ (Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ, or projection <∇f, z>
@@ -126,7 +178,7 @@ class DecomflServer(RoundServer):
         self,
         cohorts: Cohorts,
         ledger: Ledger,
-        settings: Settings,
+        settings: DecomflSettings,
         *,
         weights: np.ndarray | None = None,
         model: Replica | None = None,
@@ -138,9 +190,9 @@ class DecomflServer(RoundServer):
         state_bytes = model.state().nbytes if model and pull_after is not None else 0
         self._synced = _Synced(ledger, cohorts.clients, pull_after, state_bytes)
 
-    def resume(self, round: int) -> None:
-        """Take up the state after so many rounds: the ledger holds them, the cohorts can be drawn again."""
-        super().resume(round)
+    def restore(self, round: int, state: np.ndarray | None) -> None:
+        """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
+        super().restore(round, state)
         for past in range(1, round + 1):
             self._synced.note(self._cohorts.draw(past), past - 1)
         if self._model:
@@ -193,7 +245,7 @@ class AsyncDecomflServer:
     def __init__(
         self,
         ledger: Ledger,
-        settings: Settings,
+        settings: DecomflSettings,
         *,
         clients: int,
         model: Replica | None = None,
@@ -254,7 +306,7 @@ class AsyncDecomflServer:
         return ()
 
 
-def round_seeds(settings: Settings, round: int) -> np.ndarray:
+def round_seeds(settings: DecomflSettings, round: int) -> np.ndarray:
     """Return the seeds of a round, uint64 [K, P]; no two rounds of a run share one (see `direction_seed`)."""
     first = (round - 1) * settings.local_steps
     return np.array(
@@ -266,7 +318,7 @@ def round_seeds(settings: Settings, round: int) -> np.ndarray:
     )
 
 
-def client_seeds(settings: Settings, client: int, read: int) -> np.ndarray:
+def client_seeds(settings: DecomflSettings, client: int, read: int) -> np.ndarray:
     """Return the seeds that a client chooses at a version, uint64 [P] (asynchronous)."""
     count = settings.width(1)
     return np.array([direction_seed(settings.key, client, read, p) for p in range(count)], np.uint64)
@@ -286,3 +338,321 @@ def _check_finite(values: np.ndarray, client: int, round: int) -> None:
             f"client {client} sent a scalar that is not finite for update {round}: choose a smaller step size or a "
             "larger smoothing radius"
         )
+
+
+class LedgerFollower:
+    """A replica that follows the ledger, to be looked at; clients of both kinds have one."""
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        replica: Replica,
+        history: UpdateSource,
+        parts: Parts,
+        settings: DecomflSettings,
+    ) -> None:
+        self._replica, self._history = replica, history
+        self._local = LocalSteps(objectives, parts, settings)
+
+    def evaluate(self, version: int, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+        """Score the model at `version` on held-out rows."""
+        self._replica.go_to(version, self._history)
+        return self._local.evaluate(self._replica, x, y)
+
+    def state(self, version: int) -> np.ndarray:
+        """Return a copy of parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
+        self._replica.go_to(version, self._history)
+        return self._replica.state()
+
+
+class SharedClients(LedgerFollower):
+    """Clients of one process around one replica; they are rows of `parts` and nothing else.
+
+    objectives: one per thread, all on the same data; the number of threads moves no bits.
+    """
+
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
+        """Do the work of several clients; orders come in the order of the versions they are to be done at."""
+        uploads: list[Upload] = []
+        for version, group in groupby(orders, key=lambda order: order.round - 1):
+            self._replica.go_to(version, self._history)
+            uploads += self._local.work(list(group), self._replica)
+        return uploads
+
+
+class SeparateClients(LedgerFollower):
+    """Every client keeps its own model and knows nothing but the messages it got.
+
+    revert: "restore" the model after the local steps, or "add_back": stay where the local steps led and subtract the
+    difference to the others' mean at the next catch-up (Eq. (10): no snapshot is needed, but floating-point sums do
+    not return to where they came from).
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        replica: Replica,
+        history: UpdateSource,
+        parts: Parts,
+        settings: DecomflSettings,
+        revert: Revert = "restore",
+    ) -> None:
+        super().__init__(objectives, replica, history, parts, settings)
+        self._fresh, self._settings, self._revert = replica.twin(), settings, revert
+        self._clients: dict[int, Replica] = {}
+        self._own: dict[int, np.ndarray] = {}
+
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
+        """Let each client catch up from its own message, and do its local steps."""
+        if orders:
+            self._replica.go_to(orders[-1].round - 1, self._history)
+        return [self._process(order) for order in orders]
+
+    def drift(self, version: int) -> Drift:
+        """Bring every client that ever took part to `version` and compare it with the model of the ledger."""
+        self._replica.go_to(version, self._history)
+        largest, share = 0.0, 0.0
+        for client, replica in self._clients.items():
+            missed = self._history.since(replica.version, version)
+            self._catch_up(client, replica, missed.seed, missed.scalar, version)
+            gap = (replica.x - self._replica.x).abs()
+            largest = max(largest, float(gap.max()))
+            share = max(share, float((gap > 0).double().mean()))
+        return Drift(largest, share)
+
+    def _process(self, order: Order) -> Upload:
+        if order.client not in self._clients:
+            self._clients[order.client] = self._begun(order)
+        replica, body = self._clients[order.client], order.body
+        if isinstance(body, PulledModel):
+            replica.adopt(body.state, order.round - 1)
+            self._own.pop(order.client, None)
+        elif isinstance(body, CatchUp | Tail | AgentSeeds):
+            self._catch_up(order.client, replica, body.missed_seeds, body.missed_scalars, order.round - 1)
+        (upload,) = self._local.work([order], replica)
+        if self._revert == "add_back":
+            values = np.atleast_2d(upload.body.values)  # type: ignore[attr-defined]
+            seeds = _seeds(order, self._settings)
+            lr = self._settings.lr.at(order.round)
+            replica.apply_steps([Step(seeds[k], values[k], lr) for k in range(len(seeds))])
+            self._own[order.client] = values
+        return upload
+
+    def _begun(self, order: Order) -> Replica:
+        """Return a client's model as its message expects it; one that took part elsewhere left it on the ledger."""
+        replica, sync = self._fresh.twin(), order.sync
+        if sync and (behind := sync.read - sync.missed):
+            if self._revert == "add_back":
+                raise RunError(
+                    f'client {order.client}\'s own model was lost with its process, and with revert = "add_back" '
+                    "nobody else can know it: start a new run"
+                )
+            replica.go_to(behind, self._history)
+        return replica
+
+    def _catch_up(
+        self, client: int, replica: Replica, seeds: np.ndarray, scalars: np.ndarray, version: int
+    ) -> None:
+        """Replay pairs that come without any structure: the schedule says how many belong to which round."""
+        own, place = self._own.pop(client, None), 0
+        for round in range(replica.version + 1, version + 1):
+            for k in range(self._settings.local_steps):
+                width = self._settings.width(round)
+                values = scalars[place : place + width]
+                if own is not None:  # Eq. (10): what the others' mean differs from the client's own
+                    values = values.astype(np.float64) - own[k]
+                step = Step(seeds[place : place + width], values, self._settings.lr.at(round))
+                replica.apply_steps([step])
+                place += width
+            own = None
+        replica.version = version
+
+
+class LocalSteps:
+    """K local steps of P estimates each, from a model that is left as it was (Algorithm 2, ClientZOLocalUpdate)."""
+
+    def __init__(self, objectives: Sequence[Objective], parts: Parts, settings: DecomflSettings) -> None:
+        self._objectives, self._parts, self._settings = objectives, parts, settings
+
+    def work(self, orders: Sequence[Order], replica: Replica) -> list[Upload]:
+        """Return the uploads of clients that all work at `replica`."""
+        shares = [orders[i :: len(self._objectives)] for i in range(len(self._objectives))]
+        busy = [(o, share) for o, share in zip(self._objectives, shares, strict=True) if share]
+        if len(busy) == 1:
+            done = [self._share(busy[0][0], busy[0][1], replica)]
+        else:
+            with ThreadPoolExecutor(len(busy)) as pool:
+                done = list(pool.map(lambda work: self._share(work[0], work[1], replica), busy))
+        by_client = {upload.client: upload for uploads in done for upload in uploads}
+        return [by_client[order.client] for order in orders]
+
+    def evaluate(self, replica: Replica, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+        """Score a replica on held-out rows."""
+        return self._objectives[0].evaluate(replica.x, x, y)
+
+    def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
+        """The clients of one thread: those with the same seeds and one local step share every perturbed model."""
+        settings = self._settings
+        if settings.local_steps > 1 or _chooses_seeds(orders[0]):
+            return [self._alone(objective, order, replica) for order in orders]
+        seeds = _seeds(orders[0], settings)
+        rows = [self._rows(order, 0) for order in orders]
+        losses, values = self._estimates(objective, replica.x, replica.seeds(seeds[0]), rows)
+        return [_upload(order, values[i][None], losses[i], seeds) for i, order in enumerate(orders)]
+
+    def _alone(self, objective: Objective, order: Order, replica: Replica) -> Upload:
+        """One client, whose own steps lead it away from the shared model until it reverts."""
+        settings = self._settings
+        seeds_KP = _seeds(order, settings)
+        local: Descent | None = None
+        first, values_KP = float("nan"), np.zeros(seeds_KP.shape, np.float32)
+        for k, seeds in enumerate(seeds_KP):
+            used = replica.seeds(seeds)
+            at = replica.x if local is None else local.x
+            (loss,), (values,) = self._estimates(objective, at, used, [self._rows(order, k)])
+            first = loss if k == 0 else first
+            values_KP[k] = values
+            if k + 1 < len(seeds_KP):
+                local = local or replica.fork()
+                local.apply([Step(used, values, settings.lr.at(order.round))])
+        return _upload(order, values_KP, first, seeds_KP)
+
+    def _rows(self, order: Order, step: int) -> np.ndarray:
+        return batch_rows(
+            self._parts, self._settings.key, order.client, order.round, step, self._settings.batch
+        )
+
+    def _estimates(
+        self, objective: Objective, x: torch.Tensor, seeds: np.ndarray, rows: Sequence[np.ndarray]
+    ) -> tuple[list[float], np.ndarray]:
+        """Return each client's loss at x and its directional derivatives, float32 [clients, P]."""
+        settings, law = self._settings, self._settings.rule.law
+        directions = [Direction(int(seed), objective.size, law) for seed in seeds]
+        if settings.estimate == "projection":
+            found = [objective.gradient(x, ids) for ids in rows]
+            slopes = [[_inner(gradient, u) for u in directions] for _, gradient in found]
+            return [loss for loss, _ in found], np.array(slopes, np.float32)
+        radius = settings.smoothing
+        plus = objective.losses(x, directions, radius, rows)
+        if settings.estimate == "central":
+            minus = objective.losses(x, directions, -radius, rows)
+            middle = ((plus + minus) / 2).mean(1)
+            return middle.tolist(), ((plus - minus) / (2 * radius)).astype(np.float32)
+        base = np.array([objective.loss(x, ids) for ids in rows])
+        return base.tolist(), ((plus - base[:, None]) / radius).astype(np.float32)
+
+
+def _chooses_seeds(order: Order) -> bool:
+    """Tell whether the client chooses its seeds itself (asynchronous) or got them from the server."""
+    return isinstance(order.body, Tail) or (isinstance(order.body, PulledModel) and not order.body.seeds.size)
+
+
+def _seeds(order: Order, settings: DecomflSettings) -> np.ndarray:
+    """Return the seeds a client is to try, uint64 [K, P]."""
+    if _chooses_seeds(order):
+        return client_seeds(settings, order.client, order.round - 1)[None]
+    return order.body.seeds  # type: ignore[attr-defined]
+
+
+def _upload(order: Order, values_KP: np.ndarray, loss: float, seeds_KP: np.ndarray) -> Upload:
+    body: Body
+    if _chooses_seeds(order):
+        body = SeededScalars(seeds_KP[0], values_KP[0])
+    else:
+        body = (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
+    return Upload(order.client, order.round - 1, body, loss)
+
+
+def _inner(gradient: torch.Tensor, direction: Direction) -> float:
+    """<∇f, u> in float64, a piece of u at a time."""
+    flat = gradient.cpu().numpy()
+    return sum(
+        float(
+            np.dot(flat[i : i + _DOT].astype(np.float64), direction.values(i, min(i + _DOT, direction.size)))
+        )
+        for i in range(0, direction.size, _DOT)
+    )
+
+
+def decomfl_settings(config: DecomflConfig, key: Key) -> DecomflSettings:
+    """Return what servers and clients agree on."""
+    return DecomflSettings(
+        key,
+        _rule(config).rule,
+        config.batch,
+        Schedule(config.lr, config.lr_at),
+        Schedule(config.perturbations, config.perturbations_at),
+        config.local_steps,
+        config.smoothing,
+        config.estimate,
+    )
+
+
+def _rule(config: DecomflConfig) -> UpdateRule:
+    rule = Rule(config.direction, config.momentum, damped=True)
+    return UpdateRule(rule, secret_seeds=config.private_seed_shift)
+
+
+def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | AsyncDecomflServer:
+    assert parts.ledger is not None
+    settings = decomfl_settings(config, parts.key)
+    model = parts.replica() if config.server_model else None
+    if config.asynchronous:
+        return AsyncDecomflServer(
+            parts.ledger, settings, clients=len(parts.rows), model=model, pull_after=config.pull_after
+        )
+    return DecomflServer(
+        *(cohorts(parts, config.cohort), parts.ledger, settings),
+        weights=row_weights(parts, config),
+        model=model,
+        pull_after=config.pull_after,
+    )
+
+
+def _clients(parts: ClientGroupParts, config: DecomflConfig) -> SharedClients | SeparateClients:
+    assert parts.replica is not None
+    assert parts.updates is not None
+    given = (parts.objectives, parts.replica, parts.updates, parts.parts, decomfl_settings(config, parts.key))
+    return SeparateClients(*given, config.revert) if _own_models(config) else SharedClients(*given)
+
+
+def _own_models(config: DecomflConfig) -> bool:
+    return config.replicas == "per_client"
+
+
+def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iterator[str]:
+    clients = sections.split.clients
+    for name in ("lr_at", "perturbations_at"):
+        rounds = [round for round, _ in getattr(config, name)]
+        if rounds != sorted(set(rounds)):
+            yield f"method.{name}: wanted ascending rounds, got {rounds}"
+    if config.asynchronous:
+        for name, usual in (("local_steps", 1), ("perturbations_at", ()), ("weights", "uniform")):
+            if getattr(config, name) != usual:
+                yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
+        if clients >= SERVER_PARTY:
+            yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
+        if config.revert == "add_back":
+            yield 'method.revert: wanted "restore" with method.asynchronous = true (Eq. (10) is for rounds)'
+    if config.pull_after is not None and not config.server_model:
+        yield "method.server_model: wanted true with method.pull_after (clients pull the server's model)"
+    if config.private_seed_shift and config.server_model:
+        yield "method.server_model: the server cannot follow privately shifted seeds; set one of the two to false"
+    if config.revert == "add_back":
+        if config.replicas != "per_client":
+            yield 'method.replicas: wanted "per_client" with revert = "add_back" (every client drifts by itself)'
+        if config.momentum:
+            yield 'method.momentum: wanted 0 with revert = "add_back" (Eq. (10) is for plain SGD)'
+
+
+DECOMFL = HorizontalMethod(
+    config=DecomflConfig,
+    server=_server,
+    clients=_clients,
+    rule=_rule,
+    pulls=lambda c: c.asynchronous,
+    cohort=lambda c, clients: clients if c.asynchronous else c.cohort,
+    own_models=_own_models,
+    drifts=lambda c: c.revert == "add_back",
+    contradictions=_contradictions,
+)

@@ -10,20 +10,62 @@ baselines of DeComFL's Table 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from raydpzv.errors import Diverged
-from raydpzv.methods.horizontal.compression import Codec
+from raydpzv.keys import Key
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
+from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
 from raydpzv.methods.horizontal.local_training import TrainingClientGroup
 from raydpzv.methods.horizontal.objective import Objective
-from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
+from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer, Sampled, cohorts, row_weights
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.models.momentum import MomentumDescent
+from raydpzv.settings.bounds import Fraction, Momentum, Positive
 from raydpzv.wire.weights import Weights
+
+
+@dataclass(frozen=True)
+class WeightsConfig(Sampled):
+    """Settings of methods that send weights both ways and train by backpropagation."""
+
+    lr: Positive = 0.1
+    """Step size of the clients."""
+    momentum: Momentum = 0.0
+    """Momentum of the clients' local steps; starts anew each round."""
+    server_lr: Positive = 1.0
+    """Step size of the server on the averaged update."""
+
+
+@dataclass(frozen=True)
+class FedavgConfig(WeightsConfig):
+    """FedAvg: weights both ways, local SGD (McMahan et al. 2017)."""
+
+    name: Literal["fedavg"] = "fedavg"
+    """The method."""
+
+
+@dataclass(frozen=True)
+class FedcomConfig(WeightsConfig):
+    """FedCom: FedAvg with updates quantised to 8 bits (Haddadpour et al. 2021)."""
+
+    name: Literal["fedcom"] = "fedcom"
+    """The method."""
+
+
+@dataclass(frozen=True)
+class TopkConfig(WeightsConfig):
+    """FedAvg whose clients send the largest entries of their update alone."""
+
+    name: Literal["topk"] = "topk"
+    """The method."""
+    share: Fraction = 0.1
+    """Share of the entries that is sent."""
 
 
 class FedAvgServer(RoundServer):
@@ -50,9 +92,15 @@ class FedAvgServer(RoundServer):
         """Return a copy of x, float32 [d]."""
         return self._x.copy()
 
-    def adopt(self, weights: np.ndarray) -> None:
-        """Take over the weights of a run that goes on."""
-        self._x = _frozen(weights.astype(np.float32))
+    def state(self) -> np.ndarray:
+        """Return the weights, which a checkpoint must keep."""
+        return self.parameters()
+
+    def restore(self, round: int, state: np.ndarray | None) -> None:
+        """Become what the server was after so many rounds."""
+        super().restore(round, state)
+        assert state is not None
+        self._x = _frozen(state.astype(np.float32))
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
         body = Weights(self._x)  # one object for all, which a transport can send once per process
@@ -106,3 +154,33 @@ class LocalTrainers(TrainingClientGroup[LocalSgd]):
             losses.append(loss)
             descent.step([gradient])
         return losses[0]
+
+
+def weights_server(parts: HorizontalServerParts, config: Any, codec: Codec) -> FedAvgServer:
+    """Return a server that averages what clients send with this codec; config: of a method that samples clients."""
+    return FedAvgServer(
+        *(cohorts(parts, config.cohort), parts.initial(), codec),
+        lr=config.server_lr,
+        weights=row_weights(parts, config),
+    )
+
+
+def _method(config: type[Any], codec: Callable[[Any, Key], Codec]) -> HorizontalMethod[Any]:
+    """Return FedAvg with a codec."""
+
+    def server(parts: HorizontalServerParts, given: WeightsConfig) -> FedAvgServer:
+        return weights_server(parts, given, codec(given, parts.key))
+
+    def clients(parts: ClientGroupParts, given: WeightsConfig) -> LocalTrainers:
+        local = LocalSgd(given.lr, given.local_steps, given.momentum, given.batch)
+        coded = codec(given, parts.key)
+        return LocalTrainers(parts.objectives, parts.parts, coded, local, parts.key, parts.device)
+
+    return HorizontalMethod(
+        config=config, server=server, clients=clients, cohort=lambda given, clients: given.cohort
+    )
+
+
+FEDAVG = _method(config=FedavgConfig, codec=lambda config, key: Whole())
+FEDCOM = _method(config=FedcomConfig, codec=lambda config, key: Quantised(key))
+TOPK = _method(config=TopkConfig, codec=lambda config, key: TopK(config.share))

@@ -17,12 +17,31 @@ import numpy as np
 import torch
 
 from raydpzv.keys import direction_seed
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
+from raydpzv.methods.horizontal.compression import Whole
+from raydpzv.methods.horizontal.fedavg import weights_server
 from raydpzv.methods.horizontal.local_training import TrainingClientGroup
 from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.rounds import Directed, Sampled
+from raydpzv.settings.bounds import Positive
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.update import Descent, Rule, Step
 
 Estimate = Literal["forward", "central"]
+
+
+@dataclass(frozen=True)
+class FedzoConfig(Directed, Sampled):
+    """FedZO: weights both ways, zeroth-order local steps along each client's own directions (Fang et al. 2022)."""
+
+    name: Literal["fedzo"] = "fedzo"
+    """The method."""
+    lr: Positive = 1e-3
+    """Step size of the clients."""
+    server_lr: Positive = 1.0
+    """Step size of the server on the averaged update."""
+    estimate: Estimate = "forward"
+    """One- or two-sided differences."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +97,24 @@ class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
             return loss, (plus_P - loss) / radius
         minus_P = objective.losses(x, directions, -radius, [rows])[0]
         return float(plus_P.mean() + minus_P.mean()) / 2, (plus_P - minus_P) / (2 * radius)
+
+
+def _clients(parts: ClientGroupParts, config: FedzoConfig) -> ZerothOrderTrainers:
+    settings = LocalZerothOrder(
+        config.smoothing,
+        config.lr,
+        config.local_steps,
+        config.perturbations,
+        config.direction,
+        config.estimate,
+        config.batch,
+    )
+    return ZerothOrderTrainers(parts.objectives, parts.parts, Whole(), settings, parts.key, parts.device)
+
+
+FEDZO = HorizontalMethod(
+    config=FedzoConfig,
+    server=lambda parts, config: weights_server(parts, config, Whole()),
+    clients=_clients,
+    cohort=lambda config, clients: config.cohort,
+)

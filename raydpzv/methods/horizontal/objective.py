@@ -1,4 +1,4 @@
-"""The training objective of horizontal prepared: mean cross-entropy at any flat parameter vector.
+"""The training objective of horizontal learning: mean cross-entropy at any flat parameter vector.
 
 A finite difference (f(x + λu) - f(x)) / λ divides rounding noise by λ, and a ledger replays what clients
 measured, so two things matter here: the loss is taken in float64 from the float32 scores, and its bits depend on
@@ -24,6 +24,8 @@ from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Metrics
 from raydpzv.models.flat import FlatModel, initialise
+from raydpzv.models.losses import Loss
+from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
 
 _EVALUATION_ROWS = 512
@@ -51,6 +53,7 @@ class Objective:
         if len(x) != len(y):
             raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
         _keep_freed_memory()
+        self._loss: Loss = LOSSES["cross_entropy"]
         self._make = make
         self._model = FlatModel(make, Key(0), device)
         self._stacks = _is_stack(self._model.module)
@@ -116,7 +119,7 @@ class Objective:
         ids = self._ids(rows)
         with torch.enable_grad():
             scores_BK = self._model.module(self._x.index_select(0, ids))
-            loss = _cross_entropy(scores_BK, self._y.index_select(0, ids)).mean()
+            loss = self._loss.at_points(scores_BK, self._y.index_select(0, ids)).mean()
             gradients = torch.autograd.grad(loss, list(self._model.module.parameters()))
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
@@ -128,7 +131,7 @@ class Objective:
         loss, predicted = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
             scores_BK = self._model.module(x_BF.to(self._x.device))
-            loss += float(_cross_entropy(scores_BK, y_B.to(self._x.device)).sum())
+            loss += float(self._loss.at_points(scores_BK, y_B.to(self._x.device)).sum())
             predicted.append(scores_BK.argmax(1).cpu())
         predicted_N = torch.cat(predicted)
         return Metrics(
@@ -141,8 +144,8 @@ class Objective:
         """Mean cross-entropy at every point, float64 [P]."""
         x_BF, y_B = self._x.index_select(0, ids), self._y.index_select(0, ids)
         if not self._stacks:  # the one point is where the module's own parameters are
-            return _cross_entropy(self._model.module(x_BF), y_B).mean(-1, keepdim=True)
-        return _cross_entropy(_stacked(self._model, points_Pd, x_BF), y_B).mean(-1)
+            return self._loss.at_points(self._model.module(x_BF), y_B).mean(-1, keepdim=True)
+        return self._loss.at_points(_stacked(self._model, points_Pd, x_BF), y_B).mean(-1)
 
     def _together(self, points: int) -> int:
         """How many points are evaluated at once: by model and number of points alone, as bits may follow it."""
@@ -178,12 +181,6 @@ def _keep_freed_memory() -> None:
     third of the time of a forward call with 1,206,590 parameters and 32 images. The block itself is never touched.
     """
     torch.empty(_KEPT_BYTES, dtype=torch.uint8)
-
-
-def _cross_entropy(scores_PBK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of every row in float64: [..., B, K] and [B] -> [..., B]."""
-    log_PBK = scores_PBK.double().log_softmax(-1)
-    return -log_PBK.gather(-1, y_B.expand(scores_PBK.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
 def _is_stack(module: nn.Module) -> bool:

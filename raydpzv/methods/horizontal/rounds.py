@@ -6,12 +6,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
 from raydpzv.errors import RunError
 from raydpzv.keys import Key
+from raydpzv.methods.descriptor import HorizontalServerParts, MethodConfig
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.settings.bounds import Bounds, Count, Perturbations, Positive
+from raydpzv.zo.directions import Law
+
+
+@dataclass(frozen=True)
+class Sampled(MethodConfig):
+    """Settings of methods whose rounds sample clients."""
+
+    cohort: Count = 10
+    """Clients sampled per round, m."""
+    batch: Count = 32
+    """Rows per local step, B; a client with fewer uses all of them."""
+    local_steps: Annotated[int, Bounds(ge=1, le=1000)] = 1
+    """Local steps per round, K."""
+    weights: Literal["uniform", "rows"] = "uniform"
+    """Clients of a cohort count alike, or by their numbers of rows."""
+
+
+@dataclass(frozen=True)
+class Directed(MethodConfig):
+    """Settings of zeroth-order methods: how many directions of which law, and how far along them."""
+
+    perturbations: Perturbations = 10
+    """Directions per local step, P."""
+    smoothing: Positive = 1e-3
+    """Smoothing radius μ."""
+    direction: Law = "gaussian"
+    """Law of the directions: standard normal, uniform on the sphere of radius √d, or independent signs (fastest)."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +86,12 @@ class RoundServer:
         self._cohort = self._cohorts.draw(self._round + 1).tolist()
         return self._orders(self._round + 1, self._cohort)
 
-    def resume(self, round: int) -> None:
-        """Take up the state after so many rounds, of which nothing but their cohorts is needed."""
+    def state(self) -> np.ndarray | None:
+        """Return what a checkpoint must keep, beside what ledger and key give: one array, or None."""
+        return None
+
+    def restore(self, round: int, state: np.ndarray | None) -> None:
+        """Become what the server was after so many rounds, of which nothing but their cohorts is needed."""
         self._round = round
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -88,3 +122,13 @@ class RoundServer:
         for weight, value in zip(weights.tolist(), values, strict=True):
             total += weight * value.astype(np.float64)
         return total / weights.sum()
+
+
+def cohorts(parts: HorizontalServerParts, size: int) -> Cohorts:
+    """Return who takes part in each round."""
+    return Cohorts(len(parts.rows), size, parts.key)
+
+
+def row_weights(parts: HorizontalServerParts, config: Sampled) -> np.ndarray | None:
+    """Return the weights of the clients in a mean: their numbers of rows, or None for all alike."""
+    return parts.rows.astype(np.float64) if config.weights == "rows" else None

@@ -5,15 +5,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
 from raydpzv.methods.vertical.head import Head
 from raydpzv.models.flat import FlatModel
+from raydpzv.settings.bounds import Count, Momentum, Positive
 from raydpzv.wire.messages import Evaluate, Start, TestEmbeddings
+
+
+@dataclass(frozen=True)
+class Batched(MethodConfig):
+    """Settings that all vertical methods share: batches, and a head that learns."""
+
+    batch: Count = 64
+    """Rows per upload, B."""
+    batches: Literal["shuffle", "uniform", "poisson"] = "shuffle"
+    """Permuted epochs, without replacement within a batch, or one coin per row with probability B/D."""
+    server_lr: Positive = 0.02
+    """Step size of the head; its own two-point step (server = "zo") wants a tenth of this."""
+    server_momentum: Momentum = 0.9
+    """Momentum of the head."""
+
 
 _EVALUATE_AT_ONCE = 512
 """Held-out rows per forward call: bounds the activations' memory."""
@@ -129,3 +148,23 @@ class CachingServer(SplitServer):
     def first_orders(self) -> Sequence[Order]:
         """Tell every client to begin."""
         return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self._clients)]
+
+
+def gradient_head(parts: ServerParts, config: Batched) -> Head:
+    """Return w_0, trained by backpropagation."""
+    return Head(parts.model, "sgd", config.server_lr, config.server_momentum, key=parts.key)
+
+
+def sizes(parts: ServerParts, config: Batched) -> dict[str, Any]:
+    """Return what every split server is told of sizes."""
+    return {"clients": parts.clients, "width": parts.width, "fixed_batches": config.batches != "poisson"}
+
+
+def cached(parts: ServerParts, config: Batched) -> dict[str, Any]:
+    """Return what every server with a cache of embeddings is told of sizes."""
+    return sizes(parts, config) | {"batch": config.batch}
+
+
+def cache(parts: ServerParts) -> EmbeddingCache:
+    """Return an empty cache for all rows and clients."""
+    return EmbeddingCache(len(parts.labels), parts.clients, parts.width, parts.device)

@@ -8,14 +8,37 @@ Source: the cascaded hybrid method of Wang et al. 2024, as the DPZV papers compa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from raydpzv.keys import Key
+from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
+from raydpzv.methods.vertical.base import Batched, cache, cached, gradient_head
 from raydpzv.methods.vertical.head import Head
-from raydpzv.methods.vertical.vafl import Numbered, VaflServer
+from raydpzv.methods.vertical.row_release import Calibration, row_privacy
+from raydpzv.methods.vertical.vafl import FirstOrder, Numbered, Synchrony, VaflClient, VaflServer
+from raydpzv.settings.bounds import Momentum, Perturbations, Positive
+
+
+@dataclass(frozen=True)
+class CzofoConfig(Batched):
+    """VFL-CZOFO: backpropagation at both ends, the gradient between them estimated from losses (Wang et al. 2024)."""
+
+    name: Literal["czofo"] = "czofo"
+    """The method."""
+    lr: Positive = 0.02
+    """Step size of the clients."""
+    momentum: Momentum = 0.0
+    """Momentum of the clients."""
+    smoothing: Positive = 1e-3
+    """Smoothing radius λ of the perturbations of an embedding."""
+    perturbations: Perturbations = 5
+    """Perturbations n of every row."""
+    calibration: Calibration = "counted"
+    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
 
 class CzofoServer(VaflServer):
@@ -75,3 +98,30 @@ def row_gradients(
     moved[:, client] += smoothing * directions_nBE.flatten(0, 1)
     moved_nB = head.losses(moved, labels_B.repeat(count)).view(count, -1)
     return (width / smoothing) * ((moved_nB - base_B)[:, :, None] * directions_nBE).mean(0)
+
+
+def _client(parts: ClientParts, config: CzofoConfig) -> VaflClient:
+    return VaflClient(
+        *(parts.client, parts.model, parts.x_train, parts.x_test),
+        parts.batches(config),
+        FirstOrder(config.lr, config.momentum),
+        row_privacy(parts.noise, "embedding", "embedding"),
+    )
+
+
+def _server(parts: ServerParts, config: CzofoConfig) -> CzofoServer:
+    return CzofoServer(
+        *(gradient_head(parts, config), cache(parts), parts.labels, parts.labels_test, Synchrony()),
+        perturbations=config.perturbations,
+        smoothing=config.smoothing,
+        key=parts.key,
+        **cached(parts, config),
+    )
+
+
+CZOFO = VerticalMethod(
+    config=CzofoConfig,
+    client=_client,
+    server=_server,
+    noise=lambda c: NoisePlan("embedding", calibration=c.calibration),
+)

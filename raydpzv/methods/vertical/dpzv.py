@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,17 +21,39 @@ from raydpzv.data.batches import Batches
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import Slice
+from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.vertical.base import CachingServer, SplitClient
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached
 from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
-from raydpzv.methods.vertical.head import Head
+from raydpzv.methods.vertical.head import Head, HeadTraining
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import Noise, release_mean
+from raydpzv.settings.bounds import Momentum, Perturbations, Positive
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import LayerwisePerturbation
 from raydpzv.zo.update import Descent, Rule, Step
+
+
+@dataclass(frozen=True)
+class DpzvConfig(Batched):
+    """DPZV: two-point estimates, one noised scalar per update (dpzv papers, Algorithm 1)."""
+
+    name: Literal["dpzv"] = "dpzv"
+    """The method."""
+    lr: Positive = 2e-3
+    """Step size of the clients."""
+    momentum: Momentum = 0.9
+    """Momentum of the clients."""
+    smoothing: Positive = 1e-3
+    """Smoothing radius λ of the two-point estimate (f(w+λu) - f(w-λu)) / 2λ."""
+    perturbations: Perturbations = 1
+    """Directions per update, P; each is a release of its own."""
+    direction: Law = "sphere"
+    """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
+    server: HeadTraining = "sgd"
+    """How the head learns: backpropagation, its own two-point step, or not at all."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +132,7 @@ class DpzvClient(SplitClient):
 
 
 @dataclass(frozen=True)
-class Privacy:
+class MeanRelease:
     """Clipping threshold C (None: no clip), noise deviation σ on the mean, and the noise's source."""
 
     clip: float | None
@@ -128,7 +150,7 @@ class DpzvServer(CachingServer):
         labels_train: torch.Tensor,
         labels_test: torch.Tensor,
         settings: ZerothOrder,
-        privacy: Privacy,
+        privacy: MeanRelease,
         **named: Any,
     ) -> None:
         super().__init__(head, table, labels_train, labels_test, sent=2 * settings.perturbations, **named)
@@ -197,3 +219,42 @@ class DpzvServer(CachingServer):
                 "choose a smaller step size or set a clipping threshold"
             )
         return Release(address[2], value, receipt)
+
+
+def zeroth_order(config: DpzvConfig) -> ZerothOrder:
+    """Return the settings that clients and server share."""
+    return ZerothOrder(config.smoothing, config.lr, config.momentum, config.perturbations, config.direction)
+
+
+def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
+    return DpzvClient(
+        *(parts.client, parts.model, parts.x_train, parts.x_test),
+        parts.batches(config),
+        zeroth_order(config),
+        parts.key,
+    )
+
+
+def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer:
+    head = Head(
+        *(parts.model, config.server, config.server_lr, config.server_momentum),
+        smoothing=config.smoothing,
+        law=config.direction,
+        key=parts.key,
+    )
+    release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
+    return DpzvServer(
+        *(head, cache(parts), parts.labels, parts.labels_test),
+        zeroth_order(config),
+        release,
+        **cached(parts, config),
+    )
+
+
+DPZV = VerticalMethod(
+    config=DpzvConfig,
+    client=_client,
+    server=_server,
+    noise=lambda c: NoisePlan("mean", per_upload=c.perturbations, hidden=c.server != "frozen", head=c.server),
+    rule=lambda c: UpdateRule(Rule(c.direction, c.momentum), c.lr, c.perturbations),
+)

@@ -5,14 +5,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.base import CachingServer, SplitClient
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached, gradient_head
 from raydpzv.models.flat import FlatModel
 from raydpzv.wire.messages import Acknowledged, Embeddings
+
+
+@dataclass(frozen=True)
+class FrozenConfig(Batched):
+    """Control: random bottoms that are never trained; only the head learns."""
+
+    name: Literal["frozen"] = "frozen"
+    """The method."""
 
 
 class FrozenClient(SplitClient):
@@ -61,3 +72,15 @@ class FrozenServer(CachingServer):
                 loss=loss,
             )
         ]
+
+
+def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
+    return FrozenClient(parts.client, parts.model, parts.x_train, parts.x_test, parts.batches(config))
+
+
+def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
+    head = gradient_head(parts, config)
+    return FrozenServer(head, cache(parts), parts.labels, parts.labels_test, **cached(parts, config))
+
+
+FROZEN = VerticalMethod(config=FrozenConfig, client=_client, server=_server, control=True)

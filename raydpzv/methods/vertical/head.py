@@ -10,12 +10,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.methods.roles import Metrics
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.losses import Loss
 from raydpzv.models.momentum import MomentumDescent
+from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import LayerwisePerturbation
@@ -39,6 +40,7 @@ class Head:
         key: Key,
     ) -> None:
         self.model = model
+        self._loss: Loss = LOSSES["cross_entropy"]
         self._training, self._smoothing, self._law, self._key = training, smoothing, law, key
         self._steps = 0
         if training == "sgd":
@@ -51,7 +53,7 @@ class Head:
         """Return the cross-entropy of every row, [B], without a gradient."""
         with torch.no_grad():
             scores_BK = self.model.module(embeddings_BME.flatten(1))
-            return functional.cross_entropy(scores_BK, labels_B, reduction="none")
+            return self._loss.rows(scores_BK, labels_B)
 
     def train(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> float:
         """Take one step on a batch and return the batch's mean loss before it (NaN for an empty batch)."""
@@ -72,7 +74,7 @@ class Head:
         parameters = list(self.model.module.parameters())
         with torch.enable_grad():
             inputs_BME = embeddings_BME.detach().requires_grad_(for_embeddings)
-            loss = functional.cross_entropy(self.model.module(inputs_BME.flatten(1)), labels_B)
+            loss = self._loss.mean(self.model.module(inputs_BME.flatten(1)), labels_B)
             wanted = [*parameters, inputs_BME] if for_embeddings else parameters
             gradients = torch.autograd.grad(loss, wanted)
         self._gradient_descent.step(gradients[: len(parameters)])
@@ -87,7 +89,7 @@ class Head:
             predicted_N = scores_NK.argmax(1)
             return Metrics(
                 accuracy=float((predicted_N == labels_N).double().mean()),
-                loss=float(functional.cross_entropy(scores_NK, labels_N)),
+                loss=float(self._loss.mean(scores_NK, labels_N)),
                 top_share=float(torch.bincount(predicted_N).max()) / len(labels_N),
             )
 

@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.methods.roles import Release
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import Address, RowNoise, release_rows
@@ -33,6 +34,26 @@ class RowPrivacy:
     sigma: float = 0.0
     noise: RowNoise | None = None
     layers: tuple[float, ...] = ()
+
+
+Calibration = Literal["counted", "sampled"]
+"""Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
+
+
+def row_privacy(
+    noise: NoiseParts,
+    place: Literal["embedding", "gradient"],
+    noised: str,
+    layers: tuple[float, ...] = (),
+) -> RowPrivacy:
+    """Return what is done to rows at this place; noised: where the method's clip and noise fall.
+
+    A clip without noise holds as well, as it does for DPZV.
+    """
+    if noised != place:
+        return RowPrivacy()
+    source = noise.of_rows(place)
+    return RowPrivacy(noise.clip, noise.sigma, source, layers if source else ())
 
 
 class EmbeddingRelease:

@@ -9,17 +9,33 @@ its embeddings with the next rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.base import SplitClient, SplitServer
+from raydpzv.methods.vertical.base import Batched, SplitClient, SplitServer, gradient_head, sizes
 from raydpzv.methods.vertical.head import Head
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
+from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import Embeddings, GradientAndRows, Rows
+
+
+@dataclass(frozen=True)
+class SplitSgdConfig(Batched):
+    """Control: synchronous split learning by backpropagation, no privacy."""
+
+    name: Literal["sgd"] = "sgd"
+    """The method."""
+    lr: Positive = 0.02
+    """Step size of the clients."""
+    momentum: Momentum = 0.9
+    """Momentum of the clients."""
 
 
 class SgdClient(SplitClient):
@@ -114,3 +130,22 @@ class SgdServer(SplitServer):
             )
             for m in range(self._clients)
         ]
+
+
+def _client(parts: ClientParts, config: SplitSgdConfig) -> SgdClient:
+    own = (parts.client, parts.model, parts.x_train, parts.x_test)
+    return SgdClient(*own, lr=config.lr, momentum=config.momentum)
+
+
+def _server(parts: ServerParts, config: SplitSgdConfig) -> SgdServer:
+    head = gradient_head(parts, config)
+    return SgdServer(head, parts.batches(config), parts.labels, parts.labels_test, **sizes(parts, config))
+
+
+SPLIT_SGD = VerticalMethod(
+    config=SplitSgdConfig,
+    client=_client,
+    server=_server,
+    barrier=lambda config, clients: clients,
+    control=True,
+)

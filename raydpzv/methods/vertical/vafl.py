@@ -11,27 +11,64 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
-from raydpzv.errors import Diverged
+from raydpzv.errors import Diverged, SpecError
+from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.vertical.base import CachingServer, SplitClient
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached, gradient_head
 from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
 from raydpzv.methods.vertical.head import Head
-from raydpzv.methods.vertical.row_release import EmbeddingRelease, RowPrivacy
+from raydpzv.methods.vertical.row_release import (
+    Calibration,
+    EmbeddingRelease,
+    RowPrivacy,
+    inner_layers,
+    row_privacy,
+)
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import release_rows
+from raydpzv.settings.bounds import Bounds, Count, Momentum, NotNegative, Positive
 from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections import Sections
 
 UPLOAD, QUERY = 0, 2
 """Places of an upload's and of a query's noise among the draws of one client's step."""
+
+
+@dataclass(frozen=True)
+class VaflConfig(Batched):
+    """VAFL: asynchronous backpropagation through stale embeddings, perturbed local embeddings (Chen et al. 2020)."""
+
+    name: Literal["vafl"] = "vafl"
+    """The method."""
+    lr: Positive = 0.02
+    """Step size of the clients."""
+    momentum: Momentum = 0.0
+    """Momentum of the clients (the paper has none)."""
+    l2: NotNegative = 0.0
+    """Regulariser of the clients' parameters, l2 ‖w‖² / 2."""
+    synchrony: Literal["asynchronous", "t-synchronous", "synchronous"] = "asynchronous"
+    """A step for every upload; for every wait_for uploads; or for all clients' on the same rows (block SGD)."""
+    wait_for: Annotated[int, Bounds(ge=2)] | None = None
+    """t of "t-synchronous": uploads of different clients that the server waits for; all of them are answered."""
+    max_delay: Count | None = None
+    """D: cached embeddings older than so many rounds are queried afresh before a step; left out: no bound."""
+    noise_on: Literal["embedding", "gradient"] = "embedding"
+    """Noise of [privacy] on what goes up (against the server) or on what comes down (against the clients)."""
+    layer_noise: tuple[NotNegative, ...] = ()
+    """c_l of uniform noise on ±√3 c_l inside the layers, from the first on; the last number holds for the rest."""
+    calibration: Calibration = "counted"
+    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
 
 @dataclass(frozen=True)
@@ -261,3 +298,87 @@ class VaflServer(CachingServer):
         assert isinstance(upload.body, Embeddings | FreshEmbeddings)
         values_BE = torch.tensor(upload.body.values, device=self._labels_train.device)
         self._table.put(upload.client, upload.ids, values_BE, round)
+
+
+def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
+    """Return a client that backpropagates what it gets."""
+    return VaflClient(
+        *(parts.client, parts.model, parts.x_train, parts.x_test),
+        parts.batches(config, shared=config.synchrony == "synchronous"),
+        FirstOrder(config.lr, config.momentum, config.l2),
+        row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise),
+        answers_queries=config.max_delay is not None,
+    )
+
+
+def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
+    return VaflServer(
+        *(gradient_head(parts, config), cache(parts), parts.labels, parts.labels_test),
+        _synchrony(config, parts.clients),
+        row_privacy(parts.noise, "gradient", config.noise_on),
+        **cached(parts, config),
+    )
+
+
+def _synchrony(config: VaflConfig, clients: int) -> Synchrony:
+    if config.synchrony == "synchronous":
+        return Synchrony(wait_for=clients, same_rows=True)
+    return Synchrony(wait_for=config.wait_for or 1, max_delay=config.max_delay)
+
+
+def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
+    clients, privacy = sections.split.clients, sections.privacy
+    queries = config.max_delay is not None
+    if (config.synchrony == "t-synchronous") != (config.wait_for is not None):
+        yield 'method.wait_for: goes with synchrony = "t-synchronous", which needs it'
+    if config.wait_for is not None and config.wait_for > clients:
+        yield f"method.wait_for: wanted at most {clients} (split.clients), got {config.wait_for}"
+    if queries and config.synchrony != "asynchronous":
+        yield 'method.max_delay: goes with synchrony = "asynchronous"'
+    if config.layer_noise and privacy.mode == "none":
+        yield 'method.layer_noise: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+    if config.layer_noise and config.noise_on == "gradient":
+        yield 'method.layer_noise: goes with method.noise_on = "embedding"'
+    if queries and privacy.epsilon is not None and config.noise_on == "embedding":
+        yield "privacy.epsilon: queries (method.max_delay) add releases that no plan counts; give privacy.sigma"
+    if sections.budget.epsilon is None or config.noise_on != "gradient":
+        return
+    if config.synchrony != "asynchronous":
+        yield 'budget.epsilon: with method.noise_on = "gradient" goes with synchrony = "asynchronous"'
+    if queries:
+        yield 'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay'
+
+
+def _fits(config: VaflConfig, module: torch.nn.Module) -> None:
+    inner = len(inner_layers(module))
+    if len(config.layer_noise) > inner:
+        raise SpecError(
+            f"method.layer_noise: wanted at most {inner} numbers, one for each layer of the bottom model before its "
+            f"last, got {len(config.layer_noise)}"
+        )
+
+
+def _unreplayable(config: VaflConfig) -> str | None:
+    if config.max_delay is None:
+        return None
+    return (
+        "what its queries were answered with (method.max_delay) hangs on the times of its messages, which a replay "
+        "does not have; with the virtual clock the same scenario runs to the same bits"
+    )
+
+
+VAFL = VerticalMethod(
+    config=VaflConfig,
+    client=make_client,
+    server=_server,
+    noise=lambda c: NoisePlan(
+        c.noise_on,
+        queries=c.max_delay is not None,
+        even_shares=c.synchrony == "synchronous",
+        calibration=c.calibration,
+    ),
+    barrier=lambda c, clients: clients if c.synchrony == "synchronous" else c.wait_for or 1,
+    contradictions=_contradictions,
+    fits=_fits,
+    unreplayable=_unreplayable,
+)

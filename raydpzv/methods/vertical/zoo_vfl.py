@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,19 +19,41 @@ import torch
 from raydpzv.data.batches import Batches
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key, direction_seed
+from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.base import CachingServer, SplitClient
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.head import Head
-from raydpzv.methods.vertical.row_release import EmbeddingRelease, RowPrivacy
+from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, RowPrivacy, row_privacy
 from raydpzv.models.flat import FlatModel
+from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import EmbeddingPair, LossDifference
-from raydpzv.zo.directions import Direction
+from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.perturbation import LayerwisePerturbation
 from raydpzv.zo.update import Descent, Rule, Step
 
 AT, AHEAD = 0, 1
 """Places of the two embeddings' noise among the draws of one client's step."""
+
+
+@dataclass(frozen=True)
+class ZooVflConfig(Batched):
+    """ZOO-VFL: one-sided estimates from h(w) and h(w + λu); vector noise on both (Zhang et al. 2021)."""
+
+    name: Literal["zoo_vfl"] = "zoo_vfl"
+    """The method."""
+    lr: Positive = 2e-3
+    """Step size of the clients."""
+    momentum: Momentum = 0.9
+    """Momentum of the clients."""
+    smoothing: Positive = 1e-3
+    """Smoothing radius λ of the estimate (f(w+λu) - f(w)) / λ."""
+    direction: Law = "sphere"
+    """Law of the directions."""
+    server: Literal["sgd", "zo"] = "sgd"
+    """How the head learns: backpropagation, or its own two-point step."""
+    calibration: Calibration = "counted"
+    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
 
 class ZooVflClient(SplitClient):
@@ -118,3 +141,34 @@ class ZooVflServer(CachingServer):
             return 0.0
         ahead_B, here_B = self._head.losses(ahead_BME, labels_B), self._head.losses(here_BME, labels_B)
         return float((ahead_B - here_B).double().mean())
+
+
+def _client(parts: ClientParts, config: ZooVflConfig) -> ZooVflClient:
+    settings = ZerothOrder(config.smoothing, config.lr, config.momentum, law=config.direction)
+    return ZooVflClient(
+        *(parts.client, parts.model, parts.x_train, parts.x_test),
+        parts.batches(config),
+        settings,
+        parts.key,
+        row_privacy(parts.noise, "embedding", "embedding"),
+    )
+
+
+def _server(parts: ServerParts, config: ZooVflConfig) -> ZooVflServer:
+    head = Head(
+        *(parts.model, config.server, config.server_lr, config.server_momentum),
+        smoothing=config.smoothing,
+        law=config.direction,
+        key=parts.key,
+    )
+    return ZooVflServer(head, cache(parts), parts.labels, parts.labels_test, **cached(parts, config))
+
+
+ZOO_VFL = VerticalMethod(
+    config=ZooVflConfig,
+    client=_client,
+    server=_server,
+    noise=lambda c: NoisePlan(
+        "embedding", per_upload=2, hidden=False, calibration=c.calibration, answers_rows=False
+    ),
+)

@@ -7,7 +7,7 @@ import pytest
 from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_entrants, resolved
 from raydpzv.compare.plan import Comparison, Line, read_comparison
 from raydpzv.errors import DataError, SpecError
-from scenarios import catalog
+from raydpzv.config import catalog
 
 FIELD = catalog.COMPARISONS / "digits_field.toml"
 

@@ -10,7 +10,7 @@ from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS
 from raydpzv.config.toml import as_toml, load, override, parse
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.vertical import prepare
-from scenarios.catalog import names
+from raydpzv.config.catalog import names
 
 GOOD = {"budget": {"updates": 10}}
 EXTERNAL = {"epsilon": 1.0, "adversary": "external"}

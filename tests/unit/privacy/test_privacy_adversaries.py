@@ -11,10 +11,10 @@ from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon, whole_mean_epsilon
 from raydpzv.privacy.mean_claims import caveats, claims, spending, verdict
-from raydpzv.privacy.mean_setting import Setting
+from raydpzv.privacy.mean_setting import MeanSetting
 
 SIGMA = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=1000)
-BASE = Setting(
+BASE = MeanSetting(
     rows=1000,
     batch=50,
     releases=2000,
@@ -29,7 +29,7 @@ BASE = Setting(
 )
 
 
-def row(setting: Setting, adversary: str, relation: str = "replace") -> Claim:
+def row(setting: MeanSetting, adversary: str, relation: str = "replace") -> Claim:
     (found,) = [c for c in claims(setting) if (c.adversary, c.relation) == (adversary, relation)]
     return found
 
@@ -84,7 +84,7 @@ def test_counted_participation_replaces_the_plan() -> None:
 
 
 def test_each_row_names_the_sensitivity_that_it_accounts_for() -> None:
-    def reach(setting: Setting) -> list[float | None]:
+    def reach(setting: MeanSetting) -> list[float | None]:
         return [None if math.isnan(c.sensitivity) else c.sensitivity for c in claims(setting)]
 
     replaced, removed = 2 * 5.0 / 50, 5.0 / 50

@@ -15,7 +15,7 @@ from scipy.stats import beta
 from raydpzv.keys import Key
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.mean_claims import claims
-from raydpzv.privacy.mean_setting import Setting
+from raydpzv.privacy.mean_setting import MeanSetting
 
 RUNS, CLIP, BATCH, ROWS, DELTA = 200_000, 2.0, 8, 64, 1e-5
 
@@ -34,8 +34,8 @@ def transcripts(sigma: float, slope: float, label: str, takes_part: np.ndarray) 
     return (np.clip(slope, -CLIP, CLIP) / BATCH * takes_part + sigma * noise).sum(axis=1)
 
 
-def setting(batches: str, releases: int, sigma: float, server: str = "frozen") -> Setting:
-    return Setting(ROWS, BATCH, releases, CLIP, sigma, DELTA, batches, server, "system", clients=1)
+def setting(batches: str, releases: int, sigma: float, server: str = "frozen") -> MeanSetting:
+    return MeanSetting(ROWS, BATCH, releases, CLIP, sigma, DELTA, batches, server, "system", clients=1)
 
 
 @pytest.mark.parametrize(

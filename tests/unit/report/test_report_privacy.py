@@ -11,7 +11,7 @@ from synthetic_run import CLAIMS, MECHANISM, SCOPE, TERMS
 
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.mean_claims import claims
-from raydpzv.privacy.mean_setting import Setting
+from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.report.privacy import CONDITION, PrivacyBlock, calibration, privacy_table
 from raydpzv.report.text import Claim
 
@@ -19,8 +19,8 @@ PROVED = TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": "PLD", "
 SIGMA = paper_sigma(epsilon=1.0, delta=1e-3, clip=2.0, releases=2000, rows=1437)
 
 
-def setting(server: str, batches: str, target: float | None = 1.0) -> Setting:
-    return Setting(
+def setting(server: str, batches: str, target: float | None = 1.0) -> MeanSetting:
+    return MeanSetting(
         rows=1437,
         batch=64,
         releases=2000,

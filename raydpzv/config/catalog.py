@@ -1,4 +1,4 @@
-"""Scenarios by name: the TOML files beside this module, or a path."""
+"""Scenarios by name: the TOML files that come with the program, or a path."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raydpzv.config import toml
-from raydpzv.config.toml import AnyScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError, suggest
+from raydpzv.registry import SCENARIO_FOLDERS
 
-FOLDER = Path(__file__).parent
+FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
 
 

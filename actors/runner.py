@@ -1,0 +1,21 @@
+"""The Ray runner, as `raydpzv.registry.RUNNERS` finds it: runs of either kind on actors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actors.horizontal.driver import run_horizontal
+from actors.vertical.driver import run_vertical
+from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.prepare import Prepared
+
+_BY_KIND: dict[str, Callable[[Any, RunOptions], Run]] = {
+    "vertical": run_vertical,
+    "horizontal": run_horizontal,
+}
+
+
+def run_on_ray(experiment: Prepared, options: RunOptions | None = None) -> Run:
+    """Run on Ray: one server actor, and actors that hold the clients."""
+    return _BY_KIND[experiment.spec.kind](experiment, options or RunOptions())

@@ -1,0 +1,66 @@
+"""A whole comparison, from what is asked for to its tables: what `raydpzv.compare(...)` does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from raydpzv.compare.file import asked, resolved
+from raydpzv.compare.folder import PLAN, begun, left
+from raydpzv.compare.plan import Comparison
+from raydpzv.compare.results import Compared, collect
+from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.sim.interfaces import Status
+
+
+def compare(
+    what: str | Sequence[str],
+    out: str | Path,
+    *,
+    methods: Sequence[str] = (),
+    seeds: int | Sequence[int] = 3,
+    epsilons: Sequence[float | str] = ("none",),
+    targets: Sequence[float] = (0.8, 0.9),
+    overrides: Sequence[str] = (),
+    progress: Callable[[Mapping[str, Status]], None] = lambda standing: None,
+    stop: threading.Event | None = None,
+) -> Compared:
+    """Compare methods x values of ε x seeds on one split and budget, one run after the other in this process.
+
+    what: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
+    methods; methods: further ones by name. epsilons: "none" adds no noise. out: the folder to write, or to go on with.
+    progress: called often with where the run in progress stands. Raises InputError before anything is written.
+    """
+    names = [what] if isinstance(what, str) else list(what)
+    changes: dict[str, object] = {"epsilons": tuple(epsilons), "targets": tuple(targets)}
+    changes |= {"seeds": seeds if isinstance(seeds, int) else tuple(seeds)}
+    comparison, folder = resolved(asked(names, methods, changes), overrides), Path(out)
+    check_ready(comparison)
+    reasons: dict[str, str] = {}
+    with begun(folder, comparison):
+        one_by_one(
+            left(folder, comparison),
+            folder,
+            progress=progress,
+            ended=lambda planned, reason: reasons.update({planned.folder: reason} if reason else {}),
+            stop=stop or threading.Event(),
+        )
+        compared = collect(comparison, folder, reasons)
+        write(comparison, folder, compared)
+    return compared
+
+
+def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
+    """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
+    from raydpzv.compare.page import write_comparison
+
+    return write_comparison(
+        out or folder,
+        comparison.title or comparison.name,
+        (folder / PLAN).read_text(encoding="utf-8"),
+        compared.runs,
+        compared.curves,
+        compared.claims,
+        comparison.targets,
+    )

@@ -1,0 +1,147 @@
+"""What [privacy] comes to for a scenario and its rows: σ, each client's share of the updates, what may be claimed."""
+
+# D rows, B batch, P releases per upload
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.timing import round_trips
+from raydpzv.keys import Key
+from raydpzv.methods.descriptor import NoiseParts, NoisePlan
+from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
+from raydpzv.privacy.statements import AnySetting
+from raydpzv.settings.fields import per_client
+
+
+@dataclass(frozen=True)
+class PrivacySetting:
+    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added)."""
+
+    plan: NoisePlan | None
+    clip: float | None
+    sigma: float
+    seeded: bool
+    claims: AnySetting | None
+    key: Key
+
+    def noise(self) -> NoiseParts:
+        """Return what the parties that add noise are told."""
+        on = self.plan.on if self.plan and self.claims else ""
+        return NoiseParts(self.key, on, self.clip, self.sigma, self.seeded)
+
+
+def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
+    """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
+    privacy, plan = spec.privacy, spec.descriptor.noise(spec.method)
+    seeded, key = privacy.noise == "seeded", Key(spec.seed)
+    if plan is None or privacy.mode == "none":
+        return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key)
+    found = _of_means(spec, plan, rows) if plan.on == "mean" else _of_rows(spec, plan, rows)
+    return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key)
+
+
+def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting:
+    method, privacy = spec.method, spec.privacy
+    assert privacy.clip is not None
+    assert privacy.delta is not None
+    # without a budget of updates one is planned, so that claims made ahead are a lower end
+    releases = (spec.budget.updates or 1) * plan.per_upload
+    sigma = privacy.sigma or 0.0
+    if privacy.epsilon is not None:
+        sigma = paper_sigma(
+            epsilon=privacy.epsilon, delta=privacy.delta, clip=privacy.clip, releases=releases, rows=rows
+        )
+    return MeanSetting(
+        rows=rows,
+        batch=method.batch,
+        releases=releases,
+        clip=privacy.clip,
+        sigma=sigma,
+        delta=privacy.delta,
+        batches=method.batches,
+        server=plan.head,
+        noise=privacy.noise,
+        target=privacy.epsilon,
+        clients=spec.split.clients,
+        perturbations=plan.per_upload,
+    )
+
+
+def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:
+    method, privacy = spec.method, spec.privacy
+    assert plan.on != "mean"
+    shares = _shares(spec, plan)
+    return RowSetting(
+        on=plan.on,
+        rows=rows,
+        batch=method.batch,
+        updates=spec.budget.updates or 1,
+        per_upload=plan.per_upload,
+        clip=privacy.clip,
+        sigma=_row_sigma(spec, plan, rows, shares),
+        delta=math.nan if privacy.delta is None else privacy.delta,
+        batches=method.batches,
+        noise=privacy.noise,
+        shares=shares,
+        hidden=plan.hidden,
+        width=spec.model.embedding,
+        queries=plan.queries,
+        exact_shares=plan.even_shares,
+        calibration=plan.calibration,
+        target=privacy.epsilon,
+    )
+
+
+def _row_sigma(spec: VerticalScenario, plan: NoisePlan, rows: int, shares: tuple[float, ...]) -> float:
+    """Return σ on each coordinate of a row: given, or calibrated to ε."""
+    method, privacy = spec.method, spec.privacy
+    if privacy.epsilon is None:
+        return privacy.sigma or 0.0
+    assert privacy.delta is not None
+    assert privacy.clip is not None
+    assert spec.budget.updates is not None
+    updates, per_upload = spec.budget.updates, plan.per_upload
+    largest = math.ceil(updates * max(shares) * (1 - 1e-12)) if plan.on == "embedding" else updates
+    return row_sigma(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        calibration=plan.calibration,
+        participations=expected_participations(
+            plan.on, method.batches, updates, per_upload, rows, method.batch, shares
+        ),
+        uploads=largest * per_upload,
+        rate=method.batch / rows,
+    )
+
+
+def _shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...]:
+    """Return each client's expected share of the updates.
+
+    Even with a trace or a barrier of all; else by its rate, or without an activation clock by one over its mean round
+    trip. Waiting, for the server or at a barrier of some, only evens shares out, so that the largest is an upper end.
+    """
+    clients = spec.split.clients
+    if spec.arrivals.kind == "trace" or plan.even_shares:
+        rates = [1.0] * clients
+    elif spec.arrivals.kind == "immediate":
+        rates = _immediate_rates(spec, plan)
+    else:
+        rates = per_client(spec.arrivals.rate, clients)
+    return tuple(rate / sum(rates) for rate in rates)
+
+
+def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
+    """Updates per second up to a factor; clients that need no time at all leave none for the others."""
+    batch, width = spec.method.batch, spec.model.embedding
+    bytes_up = 4 * batch * (1 + width * plan.per_upload)
+    bytes_down = 4 * batch * width if plan.answers_rows else 4
+    trips = round_trips(spec, bytes_up, bytes_down)
+    if min(trips) == 0:
+        return [float(trip == 0) for trip in trips]
+    return [1 / trip for trip in trips]

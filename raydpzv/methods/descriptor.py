@@ -1,0 +1,259 @@
+"""What the program knows of a method beside its two roles: one descriptor, in the method's own file.
+
+A method is a configuration (a frozen dataclass whose docstrings become the settings page), a client, a server and a
+descriptor; `raydpzv.registry.METHODS` finds it by name. Everything else in the program (scenario files, noise and its
+accounts, barriers, the ledger, resume, comparisons, reports) asks the descriptor, never which method it is.
+"""
+
+# M clients, D rows, N held-out rows, d parameters
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+
+from raydpzv.data.batches import Batches
+from raydpzv.data.horizontal import Parts
+from raydpzv.keys import Key
+from raydpzv.methods.replica import Replica, UpdateSource
+from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
+from raydpzv.privacy.mechanisms import (
+    Address,
+    Noise,
+    NoNoise,
+    RecordedNoise,
+    RowNoise,
+    SeededNoise,
+    SystemNoise,
+)
+from raydpzv.wire.messages import Body, Slopes
+from raydpzv.zo.update import Rule
+
+if TYPE_CHECKING:
+    from raydpzv.ledger.ledger import Ledger
+    from raydpzv.models.flat import FlatModel
+    from raydpzv.settings.sections import Sections
+    from raydpzv.settings.sections_horizontal import HorizontalSections
+
+
+class MethodConfig:
+    """Base of every method's settings: frozen dataclasses with a `name`, a default for each field and bounds.
+
+    The docstring of the class and the one under each field are its lines in docs/settings.md.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    name: str
+
+
+C = TypeVar("C", bound=Any)
+"""A method's configuration."""
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How a zeroth-order method's (seed, scalar) pairs move a model; what has one keeps a ledger.
+
+    rule: law of the directions, momentum and its form; lr: step size of every update, and perturbations: pairs per
+    upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
+    shift every seed by a secret of theirs. answer: of vertical methods, the message made of an upload's P scalars.
+    """
+
+    rule: Rule
+    lr: float = 0.0
+    perturbations: int = 1
+    secret_seeds: bool = False
+    answer: Callable[[np.ndarray], Body] = Slopes
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """Where a method's noise falls, and what an account has to know of its releases.
+
+    on: the batch mean that the server releases, each row of the embeddings a client sends, or each row of the gradients
+    the server sends. per_upload: releases per upload, P. hidden: there is state trained on records without noise that
+    later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
+    may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
+    (rows). answers_rows: the answer to an upload is a row per record, else one number. layers: noise inside layers.
+    """
+
+    on: Literal["mean", "embedding", "gradient"]
+    per_upload: int = 1
+    hidden: bool = True
+    head: str = "sgd"
+    queries: bool = False
+    even_shares: bool = False
+    calibration: str = "counted"
+    answers_rows: bool = True
+
+
+@dataclass(frozen=True)
+class NoiseParts:
+    """The resolved [privacy] of a run, for the party that adds noise.
+
+    on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold (mean) or norm of a
+    row; sigma: standard deviation; recorded: releases to give out again in place of new ones; continues: what the
+    record lacks is drawn anew.
+    """
+
+    key: Key
+    on: str = ""
+    clip: float | None = None
+    sigma: float = 0.0
+    seeded: bool = False
+    recorded: Mapping[Address, float] | None = None
+    continues: bool = False
+
+    def of_means(self) -> Noise:
+        """Return the source of noise on released means."""
+        fresh: Noise = NoNoise()
+        if self.on == "mean":
+            fresh = SeededNoise(self.key) if self.seeded else SystemNoise()
+        if self.recorded is None:
+            return fresh
+        return RecordedNoise(self.recorded, fresh if self.continues else None)
+
+    def of_rows(self, place: Literal["embedding", "gradient"]) -> RowNoise | None:
+        """Return the source of noise on rows of this kind, None if they get none."""
+        if self.on != place:
+            return None
+        return SeededNoise(self.key) if self.seeded else SystemNoise()
+
+
+@dataclass(frozen=True)
+class ClientParts:
+    """What a vertical client is made of: its bottom model, its features [D, ...] and [N, ...], the run's key, noise."""
+
+    client: int
+    model: FlatModel
+    x_train: torch.Tensor
+    x_test: torch.Tensor
+    key: Key
+    noise: NoiseParts
+
+    def batches(self, config: Any, *, shared: bool = False) -> Batches:
+        """Return the client's batches; shared: the same rows for every client."""
+        whose = "server" if shared else self.client
+        return Batches(config.batches, config.batch, len(self.x_train), self.key / "batches" / whose)
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """What a vertical server is made of: its model w_0, labels [D] and [N], number of clients and embedding width E."""
+
+    model: FlatModel
+    labels: torch.Tensor
+    labels_test: torch.Tensor
+    clients: int
+    width: int
+    key: Key
+    noise: NoiseParts
+    device: str = "cpu"
+
+    def batches(self, config: Any) -> Batches:
+        """Return the batches of a server that names the rows."""
+        return Batches(config.batches, config.batch, len(self.labels), self.key / "batches" / "server")
+
+
+def _none(*of: Any) -> None:
+    return None
+
+
+def _one(config: Any, clients: int) -> int:
+    return 1
+
+
+def _no(config: Any) -> bool:
+    return False
+
+
+def _no_contradictions(config: Any, sections: Any) -> Iterator[str]:
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerticalMethod(Generic[C]):
+    """All that the program knows of a vertical method beside its two roles.
+
+    noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many clients' uploads the
+    server waits before it answers. rule: of zeroth-order methods; its clients can be rebuilt from the ledger (they are
+    `Rebuildable`). contradictions: complaints, one sentence each, about settings that do not go together.
+    fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
+    unreplayable: why a finished run cannot be computed again from its record, or None.
+    """
+
+    config: type[C]
+    client: Callable[[ClientParts, C], Client]
+    server: Callable[[ServerParts, C], VerticalServer]
+    noise: Callable[[C], NoisePlan | None] = _none
+    barrier: Callable[[C, int], int] = _one
+    rule: Callable[[C], UpdateRule] | None = None
+    contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
+    fits: Callable[[C, torch.nn.Module], None] = _none
+    unreplayable: Callable[[C], str | None] = _none
+    control: bool = False
+
+    kind: ClassVar[str] = "vertical"
+
+
+@dataclass(frozen=True)
+class HorizontalServerParts:
+    """What a horizontal server is made of: each client's number of rows [M], the run's key, the model before round 1.
+
+    initial: makes the parameters, float32 [d]; replica: makes a model that follows the ledger as the server does;
+    ledger: of methods with a rule.
+    """
+
+    rows: np.ndarray
+    key: Key
+    initial: Callable[[], torch.Tensor]
+    replica: Callable[[], Replica]
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True)
+class ClientGroupParts:
+    """What a group of horizontal clients is made of: one objective per thread, which rows are whose, the run's key.
+
+    replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from.
+    """
+
+    objectives: Sequence[Any]
+    parts: Parts
+    key: Key
+    device: str = "cpu"
+    replica: Replica | None = None
+    updates: UpdateSource | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizontalMethod(Generic[C]):
+    """All that the program knows of a horizontal method beside its two roles.
+
+    rule: of methods that send seeds and scalars; then a ledger is kept, and models are rebuilt from it; without one
+    the server's `state()` is what a checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else
+    there are rounds. cohort: how many of M clients work at once. own_models: every client keeps a model of its own.
+    drifts: those models leave the ledger's, so that nobody can rebuild them. agent: one client, no network.
+    """
+
+    config: type[C]
+    server: Callable[[HorizontalServerParts, C], Server]
+    clients: Callable[[ClientGroupParts, C], ClientGroup]
+    rule: Callable[[C], UpdateRule] | None = None
+    pulls: Callable[[C], bool] = _no
+    cohort: Callable[[C, int], int] = _one
+    own_models: Callable[[C], bool] = _no
+    drifts: Callable[[C], bool] = _no
+    agent: bool = False
+    contradictions: Callable[[C, HorizontalSections], Iterator[str]] = _no_contradictions
+    control: bool = False
+
+    kind: ClassVar[str] = "horizontal"
+
+
+Method = VerticalMethod[Any] | HorizontalMethod[Any]

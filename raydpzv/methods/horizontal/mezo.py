@@ -1,0 +1,73 @@
+"""MeZO: DeComFL's round with one agent that holds all rows, central two-point estimates and no network.
+
+Source: Malladi et al. 2023 ("Fine-tuning language models with just forward passes"), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from raydpzv.keys import Key
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.horizontal.decomfl import DecomflServer, DecomflSettings, Schedule, SharedClients
+from raydpzv.methods.horizontal.rounds import Directed, cohorts
+from raydpzv.settings.bounds import Count, Positive
+from raydpzv.zo.update import Rule
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_horizontal import HorizontalSections
+
+
+@dataclass(frozen=True)
+class MezoConfig(Directed):
+    """MeZO: one agent with all rows, central two-point estimates, no network."""
+
+    name: Literal["mezo"] = "mezo"
+    """The method."""
+    batch: Count = 32
+    """Rows per step, B."""
+    lr: Positive = 1e-3
+    """Step size."""
+
+
+def mezo_settings(config: MezoConfig, key: Key) -> DecomflSettings:
+    """Return what the agent works by."""
+    return DecomflSettings(
+        key,
+        Rule(config.direction),
+        config.batch,
+        Schedule(config.lr),
+        Schedule(config.perturbations),
+        smoothing=config.smoothing,
+        estimate="central",
+    )
+
+
+def _server(parts: HorizontalServerParts, config: MezoConfig) -> DecomflServer:
+    assert parts.ledger is not None
+    return DecomflServer(cohorts(parts, 1), parts.ledger, mezo_settings(config, parts.key), agent=True)
+
+
+def _clients(parts: ClientGroupParts, config: MezoConfig) -> SharedClients:
+    assert parts.replica is not None
+    assert parts.updates is not None
+    settings = mezo_settings(config, parts.key)
+    return SharedClients(parts.objectives, parts.replica, parts.updates, parts.parts, settings)
+
+
+def _contradictions(config: MezoConfig, sections: HorizontalSections) -> Iterator[str]:
+    if sections.split.clients != 1:
+        yield f"split.clients: mezo is one agent with all rows, wanted 1, got {sections.split.clients}"
+
+
+MEZO = HorizontalMethod(
+    config=MezoConfig,
+    server=_server,
+    clients=_clients,
+    rule=lambda c: UpdateRule(Rule(c.direction)),
+    cohort=lambda c, clients: 1,
+    agent=True,
+    contradictions=_contradictions,
+)

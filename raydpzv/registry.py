@@ -1,0 +1,216 @@
+"""What a scenario can name, in one place: methods, data sources, splits, models, heads, losses, runners, scenarios.
+
+An entry is a name and where to find it, "module:attribute". Nothing is imported before it is asked for, so that a list
+of names costs nothing and a layer can offer what lies above it (the Ray runner) without importing upward. A new method
+is one file and one line here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from raydpzv.errors import SpecError, suggest
+
+
+class Registry(Mapping[str, Any]):
+    """Entries of one kind by name, imported when they are asked for.
+
+    kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one.
+    """
+
+    def __init__(self, kind: str, setting: str, entries: Mapping[str, str]) -> None:
+        self.kind, self.setting = kind, setting
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the entry; SpecError names the nearest known one if there is none of that name."""
+        if name not in self._entries:
+            raise SpecError(
+                f'{self.setting}: unknown {self.kind} "{name}". {suggest(name, self._entries)}'
+                f"Choose {', '.join(self._entries)}"
+            )
+        module, _, attribute = self._entries[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, name: str, target: str) -> None:
+        """Add an entry, "module:attribute". Raises SpecError if the name is taken or the target is no such pair."""
+        if name in self._entries:
+            raise SpecError(
+                f'{self.kind} "{name}" is there already ({self._entries[name]}); choose another name'
+            )
+        module, colon, attribute = target.partition(":")
+        if not (module and colon and attribute.isidentifier()):
+            raise SpecError(f'{self.kind} "{name}": wanted "module:attribute", got {target!r}')
+        self._entries[name] = target
+
+    def remove(self, name: str) -> None:
+        """Take an entry out again."""
+        del self._entries[name]
+
+    def module_of(self, name: str) -> str:
+        """Return the module that an entry is in, without importing it."""
+        return self._entries[name].partition(":")[0]
+
+    def summary(self, name: str) -> str:
+        """Return the first line of an entry's docstring without importing it; of a method, of its configuration's."""
+        module, _, attribute = self._entries[name].partition(":")
+        return _first_line(module, attribute)
+
+
+def _first_line(module: str, attribute: str) -> str:
+    """Read a docstring from the source: importing a method's module would import torch for one line of text."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        return ""
+    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    documented = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and attribute in _targets(node)
+            and isinstance(node.value, ast.Call)
+        ):
+            config = next((k.value for k in node.value.keywords if k.arg == "config"), None)
+            attribute = config.id if isinstance(config, ast.Name) else attribute
+    text = ast.get_docstring(documented[attribute]) if attribute in documented else None
+    return (text or ast.get_docstring(tree) or "").partition("\n")[0]
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [t.id for t in targets if isinstance(t, ast.Name)]
+
+
+_VERTICAL, _HORIZONTAL = "raydpzv.methods.vertical", "raydpzv.methods.horizontal"
+
+METHODS = Registry(
+    "method",
+    "method.name",
+    {
+        "dpzv": f"{_VERTICAL}.dpzv:DPZV",
+        "frozen": f"{_VERTICAL}.frozen:FROZEN",
+        "sgd": f"{_VERTICAL}.split_sgd:SPLIT_SGD",
+        "vafl": f"{_VERTICAL}.vafl:VAFL",
+        "zoo_vfl": f"{_VERTICAL}.zoo_vfl:ZOO_VFL",
+        "czofo": f"{_VERTICAL}.czofo:CZOFO",
+        "decomfl": f"{_HORIZONTAL}.decomfl:DECOMFL",
+        "mezo": f"{_HORIZONTAL}.mezo:MEZO",
+        "fedavg": f"{_HORIZONTAL}.fedavg:FEDAVG",
+        "fedcom": f"{_HORIZONTAL}.fedavg:FEDCOM",
+        "topk": f"{_HORIZONTAL}.fedavg:TOPK",
+        "fedzo": f"{_HORIZONTAL}.fedzo:FEDZO",
+    },
+)
+"""Descriptors (`raydpzv.methods.descriptor`) of all methods."""
+
+DATA_SOURCES = Registry(
+    "data set",
+    "data.source",
+    {
+        name: f"raydpzv.data.sources:{name.upper()}"
+        for name in (
+            "digits",
+            "breast_cancer",
+            "wine",
+            "mnist",
+            "fashion_mnist",
+            "cifar10",
+            "csv",
+            "parquet",
+            "multiview",
+            "synthetic",
+            "mimic3",
+            "synthetic_series",
+            "amazon_polarity",
+            "tokens",
+            "synthetic_reviews",
+        )
+    },
+)
+"""`raydpzv.data.sources.Source` of every data set."""
+
+VERTICAL_SPLITS = Registry(
+    "split",
+    "split.how",
+    {
+        how: f"raydpzv.data.vertical:by_{how}"
+        for how in ("columns", "rows", "patches", "views", "variables", "tokens")
+    },
+)
+"""(shape of a record, clients) to each client's `Part`."""
+
+HORIZONTAL_SPLITS = Registry(
+    "split", "split.how", {how: f"raydpzv.data.horizontal:{how}" for how in ("iid", "dirichlet")}
+)
+"""`raydpzv.data.horizontal.RowSplit` to each row's owner."""
+
+BOTTOMS = Registry(
+    "bottom model",
+    "model.bottom",
+    {
+        "mlp": "raydpzv.models.bottoms:mlp",
+        "cnn": "raydpzv.models.bottoms:cnn",
+        "linear": "raydpzv.models.bottoms:linear",
+        "lstm": "raydpzv.models.bottoms:lstm",
+        "resnet18": "raydpzv.models.resnet:resnet18",
+        "transformer": "raydpzv.models.transformer:transformer",
+    },
+)
+"""Client models: (shape of a record, hidden widths, embedding width[, vocabulary]) to a torch module."""
+
+HEADS = Registry(
+    "head",
+    "model.head",
+    {
+        "mlp": "raydpzv.models.heads:two_layer",
+        "linear": "raydpzv.models.heads:one_layer",
+        "sum": "raydpzv.models.heads:summed",
+    },
+)
+"""Server models: (clients, embedding width, hidden width, classes) to a torch module."""
+
+WHOLE_MODELS = Registry(
+    "model",
+    "model.kind",
+    {
+        "mlp": "raydpzv.models.bottoms:mlp",
+        "logistic": "raydpzv.models.whole:logistic",
+        "cnn_mnist": "raydpzv.models.whole:cnn_mnist",
+        "cnn_fashion": "raydpzv.models.whole:cnn_fashion",
+    },
+)
+"""Models of horizontal learning: (shape of a record, hidden widths, outputs) to a torch module."""
+
+LOSSES = Registry("loss", "model.loss", {"cross_entropy": "raydpzv.models.losses:cross_entropy"})
+"""(scores [B, K], labels [B]) to every record's loss, [B]."""
+
+RUNNERS = Registry(
+    "runner",
+    "--runner",
+    {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"},
+)
+"""(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
+
+PREPARERS = Registry(
+    "kind of learning",
+    "method.name",
+    {kind: f"raydpzv.experiment.{kind}:prepare_{kind}" for kind in ("vertical", "horizontal")},
+)
+"""A scenario to what a run needs, by the kind of its method."""
+
+SCENARIO_FOLDERS = [Path(__file__).parent.parent / "scenarios"]
+"""Folders whose `*.toml` files are scenarios, and those in `comparisons/` comparisons, by name."""

@@ -1,0 +1,219 @@
+"""The tables of a vertical scenario, without methods, and those that every scenario has.
+
+The docstring under each field is its line in the settings page (docs/settings.md), which is generated.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
+from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
+from raydpzv.settings.fields import (
+    Named,
+    PerClientNotNegative,
+    PerClientPositive,
+    PerClientShare,
+    Section,
+    Widths,
+)
+
+
+class DataSection(Section):
+    """Where the rows come from."""
+
+    source: Annotated[str, Named(DATA_SOURCES)] = "digits"
+    """Data set, one of `raydpzv list`."""
+    folder: str | None = None
+    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity)."""
+    file: str | None = None
+    """Table or array file (csv, parquet, multiview, tokens)."""
+    target: str | None = None
+    """Column with the label (csv, parquet)."""
+    test_fraction: Fraction = 0.2
+    """Share of the rows held out, stratified by class; ignored where the data set has its own test rows."""
+    scale: Literal["standard", "unit", "none"] = "standard"
+    """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
+    train_rows: Count | None = None
+    """Use only so many training rows, drawn by class."""
+    test_rows: Count | None = None
+    """Use only so many test rows, drawn by class."""
+    rows: Count = 1000
+    """Rows of the synthetic data sets."""
+    columns: Count = 16
+    """Columns of the synthetic data sets, or variables of the time series."""
+    classes: Annotated[int, Field(ge=2)] = 2
+    """Classes of the synthetic data sets."""
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 24
+    """Time steps of the synthetic time series."""
+    tokens: Annotated[int, Field(ge=1, le=100_000)] = 192
+    """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut, shorter ones padded."""
+    vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
+    """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
+
+
+Columns = Annotated[tuple[int, ...], Field(strict=False)]
+
+
+class SplitSection(Section):
+    """Which features each client holds."""
+
+    how: Annotated[str, Named(VERTICAL_SPLITS)] = "columns"
+    """Columns of a table, rows or patches of an image, views of an object, variables of a series, spans of a text."""
+    clients: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Number of clients."""
+    grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
+    """Patches down and across; must multiply to the number of clients."""
+    columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
+    """Explicit column numbers, one list per client."""
+
+
+class ModelSection(Section):
+    """The composed model: one bottom per client, one head at the server."""
+
+    bottom: Annotated[str, Named(BOTTOMS)] = "mlp"
+    """Bottom model; "linear" is one linear layer, "lstm" takes series, "resnet18" images, "transformer" token ids."""
+    hidden: Widths = (32,)
+    """Widths of the layers of mlp, lstm and transformer, or channels of cnn and resnet18; unused by linear."""
+    embedding: Width = 2
+    """Width E of a client's embedding."""
+    head: Annotated[str, Named(HEADS)] = "mlp"
+    """Two linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
+    head_hidden: Width = 32
+    """Hidden width of the head's two linear layers."""
+
+
+class PrivacySection(Section):
+    """Clipping and noise. What may be claimed is on the privacy page, not here."""
+
+    mode: Literal["none", "paper"] = "none"
+    """No noise, or noise as the DPZV papers calibrate it (which does not prove what they claim).
+    For other methods: noise on rows, see `calibration`."""
+    epsilon: Positive | None = None
+    """ε the paper's calibration aims at; σ follows from it, δ, the clip, the rows and the planned updates."""
+    delta: Fraction | None = None
+    """δ; must be given with ε or σ."""
+    sigma: Positive | None = None
+    """Noise deviation on the released mean (DPZV) or on each coordinate of a row (others), in place of ε."""
+    clip: Positive | None = None
+    """Two-sided threshold C of per-sample slopes (DPZV), norm S of each row (others); without it nothing is clipped."""
+    noise: Literal["system", "seeded"] = "system"
+    """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
+
+
+class ClockSection(Section):
+    """Which time the run has, and how long work takes in it."""
+
+    kind: Literal["virtual", "wall"] = "virtual"
+    """Simulated time (deterministic), or real time with real concurrency."""
+    compute: PerClientNotNegative = 0.0
+    """Seconds a client computes per upload; one number or one per client. Under the wall clock: added by sleeping."""
+    compute_law: Literal["constant", "exponential", "poisson"] = "constant"
+    """Constant, or exponential or Poisson with that mean."""
+    compute_quantum: Positive | None = None
+    """Seconds of one count of the Poisson law: a delay is quantum · Poisson(compute / quantum)."""
+    service: NotNegative = 0.0
+    """Seconds the server takes per upload."""
+    service_law: Literal["constant", "exponential"] = "constant"
+    """Constant, or exponential with that mean."""
+
+
+class ArrivalsSection(Section):
+    """When clients activate."""
+
+    kind: Literal["poisson", "constant", "trace", "immediate"] = "poisson"
+    """Independent Poisson clocks, regular clocks, a recorded trace, or none: a client begins as soon as it is free."""
+    rate: PerClientPositive = 1.0
+    """Activations per second of "poisson" and "constant"; one number or one per client."""
+    file: str | None = None
+    """Trace: a CSV or Parquet file with the columns client and time."""
+
+
+class NetworkSection(Section):
+    """Every client's link to the server."""
+
+    latency: PerClientNotNegative = 0.0
+    """Seconds each way."""
+    up: PerClientPositive | None = None
+    """Bytes per second from client to server; left out: no limit."""
+    down: PerClientPositive | None = None
+    """Bytes per second from server to client; left out: no limit."""
+
+
+class ResourcesSection(Section):
+    """What each actor gets when the run is on Ray. Without Ray only the GPU shares matter (0: CPU)."""
+
+    client_cpus: PerClientShare = "auto"
+    """CPU share per client actor: one number, one per client, or "auto" (an equal share of what is there)."""
+    client_gpus: PerClientShare = 0.0
+    """GPU share per client actor: one number, one per client, or "auto" (a share of what is there, 0 without)."""
+    server_cpus: NotNegative | Literal["auto"] = "auto"
+    """CPU share of the server actor."""
+    server_gpus: NotNegative | Literal["auto"] = 0.0
+    """GPU share of the server actor."""
+    client_actors: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Actors that hold the clients: "auto" one each; fewer share; 0 puts them into the server's actor."""
+    timeout: Positive = 300.0
+    """Seconds to wait for one piece of work before the run counts as stalled."""
+    restarts: Annotated[int, Field(ge=0)] = 3
+    """Client actors that may be lost and made again before the run fails (dpzv, from the ledger); 0: none."""
+
+
+class BudgetSection(Section):
+    """What ends the run; whichever comes first."""
+
+    updates: Count | None = None
+    """Uploads served. The paper's calibration divides ε among them: more updates mean more noise in each."""
+    seconds: Positive | None = None
+    """Seconds of the run's clock."""
+    bytes: Count | None = None
+    """Bytes both ways."""
+    epsilon: Positive | None = None
+    """Stop before a release would pass this ε against `adversary`."""
+    adversary: Literal["paper", "client", "server", "external"] = "client"
+    """Whose ε the budget limits; "server" where embeddings are noised."""
+
+
+class EvaluateSection(Section):
+    """How often the composed model is scored on the held-out rows."""
+
+    every: Count = 100
+    """Updates between evaluations."""
+
+
+class RecordSection(Section):
+    """What is written down."""
+
+    staleness: bool = True
+    """Keep a row for the cached embeddings of every other client that each service used."""
+    flush: Positive = 5.0
+    """Seconds between writes of the rows to the run folder."""
+
+
+class CommonSections(Section):
+    """What every scenario has, vertical or horizontal, beside its method."""
+
+    name: str = ""
+    """Name of the scenario; left out: the file's."""
+    title: str = ""
+    """One line for `raydpzv list`."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of everything but the noise."""
+    data: DataSection = DataSection()
+    clock: ClockSection = ClockSection()
+    arrivals: ArrivalsSection = ArrivalsSection()
+    network: NetworkSection = NetworkSection()
+    evaluate: EvaluateSection = EvaluateSection()
+
+
+class Sections(CommonSections):
+    """A scenario of vertical learning without its method: clients hold features, the server has the labels."""
+
+    split: SplitSection = SplitSection()
+    model: ModelSection = ModelSection()
+    privacy: PrivacySection = PrivacySection()
+    resources: ResourcesSection = ResourcesSection()
+    budget: BudgetSection = BudgetSection()
+    record: RecordSection = RecordSection()

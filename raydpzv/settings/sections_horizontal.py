@@ -1,0 +1,92 @@
+"""The tables of a horizontal scenario, without methods: rows are shared out among the clients, all train one model.
+
+As in `sections`, the docstring under each field is its line in the settings page.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from raydpzv.registry import HORIZONTAL_SPLITS, WHOLE_MODELS
+from raydpzv.settings.bounds import Count, NotNegative, Positive, Width
+from raydpzv.settings.fields import Named, Section, Widths
+from raydpzv.settings.sections import CommonSections
+
+
+class HorizontalSplitSection(Section):
+    """Which rows each client holds."""
+
+    how: Annotated[str, Named(HORIZONTAL_SPLITS)] = "dirichlet"
+    """Equal random parts, or class mixtures that differ by client."""
+    clients: Annotated[int, Field(ge=1, le=4_000_000)] = 100
+    """Number of clients, M."""
+    alpha: Positive = 1.0
+    """Concentration of the Dirichlet law; smaller: clients differ more."""
+    sizes: Literal["equal", "drawn"] = "equal"
+    """Each client's class mixture is drawn, all hold equally many rows; or each class is shared out by a draw."""
+    least: Count = 1
+    """Rows that every client holds at the least (sizes = "drawn")."""
+
+
+class WholeModelSection(Section):
+    """The model that all clients train."""
+
+    kind: Annotated[str, Named(WHOLE_MODELS)] = "mlp"
+    """Multilayer perceptron, logistic regression, or the networks of the DeComFL paper."""
+    hidden: Widths = (32,)
+    """Hidden widths of the mlp."""
+    outputs: Width | None = None
+    """Scores; left out: one per class. (The paper's Fashion network has 62 for 10 classes.)"""
+
+
+class HorizontalResourcesSection(Section):
+    """Who computes. Clients live in hosts: processes on Ray, threads under the wall clock without it."""
+
+    hosts: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
+    """Hosts on Ray: as many actors; "auto": one per CPU, or per GPU where hosts get a GPU share."""
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads per host; they move no bits."""
+    host_cpus: NotNegative | Literal["auto"] = "auto"
+    """CPU share of a host actor."""
+    host_gpus: NotNegative = 0.0
+    """GPU share of a host actor. Without Ray: 0 is the CPU, anything else the GPU if there is one."""
+    server_cpus: NotNegative | Literal["auto"] = "auto"
+    """CPU share of the server actor, which also watches over the hosts."""
+    timeout: Positive = 300.0
+    """Seconds to wait for one piece of work before the run counts as stalled."""
+    restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Hosts lost in one run that are replaced and brought up to date from the ledger."""
+
+
+class HorizontalBudgetSection(Section):
+    """What ends the run; whichever comes first."""
+
+    updates: Count | None = None
+    """Updates of the model: rounds, or single clients' updates if asynchronous."""
+    seconds: Positive | None = None
+    """Seconds of the run's clock."""
+    bytes: Count | None = None
+    """Bytes both ways; the run ends with the update that passes them."""
+
+
+class HorizontalRecordSection(Section):
+    """What is written down."""
+
+    flush: Positive = 5.0
+    """Seconds between writes of the rows to the run folder."""
+    snapshots: Count | None = None
+    """Updates between snapshots of the model beside the ledger; they make rebuilding faster. Left out: none."""
+    fsync: bool = False
+    """Every ledger entry survives a power cut, not only the death of the process."""
+
+
+class HorizontalSections(CommonSections):
+    """A scenario of horizontal learning without its method."""
+
+    split: HorizontalSplitSection = HorizontalSplitSection()
+    model: WholeModelSection = WholeModelSection()
+    resources: HorizontalResourcesSection = HorizontalResourcesSection()
+    budget: HorizontalBudgetSection = HorizontalBudgetSection()
+    record: HorizontalRecordSection = HorizontalRecordSection()
