@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.experiment.parties import ClientRecipe
+from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.methods.roles import Client, Order, Upload
 from raydpzv.wire.messages import Evaluate
@@ -66,14 +66,14 @@ class BusyClient:
 
 
 @dataclass(frozen=True)
-class BusyRecipe(ClientRecipe):
+class BusyRecipe(ClientFactory):
     """A client's recipe whose role burns `rounds` before every upload."""
 
     rounds: int = 0
 
     def make(self, device: str = "cpu") -> Client:
         """Build the role and wrap it."""
-        role: Any = BusyClient(ClientRecipe.make(self, device), self.rounds)
+        role: Any = BusyClient(ClientFactory.make(self, device), self.rounds)
         return role
 
 

@@ -44,6 +44,7 @@ from round_memory import memory, print_memory
 from rounds import Rounds, helper, in_fresh_process
 
 from raydpzv.errors import RunError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.run_horizontal import run_horizontal
 
 CASES = (*(Case("cnn_mnist", p) for p in (1, 10, 25)), Case("cnn_fashion", 10))
@@ -93,7 +94,7 @@ def _ours(way: Way, case: Case, progress: Callable[[Rounds], None] = lambda roun
         progress(rounds)
 
     with TemporaryDirectory() as folder:
-        run = _runner(way)(prepared, Path(folder) / "run", progress=look)
+        run = _runner(way)(prepared, RunOptions(Path(folder) / "run", progress=look))
     return Turn(rounds.pace(WARM).wall, run.summary["ledger"]["digest"])
 
 

@@ -8,21 +8,21 @@ import numpy as np
 import torch
 from published import Constants, Published, as_published
 
-from raydpzv.config.scenario import Evaluate
-from raydpzv.config.scenario_horizontal import (
-    Decomfl,
-    HorizontalBudget,
-    HorizontalResources,
-    HorizontalScenario,
-    HorizontalSplit,
-    WholeModel,
-)
+from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.horizontal import split_rows
 from raydpzv.data.table import Split, Table
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.vertical import timing
+from raydpzv.experiment.prepare import timing
 from raydpzv.keys import Key
+from raydpzv.methods.horizontal.decomfl import DecomflConfig
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.settings.sections import EvaluateSection
+from raydpzv.settings.sections_horizontal import (
+    HorizontalBudgetSection,
+    HorizontalResourcesSection,
+    HorizontalSplitSection,
+    WholeModelSection,
+)
 
 _KEY = Key(0)
 _CLASSES, _SHAPE = 10, (1, 28, 28)
@@ -69,12 +69,12 @@ ON_RAY = Way("raydpzv on Ray, 2 hosts", False, 1, 2)
 def federation_of(case: Case, rounds: int, threads: int = 1, hosts: int = 1) -> PreparedHorizontal:
     """Return a run of so many rounds, evaluated at its start and end alone."""
     spec = HorizontalScenario(
-        split=HorizontalSplit(how="iid", clients=case.clients),
-        model=WholeModel(kind=case.model, outputs=_OUTPUTS.get(case.model)),  # type: ignore[arg-type]
-        method=Decomfl(cohort=case.cohort, batch=case.batch, perturbations=case.perturbations),
-        resources=HorizontalResources(threads=threads, hosts=hosts),
-        budget=HorizontalBudget(updates=rounds),
-        evaluate=Evaluate(every=_NEVER),
+        split=HorizontalSplitSection(how="iid", clients=case.clients),
+        model=WholeModelSection(kind=case.model, outputs=_OUTPUTS.get(case.model)),  # type: ignore[arg-type]
+        method=DecomflConfig(cohort=case.cohort, batch=case.batch, perturbations=case.perturbations),
+        resources=HorizontalResourcesSection(threads=threads, hosts=hosts),
+        budget=HorizontalBudgetSection(updates=rounds),
+        evaluate=EvaluateSection(every=_NEVER),
     )
     split = Split(_images(case.rows, "train"), _images(case.batch, "test"))
     parts = split_rows(split.train.y, case.clients, "iid", key=_KEY / "parts")
@@ -85,7 +85,7 @@ def published_of(case: Case, prepared: PreparedHorizontal | None = None) -> tupl
     """Return the same run as published, and who takes part in which round."""
     prepared = prepared or federation_of(case, 1)
     train, method = prepared.split.train, prepared.spec.method
-    assert isinstance(method, Decomfl)
+    assert isinstance(method, DecomflConfig)
     cohorts = Cohorts(case.clients, case.cohort, _KEY)
     constants = Constants(method.perturbations, method.lr, method.smoothing, method.batch)
     network = as_published(prepared.plan.model().module)  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ from rounds import Rounds, in_fresh_process
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.config.toml import parse
 from raydpzv.data.table import Table
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.ledger.ledger import Ledger
@@ -95,7 +96,7 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
             resident = meter.now()
 
     with TemporaryDirectory() as folder:
-        run = run_horizontal(prepared, Path(folder) / "run", progress=look)
+        run = run_horizontal(prepared, RunOptions(Path(folder) / "run", progress=look))
     pace, ledger = done.pace(WARM), run.summary["ledger"]
     return {
         "seconds_per_round": pace.wall,
@@ -118,7 +119,7 @@ def _bytes(table: Table) -> int:
 
 def _server_bytes(prepared: PreparedHorizontal) -> int:
     with Ledger.create(None, prepared.plan.header()) as ledger:
-        return held(prepared.seeded_server(ledger))
+        return held(prepared.server(ledger))
 
 
 def take_turns(

@@ -32,9 +32,9 @@ from watch import Pace, Watch
 
 from raydpzv.config.toml import load
 from raydpzv.errors import RunError
-from raydpzv.experiment.finalize import Run
-from raydpzv.experiment.run_vertical import one_thread, parameters, run_prepared
-from raydpzv.experiment.vertical import PreparedVertical, prepare
+from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.run_vertical import one_thread, parameters, run_vertical
+from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
 CLIENTS = "split.clients=7"
@@ -94,13 +94,13 @@ def _bare(experiment: PreparedVertical, watch: Watch) -> None:
 
 
 def _local(experiment: PreparedVertical, watch: Watch) -> None:
-    run_prepared(experiment, progress=watch)
+    run_vertical(experiment, RunOptions(progress=watch))
 
 
 def _ray(experiment: PreparedVertical, watch: Watch) -> None:
-    from actors.vertical.driver import run_prepared as run_on_ray
+    from actors.vertical.driver import run_vertical as run_on_ray
 
-    run_on_ray(experiment, progress=watch)
+    run_on_ray(experiment, RunOptions(progress=watch))
 
 
 HERE = (Way("bare", (), _bare), Way("LocalExecutor", (), _local))
@@ -115,14 +115,14 @@ ON_RAY = (
 def experiment_of(way: Way, updates: int, rounds: int) -> PreparedVertical:
     """Return the scenario in a way's settings with `rounds` of work added to every upload."""
     settings = (CLIENTS, f"budget.updates={updates}", "evaluate.every=1000000000", *way.settings)
-    return busy.busy(prepare(load(SCENARIO, settings)), rounds)
+    return busy.busy(prepare_vertical(load(SCENARIO, settings)), rounds)
 
 
 def check_bare(updates: int) -> None:
     """Raise RunError unless the bare loop gives LocalExecutor's bits (seeded noise, which can be compared)."""
     way = Way("check", ("privacy.noise=seeded",), _bare)
     experiment = experiment_of(way, updates, 0)
-    expected: Mapping[str, np.ndarray] = run_prepared(experiment).models
+    expected: Mapping[str, np.ndarray] = run_vertical(experiment).models
     found = bare(experiment, Watch(updates, updates))
     if differs := [name for name in expected if not np.array_equal(expected[name], found[name])]:
         raise RunError(
@@ -133,7 +133,7 @@ def check_bare(updates: int) -> None:
 
 def message_bytes(updates: int) -> dict[str, float]:
     """Return the mean bytes of a message by direction, from a run's rows."""
-    run: Run = run_prepared(experiment_of(HERE[1], updates, 0))
+    run: Run = run_vertical(experiment_of(HERE[1], updates, 0))
     rows = run.rows("message").to_pydict()
     return {
         direction: float(

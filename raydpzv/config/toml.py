@@ -155,6 +155,8 @@ def _one_line(error: ValidationError, where: str, kind: type[Any], before: tuple
         settings = _settings_at(kind, first["loc"][:-1])
         return f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if wanted.startswith("unknown "):
+        return f"{name}: {wanted} in {where}"
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
     return f"{name}: {wanted}, got {_shown(first['input'])} in {where}"
 

@@ -91,7 +91,7 @@ class Loaded:
 
 def load_scenario(spec: AnyScenario) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    return Loaded(load_data(spec.data, Key(spec.seed) / "data"), _timing(spec, spec.split.clients))
+    return Loaded(load_data(spec.data, Key(spec.seed) / "data"), timing(spec, spec.split.clients))
 
 
 def load_data(data: DataSection, key: Key) -> Split:
@@ -121,7 +121,8 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str,
     return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
 
 
-def _timing(spec: CommonSections, clients: int) -> Timing:
+def timing(spec: CommonSections, clients: int) -> Timing:
+    """Return arrivals, delays and network of a scenario."""
     key, clock = Key(spec.seed), spec.clock
     return Timing(
         _arrivals(spec, clients, key),

@@ -75,7 +75,7 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:
     method, privacy = spec.method, spec.privacy
     assert plan.on != "mean"
-    shares = _shares(spec, plan)
+    shares = expected_shares(spec, plan)
     return RowSetting(
         on=plan.on,
         rows=rows,
@@ -120,7 +120,7 @@ def _row_sigma(spec: VerticalScenario, plan: NoisePlan, rows: int, shares: tuple
     )
 
 
-def _shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...]:
+def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...]:
     """Return each client's expected share of the updates.
 
     Even with a trace or a barrier of all; else by its rate, or without an activation clock by one over its mean round

@@ -28,8 +28,9 @@ class Named:
 
     def _known(self, name: str) -> str:
         if name not in self.registry:
+            hint = suggest(name, self.registry)
             raise ValueError(
-                f"wanted one of {', '.join(self.registry)}. {suggest(name, self.registry)}".rstrip()
+                f'unknown {self.registry.kind} "{name}". {hint}Choose {", ".join(self.registry)}'
             )
         return name
 

@@ -11,7 +11,8 @@ import pytest
 
 import scenarios
 from raydpzv.errors import Diverged
-from raydpzv.experiment.failure import class_shares, failure
+from raydpzv.experiment.failure import failure
+from raydpzv.experiment.prepare import class_shares
 from raydpzv.records.schema import SCHEMAS
 
 SHARES = [0.25, 0.35, 0.4]

@@ -3,10 +3,8 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import time
 
 import pytest
-from toy import ToyClient, ToyServer, constant, timing
 
 from raydpzv.errors import Stalled
 from raydpzv.records import metrics
@@ -17,33 +15,11 @@ from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 from raydpzv.wire.network import Network
-
-
-def live(when, server, budget, timeout=30.0, seconds=20.0):
-    """Run toy clients in threads until the server_loop says stop."""
-    clients = server.clients
-    recorder = Recorder()
-    server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, budget)
-    clock = WallClock.starting_in(0.05)
-    wall = LockedServerLoop(server_loop, clock, lambda which: when.service.of(0, which), clients)
-    roles = [ToyClient(m) for m in range(clients)]
-    loops = [ClientLoop(m, role, wall, when, clock, timeout) for m, role in enumerate(roles)]
-    threads = [threading.Thread(target=loop.run, daemon=True) for loop in loops]
-    for thread in threads:
-        thread.start()
-    limit = time.monotonic() + seconds
-    while any(t.is_alive() for t in threads) and time.monotonic() < limit:
-        if wall.status().stop_reason:
-            for loop in loops:
-                loop.stop()
-        time.sleep(0.005)
-    assert not any(t.is_alive() for t in threads)
-    wall.close()
-    return recorder.drain(), server_loop, roles
+from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
 
 
 def test_every_answer_is_applied_once_and_in_order():
-    rows, server_loop, roles = live(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
+    rows, server_loop, roles = live_toy(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
     assert server_loop.stop_reason == "120 updates done"
     for client, role in enumerate(roles):
         mine = rows["service"].filter(folds_mask(rows, client)).sort_by("round").column("round").to_pylist()
@@ -59,11 +35,15 @@ def folds_mask(rows, client):
 
 
 def test_epochs_come_from_the_clock_and_late_ones_are_counted():
-    """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip before."""
-    when = timing([50.0], arrivals=constant([50.0]), compute=0.1)
-    rows, *_ = live(when, ToyServer(1), Budget(updates=5))
+    """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip before.
+
+    The first epoch lies a second ahead, so that a busy machine has started the loop by then.
+    """
+    due = [1.0, 1.02, 1.04, 1.06, 1.08]
+    when = timing([50.0], arrivals=Trace({0: due}), compute=0.1)
+    rows, *_ = live_toy(when, ToyServer(1), Budget(updates=5))
     trips = rows["service"].sort_by("round").to_pylist()
-    assert [t["due"] for t in trips] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
+    assert [t["due"] for t in trips] == pytest.approx(due)
     assert [t["late"] for t in trips] == [False, True, True, True, True]
     assert metrics.late_share(rows["service"], 1)[0] == 0.8
     assert all(b["woke"] >= a["applied"] for a, b in itertools.pairwise(trips))
@@ -71,14 +51,14 @@ def test_epochs_come_from_the_clock_and_late_ones_are_counted():
 
 def test_times_are_in_the_order_of_a_round_trip_and_links_delay():
     network = Network([0.03], up=[math.inf], down=[math.inf])
-    rows, *_ = live(timing([20.0], network=network), ToyServer(1), Budget(updates=4))
+    rows, *_ = live_toy(timing([20.0], network=network), ToyServer(1), Budget(updates=4))
     for trip in rows["service"].sort_by("round").to_pylist()[:-1]:  # the stop cuts the last pause short
         assert trip["woke"] <= trip["served"] - 0.03
         assert trip["applied"] >= trip["served"] + 0.03
 
 
 def test_a_barrier_lets_clients_wait_for_their_order():
-    _rows, server_loop, roles = live(
+    _rows, server_loop, roles = live_toy(
         timing([1.0] * 3, arrivals=Trace({})),
         ToyServer(3, barrier=3, start_immediately=True),
         Budget(updates=30),
@@ -97,17 +77,19 @@ def test_a_client_that_gets_no_order_says_what_it_waited_for():
         loop.run()
 
 
-def test_stop_wakes_sleeping_clients_at_once():
+def test_stop_wakes_sleeping_clients_at_once(monkeypatch):
     server = ToyServer(1)
     server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget())
     clock = WallClock()
     wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1)
-    loop = ClientLoop(0, ToyClient(0), wall, timing([1.0], arrivals=Trace({0: [3600.0]})), clock)
+    role, began = ToyClient(0), threading.Event()
+    monkeypatch.setattr(role, "apply", lambda order: began.set())
+    loop = ClientLoop(0, role, wall, timing([1.0], arrivals=Trace({0: [3600.0]})), clock)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
-    time.sleep(0.1)
+    assert began.wait(60)  # its next act is to sleep until the epoch
     wall.stop("enough")
     loop.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert server_loop.stop_reason == "enough"

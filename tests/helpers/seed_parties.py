@@ -1,0 +1,224 @@
+"""A small problem for methods of seeds and scalars, and a slow second opinion on how pairs move a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raydpzv.data.horizontal import Parts, split_rows
+from raydpzv.keys import Key, shifted
+from raydpzv.ledger.entries import COLUMNS, Slice
+from raydpzv.ledger.header import Header, Model
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.horizontal.decomfl import (
+    AsyncDecomflServer,
+    DecomflServer,
+    DecomflSettings,
+    Revert,
+    Schedule,
+    SeparateClients,
+    SharedClients,
+)
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.replica import Replica, UpdateSource
+from raydpzv.methods.roles import ClientGroup, Order, Upload
+from raydpzv.models.whole import whole
+from raydpzv.zo import philox
+from raydpzv.zo.update import Rule
+
+KEY = Key(31)
+SECRET = Key(97) / "secret"
+CLIENTS, ROWS, FEATURES, CLASSES = 6, 60, 5, 3
+
+
+def two_layers() -> nn.Module:
+    return whole("mlp", (FEATURES,), (4,), CLASSES)
+
+
+def softmax_regression() -> nn.Module:
+    return whole("logistic", (FEATURES,), (), CLASSES)
+
+
+def _data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = (KEY / "data").generator()
+    y = np.arange(ROWS) % CLASSES
+    x = 2 * generator.standard_normal((CLASSES, FEATURES))[y] + generator.standard_normal((ROWS, FEATURES))
+    return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y)
+
+
+X, Y = _data()
+
+
+def objective(make: Callable[[], nn.Module] = two_layers) -> Objective:
+    return Objective(make, X, Y)
+
+
+def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:
+    return objective(make).initial(KEY / "initial")
+
+
+D = initial().numel()
+
+
+def parts(clients: int = CLIENTS) -> Parts:
+    """Clients of different sizes, so that weights by rows are not uniform."""
+    return split_rows(Y.numpy(), clients, "dirichlet", sizes="drawn", least=2, key=KEY / "parts")
+
+
+def settings(**changes: Any) -> DecomflSettings:
+    rule = Rule(changes.pop("law", "gaussian"), changes.pop("momentum", 0.0), damped=True)
+    widths = changes.pop("perturbations", Schedule(2))
+    lr = changes.pop("lr", Schedule(0.05))
+    return DecomflSettings(KEY, rule, changes.pop("batch", 4), lr, widths, **changes)
+
+
+def replica(given: DecomflSettings, secret: Key | None = None, threads: int = 1) -> Replica:
+    return Replica(initial(), given.rule, secret=secret, threads=threads)
+
+
+def ledger(given: DecomflSettings, folder: Path | None = None, **options: Any) -> Ledger:
+    return Ledger.create(folder, header(given), **options)
+
+
+def header(given: DecomflSettings) -> Header:
+    rule = given.rule
+    return Header({"shared": Model(D, "layout", "initial")}, rule.law, rule.momentum, rule.damped)
+
+
+def server(
+    ledger: Ledger,
+    given: DecomflSettings,
+    *,
+    clients: int = CLIENTS,
+    cohort: int = 3,
+    model: bool = False,
+    pull_after: int | None = None,
+    weights: np.ndarray | None = None,
+    agent: bool = False,
+) -> DecomflServer:
+    return DecomflServer(
+        Cohorts(clients, cohort, KEY),
+        ledger,
+        given,
+        weights=weights,
+        model=replica(given) if model else None,
+        pull_after=pull_after,
+        agent=agent,
+    )
+
+
+def pull_server(
+    ledger: Ledger, given: DecomflSettings, *, clients: int = CLIENTS, pull_after: int | None = None
+) -> AsyncDecomflServer:
+    model = replica(given) if pull_after is not None else None
+    return AsyncDecomflServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
+
+
+def shared(
+    updates: UpdateSource,
+    given: DecomflSettings,
+    *,
+    clients: int = CLIENTS,
+    secret: Key | None = None,
+    threads: int = 1,
+) -> SharedClients:
+    first = replica(given, secret, threads)
+    return SharedClients([objective() for _ in range(threads)], first, updates, parts(clients), given)
+
+
+def separate(
+    updates: UpdateSource,
+    given: DecomflSettings,
+    *,
+    clients: int = CLIENTS,
+    secret: Key | None = None,
+    revert: Revert = "restore",
+) -> SeparateClients:
+    return SeparateClients(
+        [objective()], replica(given, secret), updates, parts(clients), given, revert=revert
+    )
+
+
+class Silence:
+    """An update source that tells nothing: who agrees with others nevertheless has all it knows from messages."""
+
+    def since(self, version: int, until: int | None = None) -> Slice:
+        assert until is not None
+        return Slice(version, until, *(np.zeros(0, dtype) for dtype in COLUMNS.values()))
+
+
+def rounds(
+    party: DecomflServer, client_group: ClientGroup, count: int
+) -> Iterator[tuple[Sequence[Order], list[Upload]]]:
+    """Play rounds; yield each with its orders and uploads, after it has closed."""
+    orders: Sequence[Order] = party.first_orders()
+    for _ in range(count):
+        uploads = client_group.process(orders)
+        assert [u.client for u in uploads] == [o.client for o in orders]
+        given, orders = orders, [o for u in uploads for o in party.receive(u)]
+        yield given, uploads
+
+
+class SlowModel:
+    """Pairs applied to float32 parameters in numpy, one product and one sum per element: no code of the library
+    but the generator's definition.
+    """
+
+    def __init__(self, given: DecomflSettings, secret: Key | None = None) -> None:
+        self._given, self._secret = given, secret
+        self.x = initial().numpy().copy()
+        self.v = np.zeros_like(self.x)
+        self.version = 0
+
+    def direction(self, seed: int) -> tuple[np.ndarray, float]:
+        """Return the base direction, float32 [d], and the factor that its law puts before it."""
+        law = self._given.rule.law
+        if law == "rademacher":
+            return philox.signs(seed, 0, D), 1.0
+        z = philox.normals(seed, 0, D)
+        factor = 1.0
+        if law == "sphere":
+            total = 0.0
+            for value in z.tolist():
+                total += value * value
+            factor = float(np.sqrt(D / total))
+        return z, factor
+
+    def update(self, seeds_KP: np.ndarray, scalars_KP: np.ndarray) -> None:
+        """Apply one update of the ledger."""
+        self.version += 1
+        for seeds, scalars in zip(seeds_KP, scalars_KP, strict=True):
+            self.step(seeds, scalars)
+
+    def step(self, seeds: np.ndarray, scalars: np.ndarray) -> None:
+        """Apply one step with the step size of update `version`."""
+        lr, beta = self._given.lr.at(max(1, self.version)), self._given.rule.momentum
+        used = seeds if self._secret is None else shifted(self._secret, seeds)
+        x, v = self.x, self.v * np.float32(beta)
+        for seed, scalar in zip(used.tolist(), scalars.astype(np.float64).tolist(), strict=True):
+            z, factor = self.direction(seed)
+            if beta:
+                v = v + np.float32(scalar / len(used) * (1 - beta) * factor) * z
+            else:
+                x = x - np.float32(lr * scalar / len(used) * factor) * z
+        self.x, self.v = (x - np.float32(lr) * v, v) if beta else (x, v)
+
+
+def mean(uploads: Sequence[Upload], weights: np.ndarray | None = None) -> np.ndarray:
+    """The cohort's average, float32 [K, P], summed in float64 in client order."""
+    each = [1.0 if weights is None else float(weights[u.client]) for u in uploads]
+    total = 0 * uploads[0].body.values.astype(np.float64)  # type: ignore[attr-defined]
+    for weight, upload in zip(each, uploads, strict=True):
+        total = total + weight * upload.body.values.astype(np.float64)  # type: ignore[attr-defined]
+    return (total / sum(each)).astype(np.float32)
+
+
+def bits(values: Any) -> bytes:
+    """The bits of an array or tensor."""
+    return np.ascontiguousarray(np.asarray(values)).tobytes()

@@ -1,0 +1,108 @@
+"""Small horizontal scenarios of every method, and ways to stop them and to go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import scenarios
+from raydpzv.config.scenario import HorizontalScenario
+from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.rebuild import resuming_horizontal
+from raydpzv.registry import METHODS as DESCRIPTORS
+from tests.helpers.runs import run_prepared
+
+SMALL = (
+    "data.train_rows=150",
+    "data.test_rows=60",
+    "model.hidden=[6]",
+    "split.clients=12",
+    "method.cohort=4",
+    "method.batch=8",
+    "budget.updates=24",
+    "evaluate.every=5",
+)
+OFTEN = "record.flush=1e-9"
+"""A checkpoint after every round."""
+MESSY = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "clock.service=0.03",
+    "clock.service_law=exponential",
+    "network.latency=0.05",
+    "network.up=50000",
+)
+DECOMFL = (*MESSY, "method.perturbations=3", "method.local_steps=2", "method.momentum=0.5")
+ASYNC = ("method.asynchronous=true", "method.perturbations=3", "clock.compute=0.3")
+METHODS: dict[str, tuple[str, ...]] = {
+    "decomfl": DECOMFL,
+    "per_client": (*DECOMFL, "method.replicas=per_client"),
+    "pulling": (
+        *DECOMFL,
+        "method.server_model=true",
+        "method.pull_after=2",
+        "method.perturbations=20",
+        "model.hidden=[1]",
+    ),
+    "schedules": (*DECOMFL, "method.lr_at=[[9, 0.01]]", "method.perturbations_at=[[7, 5], [15, 1]]"),
+    "secret": (*DECOMFL, "method.private_seed_shift=true"),
+    "mezo": ("split.clients=1",),
+    "fedavg": (*MESSY, "method.momentum=0.5", "method.local_steps=3", "method.weights=rows"),
+    "fedcom": MESSY,
+    "topk": MESSY,
+    "fedzo": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
+    "asynchronous": ASYNC,
+}
+SEEDED = ("decomfl", "per_client", "pulling", "schedules", "secret", "mezo", "asynchronous")
+
+
+def small(kind: str, *overrides: str) -> HorizontalScenario:
+    """A scenario of 24 updates; methods other than DeComFL take the place of the file's [method] section."""
+    name = kind if kind in ("mezo", "fedavg", "fedcom", "topk", "fedzo") else "decomfl"
+    wanted = [*SMALL, *METHODS[kind], *overrides]
+    if name == "mezo":
+        wanted = [w for w in wanted if not w.startswith("method.cohort")]
+    base = scenarios.load("digits_decomfl", [])
+    assert isinstance(base, HorizontalScenario)
+    blank = base.model_copy(
+        update={"method": type(base.method)() if name == "decomfl" else DESCRIPTORS[name].config()}
+    )
+    spec = scenarios.override(blank, wanted)
+    assert isinstance(spec, HorizontalScenario)
+    return spec
+
+
+def stop_after(updates: int) -> tuple[threading.Event, Callable[[Any], None]]:
+    stop = threading.Event()
+    return stop, lambda status: stop.set() if status.updates >= updates else None
+
+
+def stopped(spec: HorizontalScenario, folder: Path, updates: int = 9) -> None:
+    stop, progress = stop_after(updates)
+    summary = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+    assert (summary["status"], summary["updates"]) == ("stopped", updates)
+
+
+def resume(folder: Path, **options: Any) -> Run:
+    prepared, opened, _ = resuming_horizontal(folder)
+    return run_prepared(prepared, opened, runner="local", **options)
+
+
+def same(run: Run, whole: Run) -> None:
+    for name in ("digest", "model_digest", "updates", "bytes_up", "bytes_down"):
+        assert run.summary[name] == whole.summary[name], name
+    assert run.summary["status"] == "done"
+    if "ledger" in whole.summary:
+        assert run.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
+
+
+def one_line(error: BaseException) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    kept = [p for p in sorted(folder.rglob("*")) if p.is_file() and ".lock" not in p.name]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in kept}

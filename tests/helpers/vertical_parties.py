@@ -1,0 +1,112 @@
+"""A small vertical problem: M clients with features of their own, a server with the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raydpzv.data.batches import Batches
+from raydpzv.keys import Key
+from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, MeanRelease, ZerothOrder
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.head import Head, HeadTraining
+from raydpzv.models.bottoms import mlp
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.heads import two_layer
+from raydpzv.privacy.mechanisms import Noise, NoNoise
+
+KEY = Key(11)
+CLIENTS, ROWS, HELD_OUT, FEATURES, WIDTH, CLASSES, BATCH = 3, 16, 9, 4, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Data:
+    """Features [M, D, F] and labels [D] of the training rows, the same of the held-out rows."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    x_test: torch.Tensor
+    y_test: torch.Tensor
+
+
+def make_data() -> Data:
+    generator = (KEY / "data").generator()
+
+    def draw(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.from_numpy(generator.standard_normal((CLIENTS, rows, FEATURES)).astype(np.float32))
+        return x, torch.from_numpy(generator.integers(0, CLASSES, rows))
+
+    return Data(*draw(ROWS), *draw(HELD_OUT))
+
+
+def bottom() -> nn.Module:
+    return mlp((FEATURES,), (5,), WIDTH)
+
+
+def top() -> nn.Module:
+    return two_layer(CLIENTS, WIDTH, 6, CLASSES)
+
+
+def bottom_model(client: int) -> FlatModel:
+    return FlatModel(bottom, KEY / "client" / client)
+
+
+def batches(who: int | str, how: str = "uniform") -> Batches:
+    return Batches(how, BATCH, ROWS, KEY / "batches" / who)
+
+
+def make_head(training: HeadTraining, **settings: Any) -> Head:
+    return Head(FlatModel(top, KEY / "server"), training, **({"lr": 0.2, "key": KEY} | settings))
+
+
+def dpzv_clients(data: Data, settings: ZerothOrder, how: str = "uniform") -> list[DpzvClient]:
+    return [
+        DpzvClient(m, bottom_model(m), data.x[m], data.x_test[m], batches(m, how), settings, KEY)
+        for m in range(CLIENTS)
+    ]
+
+
+def dpzv_server(
+    data: Data,
+    settings: ZerothOrder,
+    head: Head,
+    *,
+    clip: float | None = 0.3,
+    sigma: float = 0.0,
+    noise: Noise | None = None,
+    fixed_batches: bool = True,
+) -> DpzvServer:
+    return DpzvServer(
+        head,
+        EmbeddingCache(ROWS, CLIENTS, WIDTH),
+        data.y,
+        data.y_test,
+        settings,
+        MeanRelease(clip, sigma, noise or NoNoise()),
+        clients=CLIENTS,
+        width=WIDTH,
+        batch=BATCH,
+        fixed_batches=fixed_batches,
+    )
+
+
+def in_double(make: Any, flat: torch.Tensor) -> nn.Module:
+    """A float64 copy of a model with parameters of its own."""
+    module = make().double()
+    nn.utils.vector_to_parameters(flat.detach().double(), module.parameters())
+    return module
+
+
+def flat_of(module: nn.Module) -> np.ndarray:
+    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy().copy()
+
+
+def wakes(count: int) -> Sequence[int]:
+    """Who wakes when: every client, in no regular order."""
+    order = (KEY / "wakes").generator().integers(0, CLIENTS, count).tolist()
+    return [0, 1, 2, *order][:count]

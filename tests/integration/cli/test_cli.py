@@ -1,0 +1,296 @@
+"""The command line as a person uses it: exit status, one line, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from raydpzv.config.catalog import names
+from raydpzv.records.store import read_rows
+from scenarios.cli import app
+
+QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]
+INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of 60 updates, for what only reads it."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert call("run", "digits_dpzv", *QUICK, "--out", folder).exit_code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory):
+    """The folder of a run of the control."""
+    folder = tmp_path_factory.mktemp("frozen") / "run"
+    assert call("run", "frozen", *QUICK, "--out", folder).exit_code == 0
+    return folder
+
+
+def complaint(result):
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("raydpzv: ")
+    return lines[0]
+
+
+def test_run_prints_a_table_and_writes_a_folder(tmp_path):
+    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    for word in ("accuracy", "NOT PRIVATE", "paper", "client", "server", str(tmp_path / "run")):
+        assert word in result.stdout.replace("\n", "") or word in result.stdout
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 60
+
+
+def test_json_is_alone_on_stdout(tmp_path):
+    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--json", "--seed", 3)
+    summary = json.loads(result.stdout)
+    assert (summary["scenario"], summary["seed"], summary["updates"]) == ("digits_dpzv", 3, 60)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+
+
+def test_the_default_folder_is_new_each_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert call("run", "frozen", *QUICK).exit_code == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_a_scenario_can_be_a_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[budget]\nupdates = 20\n[data]\nsource = "wine"\n[method]\nname = "frozen"\nbatch = 16\n'
+    )
+    result = call("run", path, "--out", tmp_path / "run", "--json")
+    assert json.loads(result.stdout)["scenario"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["method.clipp=1"], "method.clipp: unknown setting"),
+        (["method.lr=fast"], "method.lr: wanted a valid number, got 'fast'"),
+        (["arrivals.rate=-1"], "arrivals.rate: wanted one number above 0"),
+        (["privacy.clip=0"], "privacy.clip: wanted greater than or equal to 0.000000001, got 0"),
+        (["split.clients=9"], "9 clients"),
+        (["data.source=mnist", "data.folder=nowhere"], "train-images"),
+        (['privacy={mode="paper", epsilon=1.0, clip=1.0}'], "privacy.delta: wanted with ε"),
+        (["seed=-1"], "seed: wanted greater than or equal to 0, got -1"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_2_and_writes_nothing(tmp_path, overrides, said):
+    settings = [part for item in overrides for part in ("--set", item)]
+    result = call("run", "digits_dpzv", *settings, "--out", tmp_path / "run")
+    assert said in complaint(result)
+    assert not (tmp_path / "run").exists()
+
+
+def test_nan_in_features_is_refused(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i},{'nan' if i == 7 else i},{i % 2}\n" for i in range(20)))
+    scenario = tmp_path / "mine.toml"
+    scenario.write_text(
+        f'[data]\nsource = "csv"\nfile = "{table}"\ntarget = "label"\n[split]\nclients = 2\n'
+        '[method]\nname = "frozen"\nbatch = 4\n[budget]\nupdates = 5\n'
+    )
+    line = complaint(call("run", scenario, "--out", tmp_path / "run"))
+    assert '"b"' in line or " b" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unwritable_output_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    line = complaint(call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "file" / "run"))
+    assert "cannot write the run folder" in line
+
+
+def test_a_folder_that_holds_a_run_is_refused(frozen):
+    assert "holds a run already" in complaint(call("run", "frozen", *QUICK, "--out", frozen))
+
+
+def test_unknown_names():
+    assert 'Did you mean "digits_dpzv"?' in complaint(call("run", "digits_dpz"))
+    assert '--runner: wanted local or ray, got "rya"' in complaint(
+        call("run", "digits_dpzv", "--runner", "rya")
+    )
+    assert call("runn").exit_code == 2
+
+
+def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
+    result = call("privacy", "digits_dpzv")
+    assert result.exit_code == 0
+    for word in ("paper", "client", "external", "server", "replace", "NOT PRIVATE", "157,480"):
+        assert word in result.stdout
+    found = json.loads(call("privacy", "digits_dpzv", "--json").stdout)
+    assert found["private"].startswith("NOT PRIVATE")
+    paper = [c for c in found["epsilon"] if c["adversary"] == "paper"]
+    assert paper[0]["epsilon"] == pytest.approx(1.0)
+    assert {c["adversary"] for c in found["epsilon"]} == {"paper", "client", "external", "server"}
+
+
+def test_privacy_reproduces_the_papers_gap_without_the_data():
+    """D=60,000, B=64, ε=1, δ=1e-3, 100 epochs: 106.6 (replace) for the client that chose its batches."""
+    frozen = ["--set", "method.server=frozen", "--set", "split.clients=1"]
+    found = json.loads(call("privacy", "mnist_dpzv", "--rows", 60000, *frozen, "--json").stdout)
+    client = {c["relation"]: c["epsilon"] for c in found["epsilon"] if c["adversary"] == "client"}
+    assert client["replace"] == pytest.approx(106.6, rel=0.02)
+    assert client["add_remove"] == pytest.approx(35.3, rel=0.02)
+
+
+def test_privacy_of_a_run_without_noise():
+    result = call("privacy", "sgd")
+    assert result.exit_code == 0
+    assert "NOT PRIVATE: no noise" in " ".join(result.stdout.split())
+
+
+def test_list_names_everything():
+    output = call("list").stdout
+    assert all(name in output for name in (*names(), "dpzv", "frozen", "sgd", "mnist", "breast_cancer"))
+    assert call("list", "--settings").stdout.startswith("# Settings of a scenario")
+
+
+def test_report_writes_one_page_and_pictures(finished, tmp_path):
+    result = call("report", finished)
+    assert result.exit_code == 0, result.output
+    page = finished / "report.html"
+    assert str(page) in result.stdout.replace("\n", "")
+    text = page.read_text()
+    assert "NOT PRIVATE" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    pictures = {p.name for p in (finished / "plots").glob("*.png")}
+    assert {"accuracy_over_updates.png", "accuracy_over_seconds.png", "accuracy_over_bytes.png"} <= pictures
+    assert len(pictures) >= 6
+    complaint(call("report", tmp_path))
+
+
+def test_replay_checks_and_writes_models(finished, tmp_path):
+    result = call("replay", finished, "--out", tmp_path / "models.npz")
+    assert "replayed 60 updates; every loss and all final parameters have the recorded bits" in result.stdout
+    final, again = np.load(finished / "models.npz"), np.load(tmp_path / "models.npz")
+    assert all(np.array_equal(final[name], again[name]) for name in final.files)
+    one = call("replay", finished, "--client", 2, "--at", 30)
+    assert "client 2: 610 parameters" in one.stdout
+    assert "client 1" not in one.stdout
+    assert "--client: wanted 0..3, got 4" in complaint(call("replay", finished, "--client", 4))
+    assert "--at: wanted 1..60" in complaint(call("replay", finished, "--at", 99))
+
+
+def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
+    from raydpzv.methods.vertical.dpzv import DpzvServer
+
+    def failing(self, upload):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(DpzvServer, "receive", failing)
+    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert result.stderr.strip().count("\n") == 0
+    assert "planted" in result.stderr
+    assert "Traceback" in (tmp_path / "run" / "error.log").read_text()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+def start(folder, *arguments, **environment):
+    """Start a run without end and return its process when the first releases are on disk."""
+    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", *INFINITE]
+    command += ["--out", str(folder), *arguments]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    limit = time.monotonic() + 120
+    while not list(folder.glob("rows/release/part-*.parquet")) and time.monotonic() < limit:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
+    folder = tmp_path / "run"
+    process = start(folder, "--set", f"clock.kind={clock}", "--set", "arrivals.rate=30")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (f"raydpzv resume {folder}" in errors) == (clock == "virtual")
+    assert "Traceback" not in errors
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "stopped"
+    assert summary["updates"] == read_rows(folder, "release").num_rows > 0
+    assert call("report", folder).exit_code == 0
+    assert call("replay", folder).exit_code == 0
+
+
+@pytest.mark.ray
+def test_the_ray_runner_works_from_the_command_line_and_stops_cleanly(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--runner", "ray", "--set", "resources.client_actors=1", HOME=str(tmp_path))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 130, errors
+    assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "{run}", "--out", "/dev/null"),
+        ("run", "frozen", "--out", "{tmp}/" + "y" * 300),
+        ("run", "frozen", "--address", "auto"),
+        ("run", "frozen", "--set", "seed=" + "[" * 5000),
+        ("run", "digits_dpzv", "--set", "model.embedding=10000000000000"),
+        ("privacy", "digits_dpzv", "--set", "privacy.clip=1e200"),
+        (
+            "run",
+            "digits_dpzv",
+            "--set",
+            "data.source=csv",
+            "--set",
+            "data.target=y",
+            "--set",
+            "data.file=" + "x" * 5000,
+        ),
+        ("replay", "{run}", "--out", "/dev/null"),
+    ],
+)
+def test_odd_input_ends_with_one_line_and_status_2(frozen, tmp_path, arguments):
+    complaint(call(*(a.format(run=frozen, tmp=tmp_path) for a in arguments)))
+    assert not os.path.isfile("/dev/null")
+
+
+def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("raydpzv.experiment.vertical.prepare", lambda spec: 1 // 0)
+    result = call("privacy", "digits_dpzv")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("raydpzv: internal error, ZeroDivisionError")
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_planned_updates_nothing_is_called_private():
+    overrides = [
+        "method.server=frozen",
+        "budget={seconds=60}",
+        'privacy={mode="paper", sigma=1.0, delta=1e-5, clip=1.0}',
+    ]
+    settings = [part for item in overrides for part in ("--set", item)]
+    found = json.loads(call("privacy", "digits_dpzv", *settings, "--json").stdout)
+    assert found["planned"] is False
+    assert "ONE update" in found["private"]

@@ -1,0 +1,42 @@
+"""What DPZV's baselines reach on digits with E = 2, with reproducible noise. Thresholds are the project's promises.
+
+VAFL with noise is in test_accuracy_compared.py, beside DPZV.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import scenarios
+
+NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-3", "privacy.noise=seeded")
+
+
+def accuracies(scenario, *overrides, seeds=3):
+    found = []
+    for seed in range(seeds):
+        spec = scenarios.load(
+            scenario, [f"seed={seed}", "evaluate.every=2000", "record.staleness=false", *overrides]
+        )
+        found.append(scenarios.run(spec).summary["accuracy"])
+    return np.array(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scenario", "least"), [("vafl", 0.92), ("czofo", 0.90), ("zoo_vfl", 0.84)])
+def test_without_privacy(scenario, least):
+    assert np.median(accuracies(scenario)) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["czofo", "zoo_vfl"])
+def test_embedding_noise_at_epsilon_1_leaves_next_to_nothing(scenario):
+    assert np.median(accuracies(scenario, *NOISE, "privacy.clip=0.1")) < 0.35
+
+
+@pytest.mark.slow
+def test_federated_logistic_regression_and_lstms():
+    assert accuracies("vafl_digits", seeds=1)[0] >= 0.92
+    assert accuracies("vafl_breast_cancer", seeds=1)[0] >= 0.93
+    assert accuracies("lstm_vafl", seeds=1)[0] >= 0.90

@@ -1,0 +1,164 @@
+"""Clients whose actor is killed are rebuilt from their key and the ledger. One Ray serves all tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import scenarios
+from raydpzv.errors import RunError
+from raydpzv.experiment.finalize import RunFinalizer
+from raydpzv.experiment.parties import ClientFactory
+from raydpzv.experiment.rebuild_client import rebuild_client
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import digest
+from tests.helpers.runs import run_prepared
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+MESSY = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
+)
+BUT_FAULTS = tuple(name for name in SCHEMAS if name != "fault")
+
+
+class Killed:
+    """A client's role whose process is killed, kill -9, at its n-th call of some method; each mark dies once."""
+
+    def __init__(self, role, method, calls, marks):
+        self._role, self._method, self._calls, self._marks = role, method, calls, marks
+        self._count = 0
+
+    def __getattr__(self, name):
+        found = getattr(self._role, name)
+        if name != self._method:
+            return found
+
+        def call(*arguments):
+            self._count += 1
+            if self._count == self._calls:
+                for mark in self._marks:
+                    try:
+                        Path(mark).unlink()
+                    except FileNotFoundError:
+                        continue
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return found(*arguments)
+
+        return call
+
+
+@dataclasses.dataclass(frozen=True)
+class KilledRecipe(ClientFactory):
+    method: str = "process"
+    calls: int = 20
+    marks: tuple[str, ...] = ()
+
+    def make(self, device="cpu"):
+        return Killed(ClientFactory.make(self, device), self.method, self.calls, self.marks)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _by_value(ray_session):
+    """Workers cannot import this file: send its classes along."""
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def killing(tmp_path):
+    """An experiment in which clients' processes are killed `times` times, at calls of the methods given."""
+
+    def make(spec, methods, calls=20, times=1):
+        experiment, recipes = prepare_vertical(spec), []
+        for recipe in experiment.clients:
+            marks = tuple(str(tmp_path / f"mark {recipe.client} {n}") for n in range(times))
+            if recipe.client in methods:
+                for mark in marks:
+                    Path(mark).touch()
+                recipe = KilledRecipe(**vars(recipe), method=methods[recipe.client], calls=calls, marks=marks)
+            recipes.append(recipe)
+        return dataclasses.replace(experiment, clients=tuple(recipes))
+
+    return make
+
+
+def lost_rows(run):
+    return [row for row in run.rows("fault").to_pylist() if row["kind"] == "Lost"]
+
+
+def test_killed_actors_leave_no_trace_but_a_fault_row_each(small, killing, tmp_path):
+    """Two losses of an actor with two clients; one of them is computing, the other has its work behind it."""
+    settings = (*MESSY, "method.perturbations=2", "resources.client_actors=2", "resources.restarts=2")
+    whole = scenarios.run(small(*settings))
+    found = run_prepared(killing(small(*settings), {2: "process"}, calls=7, times=2), tmp_path / "run")
+    assert digest(found.tables, BUT_FAULTS) == digest(whole.tables, BUT_FAULTS)
+    assert found.summary["model_digest"] == whole.summary["model_digest"]
+    assert found.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
+    assert whole.rows("fault").num_rows == 0
+    rows = lost_rows(found)
+    assert [row["party"] for row in rows] == ["client actor 0"] * 2
+    pairs = [[int(n) for n in re.findall(r"client [02] from (\d+)", row["message"])] for row in rows]
+    assert all(0 < a < b for a, b in zip(*pairs, strict=True))
+    assert replay(tmp_path / "run").ledger == whole.summary["ledger"]["digest"]
+
+
+def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
+    """Here the server's machine is not that of the run folder, beside which the ledger is kept."""
+    monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
+    spec = small("resources.client_actors=1", "resources.restarts=1")
+    with pytest.raises(RunError, match="an actor was lost"):
+        run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run")
+    summary = RunFolder.open(tmp_path / "run").summary()
+    faults = RunFolder.open(tmp_path / "run").rows()["fault"].column("kind").to_pylist()
+    assert (summary["status"], faults) == ("failed", ["Lost", "RunError"])
+    assert summary["ledger"]["updates"] == summary["updates"] > 10
+    assert summary["ledger"]["bytes"] > 0
+    # the ledger is free, and what was released is sent again
+    experiment, folder, _ = resuming(tmp_path / "run")
+    found = run_prepared(experiment, folder, runner="local").summary["ledger"]
+    assert found["digest"] == scenarios.run(small()).summary["ledger"]["digest"]
+
+
+def test_a_method_without_a_ledger_ends_with_its_actor(killing):
+    spec = scenarios.load("frozen", ["budget.updates=100", "resources.client_actors=1"])
+    with pytest.raises(RunError, match="an actor was lost"):
+        run_prepared(killing(spec, {1: "process"}))
+
+
+def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_twice(
+    small, killing, tmp_path, monkeypatch
+):
+    """Client 0 is killed with an answer in its hands, client 1 in the midst of its work."""
+    accounts, done = [], RunFinalizer.done
+    monkeypatch.setattr(RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
+    spec = small(
+        "clock.kind=wall", "privacy.noise=system", "budget.updates=150", "arrivals.rate=12",
+        "resources.client_actors=2", "evaluate.every=100",
+    )  # fmt: skip
+    run = run_prepared(killing(spec, {0: "apply", 1: "work"}, calls=6), tmp_path / "run")
+    assert (run.summary["status"], run.summary["updates"]) == ("done", 150)
+    assert sorted(row["party"] for row in lost_rows(run)) == ["client actor 0", "client actor 1"]
+    rows = run.rows("release").to_pylist()
+    addresses = {(row["client"], row["step"], row["perturbation"]) for row in rows}
+    assert len(addresses) == len(rows) == accounts[0].releases == run.summary["ledger"]["pairs"] == 150
+    for client in range(4):
+        assert rebuild_client(tmp_path / "run", client).verified
+        due = [row["due"] for row in run.rows("service").to_pylist() if row["client"] == client]
+        assert due == sorted(due)
+        assert len(set(due)) == len(due)
+    assert replay(tmp_path / "run").verified

@@ -1,0 +1,206 @@
+"""Runs on real actors. One Ray serves them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import scenarios
+from raydpzv.errors import RunError, SpecError, Unplaceable
+from raydpzv.experiment.parties import ClientFactory
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.keys import Key
+from raydpzv.records import metrics
+from tests.helpers.runs import run_prepared
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+MESSY = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "clock.service=0.02",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
+)
+
+
+class Delayed:
+    """A client's role whose work takes real time that nobody can foresee."""
+
+    def __init__(self, role, client):
+        self._role, self._draws = role, Key(99) / client
+        self._calls = 0
+
+    def process(self, order):
+        self._calls += 1
+        time.sleep(float((self._draws / self._calls).generator().uniform(0, 0.02)))
+        return self._role.process(order)
+
+    def __getattr__(self, name):
+        return getattr(self._role, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class DelayedRecipe(ClientFactory):
+    def make(self, device="cpu"):
+        return Delayed(ClientFactory.make(self, device), self.client)
+
+
+class Dying:
+    """A client's role whose process ends at its 20th order."""
+
+    def __init__(self, role):
+        self._role, self._calls = role, 0
+
+    def process(self, order):
+        self._calls += 1
+        if self._calls == 20:
+            sys.stdout.flush()
+            import os
+
+            os._exit(1)
+        return self._role.process(order)
+
+    def __getattr__(self, name):
+        return getattr(self._role, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class DyingRecipe(ClientFactory):
+    def make(self, device="cpu"):
+        return Dying(ClientFactory.make(self, device))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _by_value(ray_session):
+    """Workers cannot import this file: send its classes along."""
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_the_digest_is_the_same_on_any_number_of_actors_with_delays_in_them(small):
+    """1 actor: all in the server's; 2: one for all clients; 5: one for each client."""
+    local = scenarios.run(small(*MESSY)).summary
+    for client_actors, delayed in ((0, False), (1, True), ("auto", True)):
+        value = f'"{client_actors}"' if client_actors == "auto" else client_actors
+        experiment = prepare_vertical(small(*MESSY, f"resources.client_actors={value}"))
+        if delayed:
+            experiment = dataclasses.replace(
+                experiment, clients=tuple(DelayedRecipe(**vars(r)) for r in experiment.clients)
+            )
+        found = run_prepared(experiment).summary
+        assert found["digest"] == local["digest"], client_actors
+        assert found["model_digest"] == local["model_digest"]
+        assert found["staleness"] == local["staleness"]
+
+
+def test_the_synchronous_control_gives_the_same_digest(small):
+    spec = scenarios.load("sgd", ["budget.updates=80", "network.latency=0.1", "resources.client_actors=2"])
+    assert scenarios.run(spec, runner="ray").summary["digest"] == scenarios.run(spec).summary["digest"]
+
+
+def test_the_wall_clock_is_real(small, tmp_path):
+    """Everything that can be said of one live run: epochs, late share, staleness, replay."""
+    rates = [6.0, 6.0, 6.0, 0.6]
+    spec = small(
+        "clock.kind=wall",
+        f"arrivals.rate={rates}",
+        "budget.updates=100000",
+        "budget.seconds=12",
+        "privacy.epsilon=1.0",
+        "evaluate.every=100",
+    )
+    run = scenarios.run(spec, tmp_path / "run", runner="ray")
+    assert run.summary["stopped_by"] == "the budget of 12 seconds is spent"
+    assert 11.5 < run.summary["simulated_seconds"] < 14
+    service = run.rows("service").sort_by("round").to_pylist()
+    assert [row["round"] for row in service] == list(range(1, len(service) + 1))
+    pooled = []
+    for client, rate in enumerate(rates):
+        due = [row["due"] for row in service if row["client"] == client]
+        gaps = np.diff([0.0, *due])
+        assert stats.kstest(gaps, "expon", args=(0, 1 / rate)).pvalue > 0.05
+        pooled.append(gaps * rate)
+    everything = np.concatenate(pooled)
+    assert stats.kstest(everything, "expon").pvalue > 0.05
+    assert stats.kstest(everything, "expon", args=(0, 1 / 2)).pvalue < 1e-4
+    # an upload starts at its epoch, unless that fell into the trip before
+    waits = [row["woke"] - row["due"] for row in service if not row["late"]]
+    assert np.median(waits) < 0.05
+    assert all(row["woke"] < row["served"] <= row["applied"] for row in service)
+    # two calls of one client never overlap, those of different clients do not wait for one another's epochs
+    late = [row["late"] for row in service]
+    shares = [c["late_share"] for c in run.summary["staleness"]["clients"]]
+    assert all(share is not None for share in shares)
+    assert np.mean(late) < 0.5  # the machine served the rates; how well is measured in benchmarks, not here
+    ages = [c.mean for c in metrics.staleness(run.rows("staleness"), 4)]
+    assert ages[3] > 1.5 * max(ages[:3])
+    assert replay(tmp_path / "run").verified
+
+
+def test_the_synchronous_control_runs_live_and_replays(tmp_path):
+    spec = scenarios.load(
+        "sgd", ["clock.kind=wall", "budget.updates=60", "arrivals.rate=10", "resources.client_actors=2"]
+    )
+    run = scenarios.run(spec, tmp_path / "run", runner="ray")
+    assert run.summary["updates"] == 60
+    assert replay(tmp_path / "run").verified
+
+
+def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_path, monkeypatch):
+    # or a run this short would be over before the second look
+    monkeypatch.setattr("actors.driver.LOOK", 0.05)
+    whole = scenarios.run(small("budget.updates=200")).summary
+    stop = threading.Event()
+    spec = small("budget.updates=200", "resources.client_actors=1")
+    first = scenarios.run(
+        spec,
+        tmp_path / "run",
+        runner="ray",
+        stop=stop,
+        progress=lambda status: stop.set() if status.updates > 20 else None,
+    )
+    assert first.summary["status"] == "stopped"
+    assert 20 < first.summary["updates"] < 200
+    experiment, folder, _ = resuming(tmp_path / "run")
+    second = run_prepared(experiment, folder, runner="ray")
+    assert second.summary["digest"] == whole["digest"]
+
+
+def test_a_lost_actor_ends_the_run_with_one_line_and_a_readable_folder(small, tmp_path):
+    experiment = prepare_vertical(small("resources.restarts=0", "resources.client_actors=2"))
+    clients = tuple(DyingRecipe(**vars(r)) if r.client == 2 else r for r in experiment.clients)
+    with pytest.raises(RunError, match="an actor was lost") as caught:
+        run_prepared(dataclasses.replace(experiment, clients=clients), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["updates"] > 10
+    fault = (tmp_path / "run" / "rows" / "fault").glob("*.parquet")
+    assert len(list(fault)) == 1
+
+
+def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path):
+    started = time.monotonic()
+    greedy = small("resources.client_cpus=1", "resources.server_cpus=0.5")
+    with pytest.raises(Unplaceable, match=r"4 actors ask 2 GPU in all .*clients 2\), the cluster has 0"):
+        scenarios.run(small("resources.client_gpus=0.5"), tmp_path / "run", runner="ray")
+    with pytest.raises(Unplaceable, match=r"ask 4.5 CPU in all \(server 0.5, clients 4\), the cluster has 2"):
+        scenarios.run(greedy, tmp_path / "run", runner="ray")
+    assert time.monotonic() - started < 10
+    assert not (tmp_path / "run").exists()
+
+
+def test_clients_need_actors_of_their_own_under_the_wall_clock(small):
+    with pytest.raises(SpecError, match="client_actors: wanted at least 1"):
+        scenarios.run(small("clock.kind=wall", "resources.client_actors=0"), runner="ray")

@@ -1,0 +1,215 @@
+"""From a comparison file, or the command line, to the runs it asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_entrants, resolved
+from raydpzv.compare.plan import Comparison, Line, read_comparison
+from raydpzv.config import catalog
+from raydpzv.errors import DataError, SpecError
+
+FIELD = catalog.COMPARISONS / "digits_field.toml"
+
+
+def comparison(*overrides, **changes):
+    given = {"scenario": "digits_dpzv", "entrants": (MethodEntry(scenario="vafl"),), **changes}
+    return resolved(ComparisonFile(**given), overrides)
+
+
+def lines(found):
+    return [(line.label, line.epsilon) for line in found.lines]
+
+
+def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
+    found = comparison(
+        epsilons=("none", 1.0),
+        entrants=(
+            MethodEntry(scenario="digits_dpzv"),
+            MethodEntry(scenario="vafl", private=("privacy.clip=0.1",)),
+        ),
+    )
+    assert lines(found) == [
+        ("digits_dpzv", None), ("digits_dpzv", 1.0), ("vafl", None), ("vafl", 1.0),
+        (CONTROLS["frozen"], None), (CONTROLS["central"], None),
+    ]  # fmt: skip
+    assert [line.control for line in found.lines] == [False] * 4 + [True] * 2
+    assert [line.spec.method.name for line in found.lines[-2:]] == ["frozen", "sgd"]
+
+
+def test_lines_share_everything_but_method_and_privacy():
+    found = comparison("budget.updates=77", "data.test_fraction=0.3", epsilons=("none", 2.0), entrants=(
+        MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="zoo_vfl", private=("privacy.clip=0.1",)),
+    ))  # fmt: skip
+    for line in found.lines:
+        assert line.spec.budget.updates == 77
+        assert line.spec.data.test_fraction == 0.3
+        assert line.spec.split == found.lines[0].spec.split
+        assert line.spec.model == found.lines[0].spec.model
+    base = catalog.load("digits_dpzv")
+    assert found.lines[1].spec.privacy == base.privacy.model_copy(update={"epsilon": 2.0})
+    assert found.lines[3].spec.privacy.clip == 0.1
+    assert found.lines[3].spec.privacy.delta == base.privacy.delta
+
+
+def test_settings_reach_their_method_with_noise_or_without():
+    found = comparison(
+        epsilons=("none", 1.0),
+        entrants=(
+            MethodEntry(
+                label="x",
+                scenario="vafl",
+                set=("method.lr=0.5",),
+                private=("privacy.clip=0.2", "method.lr=0.25"),
+            ),
+        ),
+    )
+    assert [line.spec.method.lr for line in found.lines[:2]] == [0.5, 0.25]
+    assert [line.spec.privacy.clip for line in found.lines[:2]] == [None, 0.2]
+    assert [line.spec.privacy.mode for line in found.lines] == ["none", "paper", "none", "none"]
+
+
+def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
+    found = comparison("method.batch=32", "method.lr=0.7", "privacy.noise=seeded", epsilons=("none", 1.0), entrants=(
+        MethodEntry(scenario="vafl", set=("method.lr=0.5",), private=("privacy.clip=0.2",)),
+    ))  # fmt: skip
+    assert {line.spec.method.batch for line in found.lines} == {32}
+    assert [line.spec.method.lr for line in found.lines if line.spec.method.name != "frozen"] == [0.7] * 3
+    assert [line.spec.privacy.noise for line in found.lines][:2] == ["system", "seeded"]
+
+
+def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
+    found = comparison("method.batch=16", entrants=(MethodEntry(label="czofo", set=("method.name=czofo",)),))
+    method = found.lines[0].spec.method
+    assert (method.lr, method.batch, method.server_lr) == (0.02, 16, 0.02)  # digits_dpzv's lr is 3e-3
+    assert found.lines[0].spec.privacy.clip is None  # digits_dpzv's clips slopes, this one would clip rows
+
+
+def test_a_control_among_the_methods_is_not_there_twice():
+    found = comparison(epsilons=(1.0,), entrants=(MethodEntry(scenario="frozen"),))
+    assert lines(found) == [("frozen", None), (CONTROLS["central"], None)]
+    assert found.lines[0].control
+
+
+def test_horizontal_methods_are_compared_without_controls_and_without_epsilon():
+    file = {
+        "scenario": "digits_decomfl",
+        "entrants": (MethodEntry(), MethodEntry(label="fedavg", set=("method.name=fedavg",))),
+    }
+    assert lines(comparison(**file)) == [("decomfl", None), ("fedavg", None)]
+    with pytest.raises(SpecError, match="adds no noise here"):
+        comparison(**file, epsilons=(1.0,))
+
+
+def test_runs_have_a_folder_each_and_begin_with_the_first_seed_of_all():
+    found = comparison(seeds=(5, 2), epsilons=("none", 0.5), entrants=(
+        MethodEntry(label="VAFL: <b>gröss</b>", scenario="vafl", private=("privacy.clip=0.1",)),
+    ))  # fmt: skip
+    runs = list(found.runs())
+    assert [run.spec.seed for run in runs] == [5] * 4 + [2] * 4
+    assert len({run.folder for run in runs}) == 8
+    assert runs[1].folder == "01-vafl-b-gr-ss-b-eps0.5-seed5"
+
+
+def test_a_plan_comes_back_as_it_was_written(tmp_path):
+    found = resolved(read_entrants(FIELD))
+    (tmp_path / "plan.toml").write_text(found.as_toml())
+    assert read_comparison(tmp_path / "plan.toml") == found
+    (tmp_path / "plan.toml").write_text(found.as_toml().replace("seeds", "sedes"))
+    with pytest.raises(DataError, match="no readable plan"):
+        read_comparison(tmp_path / "plan.toml")
+
+
+@pytest.mark.parametrize("name", catalog.comparisons())
+def test_every_comparison_of_the_program_can_be_resolved(name):
+    found = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"))
+    assert found.title
+    assert sum(line.control for line in found.lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "message"),
+    [
+        ({"seeds": (1, 1)}, (), "seeds: wanted different seeds"),
+        ({"seeds": (-1,)}, (), "seeds: wanted numbers from 0"),
+        ({"seeds": (2**63,)}, (), "seeds: wanted numbers from 0"),
+        ({"targets": (90.0,)}, (), "targets: wanted test accuracies between 0 and 1"),
+        ({"targets": (0.01, 0.0100000000001)}, (), "targets: wanted different ones"),
+        ({"entrants": (MethodEntry(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
+        ({"entrants": (MethodEntry(scenario="vafl"),) * 2}, (), "vafl is there twice"),
+        ({"epsilons": (1.0,)}, (), "privacy.clip: wanted.*in vafl at ε=1"),
+        ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
+        ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
+        ({"entrants": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
+        ({"entrants": (MethodEntry(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
+        ({"entrants": (MethodEntry(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
+        (
+            {"entrants": (MethodEntry(scenario="vafl", set=("method.lrr=1",)),)},
+            (),
+            "lrr: unknown setting in vafl",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_the_method_named(changes, overrides, message):
+    with pytest.raises(SpecError, match=message):
+        comparison(*overrides, **changes)
+
+
+def test_lines_that_are_not_comparable_are_refused():
+    line = comparison().lines[0]
+    other = Line("other", None, False, catalog.load("vafl", ["split.clients=2"]))
+    with pytest.raises(SpecError, match=r"other has another \[split\] than vafl"):
+        Comparison("x", "", (0,), (), (line, other))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scenario = 'vafl'\nentrant = []", 'Did you mean "entrants"'),
+        ("scenario = 'vafl'\n[[entrants]]\nlable = 'x'", 'Did you mean "label"'),
+        ("seeds = 2", "scenario: wanted"),
+        ("scenario = 'vafl'\nseeds = 0", "seeds"),
+        ("scenario = ", "not a TOML file"),
+    ],
+)
+def test_a_comparison_file_with_a_fault_is_refused_in_one_line(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=message) as caught:
+        read_entrants(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_file_sets_for_all_reaches_every_method_before_its_own():
+    found = comparison(
+        set=("method.batch=32", "method.lr=0.5", "budget.updates=9"),
+        entrants=(
+            MethodEntry(label="a", scenario="vafl"),
+            MethodEntry(label="b", scenario="vafl", set=("method.lr=0.25",)),
+            MethodEntry(label="c"),
+        ),
+    )
+    assert [line.spec.method.batch for line in found.lines] == [32] * 5
+    assert [line.spec.method.lr for line in found.lines if line.spec.method.name != "frozen"] == [
+        0.5, 0.25, 0.5, 0.5,
+    ]  # fmt: skip
+    assert {line.spec.budget.updates for line in found.lines} == {9}
+
+
+def test_values_of_epsilon_on_the_command_line_bind_methods_with_their_own():
+    file = read_entrants(FIELD).model_copy(update={"epsilons": ("none", 1.0)})
+    found = resolved(file)
+    assert {line.epsilon for line in found.lines} == {None, 1.0}
+    assert ("VAFL, gradient noise (sampled)", 1.0) in lines(found)
+
+
+def test_a_clip_for_all_leaves_lines_without_noise_unclipped():
+    found = comparison("privacy.clip=0.3", epsilons=("none", 1.0))
+    assert [line.spec.privacy.clip for line in found.lines[:2]] == [None, 0.3]
+
+
+def test_vertical_and_horizontal_methods_are_not_compared():
+    with pytest.raises(SpecError, match="fedavg: fedavg and dpzv are not of one kind"):
+        comparison(entrants=(MethodEntry(label="fedavg", set=("method.name=fedavg",)),))
+    with pytest.raises(SpecError, match="digits_dpzv: dpzv and decomfl are not of one kind"):
+        comparison(scenario="digits_decomfl", entrants=(MethodEntry(scenario="digits_dpzv"),))

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+import scenarios
+from raydpzv.config.catalog import names
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.toml import as_toml, load, override, parse
+from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.methods.vertical.dpzv import DpzvConfig
+from raydpzv.methods.vertical.frozen import FrozenConfig
+from raydpzv.registry import METHODS
+
+GOOD = {"budget": {"updates": 10}}
+EXTERNAL = {"epsilon": 1.0, "adversary": "external"}
+PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"method": {"clipp": 1}}, r"method.clipp: unknown setting in x.toml"),
+        (
+            {"privacy": {"epsilonn": 1}},
+            r'privacy.epsilonn: unknown setting.*Did you mean "epsilon"\?.*clip, delta',
+        ),
+        ({"budgett": {}}, r'budgett: unknown setting.*Did you mean "budget"\?'),
+        (
+            {"method": {"name": "dpz"}},
+            r'method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*, got \'dpz\'.*"dpzv"',
+        ),
+        ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' in x.toml"),
+        ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
+        ({"method": {"momentum": 1.0}}, r"method.momentum: wanted less than 1, got 1.0"),
+        ({"arrivals": {"rate": -1}}, r"arrivals.rate: wanted one number above 0 .*, or a list.*got -1"),
+        ({"arrivals": {"rate": [1, float("inf")]}}, r"arrivals.rate: wanted one number above 0"),
+        ({"privacy": {"clip": 0}}, r"privacy.clip: wanted greater than or equal to 0.000000001, got 0"),
+        (
+            {"resources": {"server_gpus": -1}},
+            r"resources.server_gpus: wanted greater than or equal to 0, got -1",
+        ),
+        ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
+        (
+            {"split": {"how": "cols"}},
+            r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* in x.toml',
+        ),
+        ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
+        ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),
+        ({"budget": {}}, r"budget: wanted at least one limit"),
+        (
+            {"privacy": {"epsilon": 1.0}, **GOOD},
+            r'privacy.epsilon: has no meaning with privacy.mode = "none"',
+        ),
+        ({"privacy": {**PAPER, "delta": None}, **GOOD}, r"privacy.delta: wanted with ε"),
+        ({"privacy": {**PAPER, "clip": None}, **GOOD}, r"privacy.clip: wanted with noise"),
+        ({"privacy": {**PAPER, "sigma": 1.0}, **GOOD}, r"privacy: wanted either epsilon or sigma"),
+        ({"privacy": PAPER, "budget": {"seconds": 3}}, r"budget.updates: wanted with privacy.epsilon"),
+        ({"privacy": PAPER, "method": {"name": "sgd"}, **GOOD}, r'privacy.mode: "sgd" adds no noise'),
+        (
+            {"privacy": {**PAPER, "noise": "seeded"}, "budget": {"updates": 9, "epsilon": 1.0}},
+            r"budget.epsilon: seeded noise proves no ε",
+        ),
+        ({"budget": {"epsilon": 1.0}}, r"budget.epsilon: has no meaning with privacy.mode"),
+        (
+            {"privacy": PAPER, "method": {"server": "frozen"}, "budget": {**GOOD["budget"], **EXTERNAL}},
+            r'budget.adversary: "external" needs method.batches = "poisson"',
+        ),
+        (
+            {"privacy": PAPER, "method": {"batches": "poisson"}, "budget": {**GOOD["budget"], **EXTERNAL}},
+            r'"external" sees the final head; only method.server = "frozen"',
+        ),
+        ({"method": {"lr": 1e-300}}, r"method.lr: wanted greater than or equal to 0.000000001, got 1e-300"),
+        ({"clock": {"service": 1e308}}, r"clock.service: wanted less than or equal to"),
+        ({"model": {"hidden": [10**12]}}, r"model.hidden.0: wanted less than or equal to 1000000"),
+        ({"arrivals": {"kind": "trace"}, **GOOD}, r"arrivals.file: goes with"),
+    ],
+)
+def test_a_wrong_setting_is_named_in_one_line(tree, said):
+    tree = {k: {a: b for a, b in v.items() if b is not None} for k, v in tree.items()}
+    with pytest.raises(SpecError, match=said) as error:
+        parse(tree, "x.toml")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_scenario_is_valid_and_survives_a_round_trip(name):
+    spec = scenarios.load(name)
+    assert spec.title
+    assert parse(tomllib.loads(as_toml(spec)), "again") == spec
+
+
+def test_overrides_reach_their_setting_and_keep_the_rest():
+    spec = scenarios.load(
+        "digits_dpzv", ["method.lr=0.5", "arrivals.rate=[1,2,3,4]", "data.source=digits", "seed=9"]
+    )
+    assert isinstance(spec.method, DpzvConfig)
+    assert (spec.method.lr, spec.method.smoothing, spec.seed) == (0.5, 0.1, 9)
+    assert spec.arrivals.rate == (1.0, 2.0, 3.0, 4.0)
+    changed = override(spec, ["seed=3"])
+    assert changed.seed == 3
+    assert changed.method == spec.method
+
+
+def test_noise_is_switched_off_and_columns_are_given_by_override():
+    free = scenarios.load("digits_dpzv", ["privacy.mode=none"])
+    assert (free.privacy.mode, free.privacy.epsilon, free.privacy.clip) == ("none", None, 2.0)
+    frozen = scenarios.load("digits_dpzv", ["privacy.mode=none", "method.name=frozen"])
+    assert isinstance(frozen.method, FrozenConfig)
+    chosen = scenarios.load("breast_cancer_dpzv", ["split.columns=[[0, 5], [7, 8, 9], [1]]"])
+    assert chosen.split.columns == ((0, 5), (7, 8, 9), (1,))
+    assert [part.shape for part in prepare_vertical(chosen).parts] == [(2,), (3,), (1,)]
+
+
+def test_a_scenario_is_named_after_its_file():
+    assert scenarios.load("stragglers").name == "stragglers"
+
+
+def test_another_method_keeps_what_both_have():
+    spec = scenarios.load("digits_dpzv", ["method.name=frozen", 'privacy={mode="none"}'])
+    assert isinstance(spec.method, FrozenConfig)
+    assert (spec.method.batch, spec.method.server_lr) == (64, 0.02)
+
+
+MISTYPED = [
+    ("digits_dpzv", "vaffl", "vafl"),
+    ("digits_dpzv", "dpzz", "dpzv"),
+    ("digits_dpzv", "decomf", "decomfl"),  # of the other kind than the scenario's
+    ("digits_decomfl", "fedavgg", "fedavg"),
+    ("digits_decomfl", "zo_vf", "zoo_vfl"),
+]
+
+
+@pytest.mark.parametrize(("scenario", "name", "meant"), MISTYPED)
+def test_a_mistyped_method_is_answered_by_the_nearest_name(tmp_path, scenario, name, meant):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[method]\nname = "{name}"\n')
+    known = ", ".join(METHODS)
+    for said, where in (
+        (lambda: load(path), "mine.toml"),
+        (lambda: scenarios.load(scenario, [f"method.name={name}"]), f"{scenario}.toml with --set"),
+        (lambda: scenarios.load(scenario, [f'method.name="{name}"']), f"{scenario}.toml with --set"),
+        (lambda: parse({"method": {"name": name}}, "a table"), "a table"),
+    ):
+        with pytest.raises(SpecError) as error:
+            said()
+        wanted = f"method.name: wanted one of {known}, got {name!r} in {where}."
+        assert str(error.value) == f'{wanted} Did you mean "{meant}"?'
+
+
+def test_a_method_like_none_is_answered_by_the_names_alone():
+    with pytest.raises(SpecError, match=r"got 'qqqqqq' in digits_dpzv.toml with --set\.$"):
+        scenarios.load("digits_dpzv", ["method.name=qqqqqq"])
+
+
+@pytest.mark.parametrize("item", ["lr", "=3", "method..lr=3", "method.lr"])
+def test_an_override_without_key_or_value_is_refused(item):
+    with pytest.raises(SpecError, match="wanted key=value"):
+        scenarios.load("digits_dpzv", [item])
+
+
+def test_an_override_below_a_value_is_refused():
+    with pytest.raises(SpecError, match="is a value, not a table"):
+        scenarios.load("digits_dpzv", ["seed.x=3"])
+
+
+def test_files_that_are_no_scenarios(tmp_path):
+    with pytest.raises(SpecError, match="cannot read the scenario file"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = = 3")
+    with pytest.raises(SpecError, match=r"bad.toml: not a TOML file"):
+        load(tmp_path / "bad.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="text in UTF-8"):
+        load(tmp_path / "binary.toml")
+    with pytest.raises(SpecError, match=r'scenario "digits_dpz" is unknown. Did you mean "digits_dpzv"\?'):
+        scenarios.load("digits_dpz")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "said"),
+    [
+        (["split.clients=9"], SpecError, "9 clients"),
+        (["split.how=columns", "split.clients=65"], SpecError, "65 clients"),
+        (["split.how=views"], SpecError, "view"),
+        (["method.batch=5000"], SpecError, "method.batch: wanted at most 1437"),
+        (["data.source=mnist"], SpecError, "folder"),
+        (["data.source=mnist", "data.folder=nowhere"], DataError, "train-images"),
+        (["model.bottom=cnn", "split.how=columns"], SpecError, "model.bottom"),
+        (["arrivals.kind=trace", "arrivals.file=nowhere.csv"], DataError, "columns client and time"),
+    ],
+)
+def test_a_scenario_that_does_not_fit_its_data_is_refused_before_anything_runs(overrides, error, said):
+    with pytest.raises(error, match=said) as caught:
+        prepare_vertical(scenarios.load("digits_dpzv", overrides))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trace_file_is_read_and_checked(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("client,time\n0,1.0\n1,1.5\n0,2.0\n")
+    overrides = ["arrivals.kind=trace", f"arrivals.file={path}"]
+    timing = prepare_vertical(scenarios.load("digits_dpzv", overrides)).timing
+    assert [list(timing.arrivals.epochs(m)) for m in range(3)] == [[1.0, 2.0], [1.5], []]
+    path.write_text("client,time\n7,1.0\n")
+    with pytest.raises(DataError, match=r"names client 7; there are clients 0\.\.3"):
+        prepare_vertical(scenarios.load("digits_dpzv", overrides))
+
+
+def test_a_spec_is_frozen():
+    spec = VerticalScenario.model_validate(GOOD)
+    with pytest.raises(ValueError, match="frozen"):
+        spec.seed = 3  # type: ignore[misc]
