@@ -11,6 +11,9 @@ import torch
 import scenarios
 from raydpzv.config.scenario import VerticalScenario
 
+# assertions in the helpers are explained like those of the tests
+pytest.register_assert_rewrite("tests.helpers")
+
 # before anything imports ray: no telemetry, no token file in HOME, no cluster of somebody else's
 os.environ.update(
     RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"

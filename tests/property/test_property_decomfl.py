@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import seed_parties as toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from raydpzv.methods.horizontal.decomfl import Schedule, Settings
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.seeds import CatchUp, PulledModel, SeededScalars
 from raydpzv.zo.update import Rule
+from tests.helpers import seed_parties as toy
 
 quick = settings(max_examples=30, deadline=None, derandomize=True)
 LAWS = st.sampled_from(["gaussian", "sphere", "rademacher"])

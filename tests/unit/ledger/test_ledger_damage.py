@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ledger_samples import HEADER, assert_holds, fill
 
 from raydpzv.errors import DataError
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import record, seal, unseal
+from tests.helpers.ledger_samples import HEADER, assert_holds, fill
 
 S, ROUNDS = 8, 21  # segments 0 and 1 are sealed, 2 is open with 5 updates
 HEAD, SEALED, OPEN = "header.json", "segment-00000.arrow", "segment-00002.arrow"

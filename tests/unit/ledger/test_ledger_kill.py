@@ -8,21 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ledger_samples import HEADER, assert_holds, fill
-
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from tests.helpers.ledger_samples import HEADER, assert_holds, fill
 
 WRITER = """
 import sys
 from pathlib import Path
-from ledger_samples import update
+from tests.helpers.ledger_samples import update
 from raydpzv.ledger.ledger import Ledger
 ledger = Ledger.open(Path(sys.argv[1]), write=True)
 while True:
     print(ledger.append(**update(ledger.version + 1)), flush=True)
 """
-ROOT, HERE = Path(__file__).parents[3], Path(__file__).parent
+ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path):
@@ -33,7 +32,7 @@ def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path):
         child = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path)],
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"},
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         assert child.stdout is not None
         with child, child.stdout:

@@ -9,8 +9,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-import seed_parties as toy
-from pulling import HOW, NOTHING, RATES, Scribe, column, run, timing
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
@@ -24,6 +22,8 @@ from raydpzv.sim.pull import PullRun, Queue
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, Timing
 from raydpzv.wire.network import Network
+from tests.helpers import seed_parties as toy
+from tests.helpers.pull_runs import HOW, NOTHING, RATES, Scribe, column, run, timing
 
 # --- the order of events ---------------------------------------------------------------------------------------
 

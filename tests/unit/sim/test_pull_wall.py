@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import seed_parties as toy
-from pulling import HOW, NOTHING, Scribe, column, run, timing
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
@@ -23,6 +21,8 @@ from raydpzv.sim.pull import PullLoop, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing
 from raydpzv.wire.network import Network
+from tests.helpers import seed_parties as toy
+from tests.helpers.pull_runs import HOW, NOTHING, Scribe, column, run, timing
 
 
 class FastClock:

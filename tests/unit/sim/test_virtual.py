@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 from scipy import stats
-from toy import ORDER_BYTES, UPLOAD_BYTES, ToyServer, constant, run_toy, timing
 
 from raydpzv.errors import RunError
 from raydpzv.records import metrics
@@ -13,6 +12,7 @@ from raydpzv.records.store import digest
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.interfaces import Budget
 from raydpzv.wire.network import Network
+from tests.helpers.toy_parties import ORDER_BYTES, UPLOAD_BYTES, ToyServer, constant, run_toy, timing
 
 
 def services(rows):

@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from toy import ToyClient, ToyServer, constant, timing
 
 from raydpzv.errors import Stalled
 from raydpzv.records import metrics
@@ -17,33 +16,11 @@ from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 from raydpzv.wire.network import Network
-
-
-def live(when, server, budget, timeout=30.0, seconds=20.0):
-    """Run toy clients in threads until the server_loop says stop."""
-    clients = server.clients
-    recorder = Recorder()
-    server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, budget)
-    clock = WallClock.starting_in(0.05)
-    wall = LockedServerLoop(server_loop, clock, lambda which: when.service.of(0, which), clients)
-    roles = [ToyClient(m) for m in range(clients)]
-    loops = [ClientLoop(m, role, wall, when, clock, timeout) for m, role in enumerate(roles)]
-    threads = [threading.Thread(target=loop.run, daemon=True) for loop in loops]
-    for thread in threads:
-        thread.start()
-    limit = time.monotonic() + seconds
-    while any(t.is_alive() for t in threads) and time.monotonic() < limit:
-        if wall.status().stop_reason:
-            for loop in loops:
-                loop.stop()
-        time.sleep(0.005)
-    assert not any(t.is_alive() for t in threads)
-    wall.close()
-    return recorder.drain(), server_loop, roles
+from tests.helpers.toy_parties import ToyClient, ToyServer, constant, live_toy, timing
 
 
 def test_every_answer_is_applied_once_and_in_order():
-    rows, server_loop, roles = live(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
+    rows, server_loop, roles = live_toy(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
     assert server_loop.stop_reason == "120 updates done"
     for client, role in enumerate(roles):
         mine = rows["service"].filter(folds_mask(rows, client)).sort_by("round").column("round").to_pylist()
@@ -61,7 +38,7 @@ def folds_mask(rows, client):
 def test_epochs_come_from_the_clock_and_late_ones_are_counted():
     """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip before."""
     when = timing([50.0], arrivals=constant([50.0]), compute=0.1)
-    rows, *_ = live(when, ToyServer(1), Budget(updates=5))
+    rows, *_ = live_toy(when, ToyServer(1), Budget(updates=5))
     trips = rows["service"].sort_by("round").to_pylist()
     assert [t["due"] for t in trips] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
     assert [t["late"] for t in trips] == [False, True, True, True, True]
@@ -71,14 +48,14 @@ def test_epochs_come_from_the_clock_and_late_ones_are_counted():
 
 def test_times_are_in_the_order_of_a_round_trip_and_links_delay():
     network = Network([0.03], up=[math.inf], down=[math.inf])
-    rows, *_ = live(timing([20.0], network=network), ToyServer(1), Budget(updates=4))
+    rows, *_ = live_toy(timing([20.0], network=network), ToyServer(1), Budget(updates=4))
     for trip in rows["service"].sort_by("round").to_pylist()[:-1]:  # the stop cuts the last pause short
         assert trip["woke"] <= trip["served"] - 0.03
         assert trip["applied"] >= trip["served"] + 0.03
 
 
 def test_a_barrier_lets_clients_wait_for_their_order():
-    _rows, server_loop, roles = live(
+    _rows, server_loop, roles = live_toy(
         timing([1.0] * 3, arrivals=Trace({})),
         ToyServer(3, barrier=3, start_immediately=True),
         Budget(updates=30),

@@ -1,0 +1,1 @@
+"""Small problems, runs and files that several test files share."""

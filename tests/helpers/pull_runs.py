@@ -1,0 +1,73 @@
+"""Runs of clients that pull when they wake, without a model: for tests of both clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raydpzv.keys import Key
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.horizontal.decomfl import client_seeds
+from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.store import Rows
+from raydpzv.sim.arrivals import Arrivals, Poisson
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.executor import GroupExecutor
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.pull import PullRun
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import Timing
+from raydpzv.wire.network import Network, instant
+from raydpzv.wire.seeds import SeededScalars
+from tests.helpers import seed_parties as toy
+
+HOW = toy.settings()
+RATES = [3.0, 1.0, 0.3, 5.0, 2.0, 1.0]
+NOTHING = Metrics(0.5, 1.0, 0.5)
+
+
+class Scribe:
+    """A client_group that answers without computing."""
+
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
+        return [self._answer(order) for order in orders]
+
+    def _answer(self, order: Order) -> Upload:
+        seeds = client_seeds(HOW, order.client, order.round - 1)
+        return Upload(order.client, 0, SeededScalars(seeds, np.full(len(seeds), 0.1, np.float32)))
+
+
+def timing(
+    arrivals: Arrivals | None = None,
+    *,
+    compute: float = 0.0,
+    law: Any = "constant",
+    service: float = 0.0,
+    network: Network | None = None,
+) -> Timing:
+    clients = len(RATES)
+    return Timing(
+        arrivals or Poisson(RATES, Key(1)),
+        DelayModel([compute * (1 + m) for m in range(clients)], law, Key(2) / "compute"),
+        DelayModel([service], law, Key(2) / "service"),
+        network or instant(clients),
+    )
+
+
+def run(
+    when: Timing, budget: Budget, *, host: Any = None, book: Ledger | None = None, every: int = 10**9
+) -> tuple[Rows, Ledger, ServerLoop]:
+    book = book or toy.ledger(HOW)
+    recorder = Recorder()
+    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, budget)
+    PullRun(
+        server_loop, host or GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=every
+    ).run()
+    return recorder.drain(), book, server_loop
+
+
+def column(rows: Rows, kind: str, name: str) -> list[Any]:
+    return rows[kind].column(name).to_pylist()

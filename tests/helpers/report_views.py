@@ -1,0 +1,59 @@
+"""Runs as a report sees them, and what a reader finds in its pictures, tables and pages."""
+
+from __future__ import annotations
+
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from raydpzv.records.store import read_all
+from raydpzv.report.figure import ReportFigure, RunView
+from tests.helpers.synthetic_run import build_run
+
+
+def view(folder: Path, label: str, **settings: Any) -> RunView:
+    run = build_run(folder / label, **settings)
+    return RunView(label, json.loads((run / "summary.json").read_text()), read_all(run))
+
+
+def figure(picture: ReportFigure | None) -> Figure:
+    assert picture is not None
+    assert picture.figure is not None
+    return picture.figure
+
+
+def legend_text(shown: Figure) -> str:
+    return "\n".join(t.get_text() for legend in shown.legends for t in legend.get_texts())
+
+
+def printed(table: Table, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class Page(HTMLParser):
+    """Collects the text, the addresses a browser would ask for, and the tags."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.words, self.sources, self.tags = "", [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def names(folder: Path) -> set[str]:
+    return {p.stem for p in folder.glob("plots/*.png")}

@@ -1,0 +1,43 @@
+"""The comparisons of all methods on the DPZV papers' four data sets, run from small files of the real formats."""
+
+from __future__ import annotations
+
+import pytest
+
+import scenarios
+from raydpzv.compare.file import read_entrants, resolved
+from raydpzv.config import catalog
+from tests.helpers.dataset_files import (
+    TINY_RESNET,
+    TINY_TRANSFORMER,
+    write_cifar10,
+    write_mnist,
+    write_reviews,
+    write_views,
+)
+
+FEW = ("budget.updates=8", "evaluate.every=8", "method.batch=8", "privacy.noise=seeded")
+
+
+def files(name, path):
+    """Write a field's data; return the settings that point to it and keep its models small."""
+    if name == "mnist_field":
+        return (f"data.folder={write_mnist(path)}", "model.hidden=[2, 2]", "model.embedding=4")
+    if name == "cifar10_field":
+        return (f"data.folder={write_cifar10(path)}", "model.hidden=[2, 2]", "model.embedding=4")
+    if name == "modelnet40_field":
+        return (f"data.file={write_views(path)}", *TINY_RESNET)
+    return (f"data.folder={write_reviews(path, 'csv')}", *TINY_TRANSFORMER)
+
+
+@pytest.mark.parametrize("name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"])
+def test_every_line_of_the_field_runs(name, tmp_path):
+    comparison = resolved(
+        read_entrants(catalog.COMPARISONS / f"{name}.toml"), catalog.load, [*files(name, tmp_path), *FEW]
+    )
+    methods = {line.spec.method.name for line in comparison.lines}
+    assert methods == {"dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd"}
+    for line in comparison.lines:
+        summary = scenarios.run(line.spec).summary
+        assert summary["updates"] == 8, str(line)
+        assert bool(summary["epsilon"]) == (line.epsilon is not None), str(line)

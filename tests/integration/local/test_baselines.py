@@ -1,0 +1,179 @@
+"""VAFL, ZOO-VFL and VFL-CZOFO as whole runs: bytes, protocols, replay, contradictory settings."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import scenarios
+from raydpzv.config.toml import parse
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare
+from tests.helpers.baseline_runs import MESSY, NOISE, SEEDED, SHORT, B, E, T, run
+
+
+def bytes_of(found):
+    return found.summary["bytes_up"], found.summary["bytes_down"]
+
+
+@pytest.mark.parametrize(
+    ("name", "up", "down"),
+    [
+        ("vafl", 4 * B + 4 * B * E, 4 * B * E),
+        ("czofo", 4 * B + 4 * B * E, 4 * B * E),
+        ("zoo_vfl", 4 * B + 8 * B * E, 4),
+    ],
+)
+def test_the_bytes_are_the_formulas_with_and_without_noise(name, up, down):
+    assert bytes_of(run(name)) == (T * up, T * down)
+    assert bytes_of(run(name, *SEEDED)) == (T * up, T * down)
+
+
+def test_bytes_of_every_protocol_are_what_its_messages_add_up_to():
+    assert bytes_of(run("vafl", "method.noise_on=gradient", *SEEDED)) == (T * B * (4 + 4 * E), T * B * 4 * E)
+    for extra in (["method.synchrony=t-synchronous", "method.wait_for=3"], ["method.synchrony=synchronous"]):
+        assert bytes_of(run("vafl", *extra)) == (T * B * (4 + 4 * E), T * B * 4 * E)
+    found = run("vafl", "method.max_delay=8", *MESSY)
+    rows = found.rows("message").to_pylist()
+    kinds = {
+        k: [m for m in rows if m["kind"] == k] for k in ("Embeddings", "Gradient", "Query", "FreshEmbeddings")
+    }
+    assert {m["bytes"] for m in kinds["Embeddings"]} == {B * (4 + 4 * E)}
+    assert {m["bytes"] for m in kinds["Gradient"]} == {B * 4 * E}
+    # what is asked with 4 bytes a row is answered with 4 + 4E
+    answered = sum(m["bytes"] for m in kinds["FreshEmbeddings"])
+    asked = sum(m["bytes"] for m in kinds["Query"])
+    unanswered = len(kinds["Query"]) - len(kinds["FreshEmbeddings"])
+    assert unanswered <= 3
+    assert answered == (1 + E) * asked or unanswered
+    assert sum(m["bytes"] for m in rows) == sum(bytes_of(found))
+
+
+def test_with_one_rate_and_one_client_vafl_is_the_synchronous_control():
+    """One client has nobody to be stale against: the same rows make the same bits as central split SGD."""
+    one = ["split.clients=1", "method.momentum=0.0", "method.lr=0.05"]
+    vafl = run("vafl", *one, "method.synchrony=synchronous")
+    sgd = run("sgd", *one)
+    for party, found in vafl.models.items():
+        assert found == pytest.approx(sgd.models[party], abs=1e-6)
+
+
+def test_synchronous_vafl_is_the_synchronous_control():
+    same = ["method.momentum=0.9", "method.lr=0.02"]
+    vafl, sgd = run("vafl", "method.synchrony=synchronous", *same), run("sgd", *same)
+    for party, found in vafl.models.items():
+        assert found == pytest.approx(sgd.models[party], abs=1e-6)
+    other = run("vafl", *same)
+    assert not np.allclose(other.models["server"], sgd.models["server"], atol=1e-3)
+
+
+def test_bounded_delay_bounds_every_age_and_nothing_is_missing():
+    found = run("vafl", "method.max_delay=8", *MESSY, "budget.updates=120")
+    assert found.summary["updates"] == 120
+    staleness = found.rows("staleness").to_pylist()
+    assert max(row["age_max"] for row in staleness) == 8
+    assert sum(row["missing"] for row in staleness) == 0
+    assert found.rows("service").num_rows == 120
+    losses = found.rows("service").column("loss").to_numpy()
+    # the answers that were still waiting for a query at the end have no loss
+    assert np.isnan(losses).sum() <= 4
+    loose = run("vafl", *MESSY, "budget.updates=120").rows("staleness").to_pylist()
+    assert max(row["age_max"] for row in loose) > 8
+    assert sum(row["missing"] for row in loose) > 0
+
+
+def test_bounded_delay_under_the_wall_clock():
+    extra = ("method.max_delay=8", "clock.kind=wall", "arrivals.rate=30.0", "budget.updates=60")
+    found = run("vafl", *extra)
+    assert found.summary["updates"] == 60
+    staleness = found.rows("staleness").to_pylist()
+    assert max(row["age_max"] for row in staleness) <= 8
+    assert sum(row["missing"] for row in staleness) == 0
+
+
+@pytest.mark.parametrize("extra", [(), SEEDED, ("method.noise_on=gradient", *SEEDED)])
+def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_system(tmp_path, extra):
+    whole = run("vafl", *extra, *MESSY, out=tmp_path / "whole").summary
+    assert replay(tmp_path / "whole").verified
+    stop = threading.Event()
+
+    def progress(status):
+        if status.updates >= 25:
+            stop.set()
+
+    run("vafl", *extra, *MESSY, out=tmp_path / "cut", progress=progress, stop=stop)
+    experiment, folder, _ = resuming(tmp_path / "cut")
+    assert scenarios.run_prepared(experiment, folder, runner="local").summary["digest"] == whole["digest"]
+
+
+def test_a_run_whose_noise_was_not_kept_says_so(tmp_path):
+    for name, extra in (("vafl", ()), ("zoo_vfl", ()), ("vafl", ("method.noise_on=gradient",))):
+        folder = tmp_path / f"{name}{len(extra)}"
+        run(name, *NOISE, *extra, "budget.updates=4", out=folder)
+        with pytest.raises(InputError, match="was not kept, so it cannot be computed again"):
+            replay(folder)
+    run("vafl", "method.max_delay=8", "budget.updates=8", out=tmp_path / "bounded")
+    with pytest.raises(InputError, match=r"method\.max_delay"):
+        replay(tmp_path / "bounded")
+
+
+GOOD = {"budget": {"updates": 10}}
+ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy", "budget", "said"),
+    [
+        ({"synchrony": "t-synchronous"}, {}, {}, r"method.wait_for: goes with"),
+        ({"wait_for": 2}, {}, {}, r"method.wait_for: goes with"),
+        ({"synchrony": "t-synchronous", "wait_for": 9}, {}, {}, r"method.wait_for: wanted at most 4"),
+        ({"synchrony": "synchronous", "max_delay": 3}, {}, {}, r"method.max_delay: goes with"),
+        ({"layer_noise": [0.1]}, {}, {}, r"method.layer_noise: has no meaning"),
+        ({"layer_noise": [0.1], "noise_on": "gradient"}, ROWS, {}, r"method.layer_noise: goes with"),
+        ({}, {"sigma": 1.0}, {}, r"privacy.sigma: has no meaning"),
+        ({}, {"mode": "paper"}, {}, r"privacy: wanted either epsilon or sigma"),
+        ({}, {**ROWS, "clip": None}, {}, r"privacy.clip: wanted with privacy.epsilon"),
+        ({}, {**ROWS, "delta": None}, {}, r"privacy.delta: wanted with a clip"),
+        ({"max_delay": 4}, ROWS, {}, r"privacy.epsilon: queries"),
+        ({}, ROWS, {"epsilon": 1.0}, r'budget.adversary: noise on the embedding is against "server"'),
+        ({"noise_on": "gradient"}, ROWS, {"epsilon": 1.0, "adversary": "server"}, r'is against "client"'),
+        ({}, {}, {"epsilon": 1.0, "adversary": "server"}, r"budget.epsilon: has no meaning"),
+        (
+            {"noise_on": "gradient", "synchrony": "t-synchronous", "wait_for": 2},
+            ROWS,
+            {"epsilon": 1.0},
+            r"budget.epsilon: .*asynchronous",
+        ),
+    ],
+)
+def test_a_contradiction_is_named_in_one_line(method, privacy, budget, said):
+    privacy = {k: v for k, v in privacy.items() if v is not None}
+    tree = {"method": {"name": "vafl", **method}, "privacy": privacy, "budget": {"updates": 10, **budget}}
+    with pytest.raises(SpecError, match=said) as error:
+        parse(tree, "x.toml")
+    assert "\n" not in str(error.value)
+
+
+def test_dpzv_knows_no_epsilon_against_its_server():
+    tree = {
+        "method": {"name": "dpzv"},
+        "privacy": ROWS,
+        "budget": {"updates": 9, "epsilon": 1.0, "adversary": "server"},
+    }
+    with pytest.raises(SpecError, match=r'budget.adversary: "server" is trusted'):
+        parse(tree, "x.toml")
+
+
+def test_a_summing_head_needs_as_many_numbers_as_classes():
+    with pytest.raises(SpecError, match=r"model\.embedding: wanted 10, the number of classes"):
+        prepare(scenarios.load("vafl_digits", ["model.embedding=3"]))
+
+
+def test_noise_in_layers_that_a_model_has_not_is_refused():
+    noisy = ("privacy.mode=paper", "privacy.sigma=0.1")
+    prepare(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1]"]))
+    with pytest.raises(SpecError, match=r"method\.layer_noise: wanted at most 1 numbers.*got 2"):
+        prepare(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1, 0.2]"]))

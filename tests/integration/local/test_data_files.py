@@ -1,0 +1,201 @@
+"""The papers' scenarios, run from small files of the real formats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import scenarios
+from raydpzv.data.table import limit
+from raydpzv.errors import SpecError
+from raydpzv.experiment.vertical import load_data
+from raydpzv.keys import Key
+from tests.helpers.dataset_files import (
+    TINY_RESNET,
+    TINY_TRANSFORMER,
+    write_cifar10,
+    write_mnist,
+    write_reviews,
+    write_views,
+)
+
+FEW = ("budget.updates=20", "evaluate.every=10", "method.batch=16", "privacy.noise=seeded")
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    return write_mnist(tmp_path)
+
+
+@pytest.fixture
+def cifar10(tmp_path):
+    return write_cifar10(tmp_path)
+
+
+def test_mnist_with_seven_clients(mnist):
+    run = scenarios.run(scenarios.load("mnist_dpzv", [f"data.folder={mnist}", *FEW]))
+    assert run.summary["updates"] == 20
+    assert run.summary["bytes_up"] == 20 * 16 * (4 + 2 * 64 * 4)
+    assert len([name for name in run.models if name.startswith("client")]) == 7
+
+
+def test_cifar10_with_four_clients(cifar10):
+    run = scenarios.run(scenarios.load("cifar10_dpzv", [f"data.folder={cifar10}", *FEW]))
+    assert run.summary["updates"] == 20
+    assert len({values.size for name, values in run.models.items() if name != "server"}) == 1
+
+
+def test_views_of_objects(tmp_path):
+    draws = (Key(3) / "views").generator()
+    np.savez(
+        tmp_path / "views.npz",
+        x=draws.standard_normal((80, 12, 1, 8, 8)).astype(np.float32),
+        y=np.arange(80) % 4,
+    )
+    overrides = ["data.source=multiview", f"data.file={tmp_path / 'views.npz'}", "split.how=views"]
+    overrides += ["split.clients=4", "model.bottom=cnn", "model.hidden=[4]", *FEW]
+    run = scenarios.run(scenarios.load("digits_dpzv", overrides))
+    assert run.summary["updates"] == 20
+
+
+FEW_VAFL = ("budget.updates=14", "evaluate.every=7", "method.batch=16")
+
+
+@pytest.mark.parametrize("name", ["mnist_vafl", "fashion_vafl"])
+def test_vafl_on_images_by_rows(mnist, name):
+    run = scenarios.run(scenarios.load(name, [f"data.folder={mnist}", *FEW_VAFL]))
+    assert (run.summary["bytes_up"], run.summary["bytes_down"]) == (14 * 16 * 44, 14 * 16 * 40)
+    assert run.models["client 0"].size == 4 * 28 * 10 + 10
+
+
+def test_vafl_on_patches(cifar10):
+    run = scenarios.run(scenarios.load("cifar10_vafl", [f"data.folder={cifar10}", *FEW_VAFL]))
+    assert run.summary["updates"] == 14
+    assert run.models["client 7"].size == 3 * 16 * 8 * 10 + 10
+
+
+def test_vafl_on_a_table_of_ones_own(tmp_path):
+    draws = (Key(4) / "speech").generator().standard_normal((90, 7))
+    lines = ["id,a,b,c,d,e,f,class", *(",".join(map(str, [*row, i % 2])) for i, row in enumerate(draws))]
+    (tmp_path / "speech.csv").write_text("\n".join(lines) + "\n")
+    spec = scenarios.load("parkinson_vafl", [f"data.file={tmp_path / 'speech.csv'}", *FEW_VAFL[:2]])
+    assert scenarios.run(spec).summary["updates"] == 14
+
+
+def test_vafl_on_views_with_the_papers_noise(tmp_path):
+    draws = (Key(3) / "views").generator()
+    x = draws.standard_normal((40, 12, 1, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "views.npz", x=x, y=np.arange(40) % 4)
+    noise = ["privacy.mode=paper", "privacy.sigma=1.0", "method.layer_noise=[0.0577, 0.0577, 0.00577]"]
+    spec = scenarios.load("multiview_vafl", [f"data.file={tmp_path / 'views.npz'}", *FEW_VAFL, *noise])
+    run = scenarios.run(spec)
+    assert run.summary["bytes_down"] == 14 * 16 * 512 * 4
+    assert run.rows("release").num_rows == 14
+
+
+def test_vafl_on_time_series_with_noise_on_every_layer():
+    noise = ["privacy.mode=paper", "privacy.sigma=0.01", "method.layer_noise=[0.01]", "data.rows=80"]
+    run = scenarios.run(scenarios.load("lstm_vafl", [*FEW_VAFL, *noise]))
+    assert run.summary["updates"] == 14
+
+
+def test_modelnet40_with_twelve_clients(tmp_path):
+    spec = scenarios.load("modelnet40_dpzv", [f"data.file={write_views(tmp_path)}", *TINY_RESNET, *FEW])
+    run = scenarios.run(spec)
+    assert run.summary["updates"] == 20
+    assert run.summary["bytes_up"] == 20 * 16 * (4 + 2 * 4 * 4)
+    assert len([name for name in run.models if name.startswith("client")]) == 12
+
+
+@pytest.mark.parametrize("form", ["csv", "ft.txt"])
+def test_amazon_reviews_with_three_clients(tmp_path, form):
+    overrides = [f"data.folder={write_reviews(tmp_path, form)}", *TINY_TRANSFORMER, *FEW]
+    run = scenarios.run(
+        scenarios.load("amazon_dpzv", [*overrides, "data.train_rows=60", "data.test_rows=10"])
+    )
+    assert run.summary["updates"] == 20
+    # V·W + L·W + 2W for the embeddings, 12W² + 13W for the layer, (W + 1)·E
+    assert run.models["client 2"].size == (200 + 4 + 2) * 8 + 12 * 64 + 13 * 8 + 9 * 4
+    assert run.summary["private"] is not True
+
+
+def test_both_forms_of_the_reviews_give_the_same_run(tmp_path):
+    digests = set()
+    for form in ("csv", "ft.txt"):
+        (tmp_path / form).mkdir()
+        folder = write_reviews(tmp_path / form, form)
+        spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW])
+        digests.add(scenarios.run(spec).models["client 0"].tobytes())
+    assert len(digests) == 1
+
+
+def test_the_settings_of_texts_reach_the_data(tmp_path):
+    folder = write_reviews(tmp_path, "csv")
+
+    def rows(*overrides):
+        spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW, *overrides])
+        return load_data(spec)
+
+    split = rows("data.train_rows=30", "data.test_rows=6")
+    assert (split.train.x.shape, split.test.x.shape) == ((30, 12), (6, 12))
+    assert split.train.vocabulary == 200
+    assert np.array_equal(split.train.x, np.floor(split.train.x)), (
+        "no scaling, though data.scale says standard"
+    )
+    whole = rows()
+    kept = limit(whole, 30, 6, Key(0) / "data" / "limit")
+    assert np.array_equal(split.train.x, kept.train.x)
+
+
+def test_texts_and_models_of_other_kinds(tmp_path):
+    folder = write_reviews(tmp_path, "csv")
+    overrides = [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW]
+    with pytest.raises(SpecError, match=r"token ids, names and no quantities.*use transformer"):
+        scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "model.bottom=mlp"]))
+    with pytest.raises(SpecError, match="5 clients cannot have equal spans of 12 tokens"):
+        scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "split.clients=5"]))
+    with pytest.raises(SpecError, match='numbers, which "transformer" does not take'):
+        scenarios.run(scenarios.load("digits_dpzv", ["model.bottom=transformer", "split.how=columns"]))
+
+
+METHODS = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("scenario", ["modelnet40_dpzv", "amazon_dpzv"])
+def test_every_method_runs_on_these_models(tmp_path, scenario, name):
+    if scenario == "amazon_dpzv":
+        source = [f"data.folder={write_reviews(tmp_path, 'csv')}", *TINY_TRANSFORMER]
+    else:
+        source = [f"data.file={write_views(tmp_path)}", *TINY_RESNET]
+    overrides = [f'method={{name="{name}", batch=16}}', 'privacy={mode="none"}', "budget.updates=26"]
+    run = scenarios.run(scenarios.load(scenario, [*source, *overrides, "evaluate.every=13"]))
+    assert run.summary["updates"] >= 26
+    assert np.isfinite(run.models["client 0"]).all()
+    still = scenarios.run(scenarios.load(scenario, [*source, *overrides, "budget.updates=1"])).models[
+        "client 1"
+    ]
+    moved = not np.array_equal(run.models["client 1"], still)
+    assert moved == (name != "frozen")
+
+
+def test_a_poisson_batch_without_a_record_goes_through_these_models(tmp_path):
+    few = ["method.batch=1", "method.batches=poisson", "budget.updates=12", "privacy.noise=seeded"]
+    reviews = [f"data.folder={write_reviews(tmp_path, 'csv')}", *TINY_TRANSFORMER]
+    views = [f"data.file={write_views(tmp_path)}", *TINY_RESNET]
+    for scenario, source in (("amazon_dpzv", reviews), ("modelnet40_dpzv", views)):
+        run = scenarios.run(scenarios.load(scenario, [*source, *few]))
+        sizes = np.array(run.summary["bytes_up"])
+        assert run.summary["updates"] == 12
+        assert sizes != 12 * (4 + 2 * 4 * 4), "control: they were not all of one record"
+
+
+@pytest.mark.slow
+def test_generated_reviews_are_learned_offline():
+    def accuracy(*overrides):
+        spec = scenarios.load("reviews_dpzv", ["evaluate.every=4000", "record.staleness=false", *overrides])
+        return scenarios.run(spec).summary["accuracy"]
+
+    assert accuracy("privacy.noise=seeded") >= 0.72
+    assert accuracy('privacy={mode="none", clip=2.0}') >= 0.75
+    assert accuracy('method={name="frozen", batch=64}', 'privacy={mode="none"}') <= 0.66, "control"

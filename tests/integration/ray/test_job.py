@@ -1,0 +1,86 @@
+"""`ray job submit` against a local head: the way a cluster user starts a run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=2).close()
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def head():
+    """A Ray head with a dashboard of its own; ended by signal, never by `ray stop`, which would end others' too."""
+    port, dashboard, agent = free_port(), free_port(), free_port()
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled"}
+    # socket paths below the temporary folder must stay under 107 bytes
+    with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
+        command = [
+            str(BIN / "ray"),
+            "start",
+            "--head",
+            "--block",
+            f"--port={port}",
+            "--include-dashboard=true",
+        ]
+        command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"]
+        command += [f"--dashboard-agent-listen-port={agent}", "--num-cpus=2", "--num-gpus=0"]
+        command += ["--disable-usage-stats"]
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        url = f"http://127.0.0.1:{dashboard}"
+        limit = time.monotonic() + 90
+        # jobs are taken by the dashboard and started by the agent: both must be up
+        ready = (f"{url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
+        while not all(map(answers, ready)):
+            assert process.poll() is None, "the head ended"
+            assert time.monotonic() < limit, "the head did not come up within 90 s"
+            time.sleep(0.3)
+        yield url, environment
+        process.terminate()
+        process.wait(60)
+
+
+def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
+    url, environment = head
+    out = tmp_path / "run"
+    command = [str(BIN / "ray"), "job", "submit", "--address", url, "--working-dir", str(ROOT), "--"]
+    command += ["python", "-m", "scenarios", "run", "digits_dpzv", "--runner", "ray", "--json"]
+    command += ["--out", str(out), "--set", "budget.updates=40", "--set", "resources.client_actors=1"]
+    result = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert '"updates": 40' in result.stdout
+    assert (out / "summary.json").exists()
+    # the job joined the cluster and left it running
+    assert answers(f"{url}/api/version")

@@ -1,0 +1,152 @@
+"""Runs of a comparison on actors: the bits of one process, whatever becomes of an actor."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import ray
+
+from actors import run_pool as module
+from actors.run_pool import gpu_share, pack, side_by_side, slots, unpack
+from raydpzv.compare.folder import begun, left
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
+from raydpzv.errors import Unplaceable
+from tests.helpers.small_comparisons import small_comparison
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+
+def make(comparison, root, ended, stop=None, progress=lambda standing: None):
+    with begun(root, comparison):
+        side_by_side(
+            left(root, comparison), root, progress=progress, ended=ended, stop=stop or threading.Event()
+        )
+
+
+def timeless(table):
+    return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
+
+
+def test_side_by_side_has_the_rows_of_one_after_the_other(tmp_path):
+    comparison = small_comparison(seeds=(0,))
+    start_immediately, reasons = [], {}
+
+    def keep(standing):
+        start_immediately.append(len(standing))
+
+    make(
+        comparison,
+        tmp_path / "ray",
+        lambda planned, why: reasons.update({planned.folder: why}),
+        progress=keep,
+    )
+    assert set(reasons.values()) == {""}
+    assert max(start_immediately) == 2
+    with begun(tmp_path / "local", comparison):
+        one_by_one(
+            left(tmp_path / "local", comparison),
+            tmp_path / "local",
+            progress=keep,
+            ended=lambda planned, why: None,
+            stop=threading.Event(),
+        )
+    one, other = collect(comparison, tmp_path / "ray"), collect(comparison, tmp_path / "local")
+    assert timeless(one.runs) == timeless(other.runs)
+    assert one.curves.equals(other.curves)
+    assert str(one.claims.to_pylist()) == str(other.claims.to_pylist())
+
+
+def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path):
+    comparison, stop, over = small_comparison("budget.updates=4000", seeds=(0,)), threading.Event(), []
+
+    def halt(standing):
+        if any(status.updates > 50 for status in standing.values()):
+            stop.set()
+
+    make(comparison, tmp_path, lambda planned, why: over.append(planned.folder), stop, halt)
+    assert 1 <= len(over) <= 2
+    stopped = [row for row in collect(comparison, tmp_path).runs.to_pylist() if row["status"] == "stopped"]
+    assert len(stopped) == len(over)
+    assert all(0 < row["updates"] < 4000 for row in stopped)
+    assert len(left(tmp_path, comparison)) == len(list(comparison.runs()))
+
+
+def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_path, monkeypatch):
+    comparison, reasons, killed, made = small_comparison("budget.updates=600", seeds=(0,)), {}, [], []
+
+    class Watched(module._Slots):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    def kill_one(standing):
+        for name, status in standing.items():
+            if not killed and status.updates > 20:
+                killed.append(name)
+                work = next(w for w in made[0]._busy.values() if w.planned.folder == name)
+                ray.kill(made[0]._actors[work.slot])
+
+    def ended(planned, why):
+        reasons[planned.folder] = why
+
+    monkeypatch.setattr(module, "_Slots", Watched)
+    make(comparison, tmp_path, ended, progress=kill_one)
+    assert len(reasons) == 6
+    assert [name for name, why in reasons.items() if why] == killed
+    assert "lost" in reasons[killed[0]]
+    rows = collect(comparison, tmp_path, reasons).runs.to_pylist()
+    assert [row["run"] for row in rows if row["outcome"] == "failed"] == killed
+    assert [planned.folder for planned in left(tmp_path, comparison)] == killed
+    make(comparison, tmp_path, ended)
+    assert left(tmp_path, comparison) == []
+    assert set(reasons.values()) == {""}
+
+
+def test_a_folder_travels_whole(tmp_path):
+    comparison = small_comparison(seeds=(0,), entrants=())
+    with begun(tmp_path, comparison):
+        planned = left(tmp_path, comparison)[:1]
+        one_by_one(
+            planned, tmp_path, progress=lambda s: None, ended=lambda p, w: None, stop=threading.Event()
+        )
+    folder = tmp_path / RUNS_FOLDER / planned[0].folder
+    before = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    packed = pack(folder)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "stale").write_text("from before")
+    unpack(packed, folder)
+    after = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert after == {path: data for path, data in before.items() if path.name != ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("todo", "jobs", "gpus", "there", "count"),
+    [
+        (10, None, 0.0, {"CPU": 4.0}, 4),
+        (3, None, 0.0, {"CPU": 4.0}, 3),
+        (10, 2, 0.0, {"CPU": 4.0}, 2),
+        (10, None, 0.3, {"CPU": 16.0, "GPU": 2.0}, 6),
+        (10, 99, 1.0, {"CPU": 16.0, "GPU": 2.0}, 2),
+    ],
+)
+def test_as_many_at_a_time_as_there_are_cores_and_gpu_shares(todo, jobs, gpus, there, count):
+    assert slots(todo, jobs, gpus, there) == count
+
+
+def test_what_cannot_be_placed_is_refused_with_the_arithmetic():
+    with pytest.raises(Unplaceable, match=r"asks 1 CPU and 0.5 GPU, the cluster has 8 and 0"):
+        slots(3, None, 0.5, {"CPU": 8.0})
+
+
+def test_a_run_asks_for_what_its_parties_ask_together():
+    def share(*overrides, **there):
+        return gpu_share(next(small_comparison(*overrides).runs()), there)
+
+    assert share() == 0.0
+    assert share("resources.client_gpus=0.1", "resources.server_gpus=0.2") == pytest.approx(0.3)
+    assert share("resources.client_gpus=[0.1, 0.2, 0.3, 0.9]") == 1.0
+    assert share("resources.client_gpus=auto", GPU=1.0) == 1.0
+    assert share("resources.client_gpus=auto") == 0.0

@@ -1,0 +1,169 @@
+"""Horizontal runs: stopped, killed and continued, always to the bits of the uninterrupted run; their bytes."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scenarios
+from raydpzv.errors import InputError
+from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import digest
+from tests.helpers.small_horizontal import (
+    METHODS,
+    OFTEN,
+    SEEDED,
+    resume,
+    same,
+    small,
+    stop_after,
+    stopped,
+)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_stopped_run_goes_on_to_the_bits_of_an_uninterrupted_one(tmp_path: Path, kind: str) -> None:
+    spec = small(kind, OFTEN)
+    whole = scenarios.run(spec)
+    stopped(spec, tmp_path / "run", 9)
+    stop, progress = stop_after(17)
+    middle = resume(tmp_path / "run", stop=stop, progress=progress).summary
+    assert (middle["status"], middle["updates"]) == ("stopped", 17)
+    seen: list[int] = []
+    end = resume(tmp_path / "run", progress=lambda status: seen.append(status.updates))
+    same(end, whole)
+    assert seen[0] >= (1 if kind == "asynchronous" else 16)
+    assert digest(RunFolder.open(tmp_path / "run").rows()) == whole.summary["digest"]
+    with pytest.raises(InputError, match="complete"):
+        resuming_horizontal(tmp_path / "run")
+    if kind in SEEDED:
+        again = rebuild(tmp_path / "run")
+        assert (again.verified, again.updates) == (True, 24)
+        assert again.models[MODEL].tobytes() == whole.models[MODEL].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "pulling", "fedavg", "fedzo", "asynchronous"])
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, kind: str) -> None:
+    """What a kill leaves is what the disk has at that moment: at some services, and after the very last one."""
+    spec = small(kind, OFTEN)
+    moments = {1, 38, 95} if kind != "asynchronous" else {1, 7, 24}
+    count = 0
+
+    def copy(status: Any) -> None:
+        nonlocal count
+        count += 1
+        # the last ticks come after the end: a kill before the summary was written
+        if count in moments or (status.stop_reason and not (tmp_path / "last").exists()):
+            shutil.copytree(tmp_path / "run", tmp_path / ("last" if status.stop_reason else f"copy{count}"))
+
+    whole = scenarios.run(spec, tmp_path / "run", progress=copy)
+    copies = [p for p in tmp_path.iterdir() if p.name != "run"]
+    assert len(copies) >= 3
+    assert (tmp_path / "last").exists()
+    for folder in copies:
+        assert not (folder / "summary.json").exists()
+        same(resume(folder), whole)
+
+
+def test_a_run_killed_within_a_write_of_its_ledger_goes_on(tmp_path: Path) -> None:
+    spec = small("decomfl", "record.flush=3600")
+    whole = scenarios.run(spec)
+    stopped(spec, tmp_path / "run", 9)
+    (tmp_path / "run" / "summary.json").unlink()
+    segment = max((tmp_path / "run" / "ledger").glob("*.arrow*"), key=lambda p: p.stat().st_size)
+    segment.write_bytes(segment.read_bytes()[:-37])
+    same(resume(tmp_path / "run"), whole)
+
+
+def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
+    """The control: the counts of pieces of work address the exponential delays of those that follow."""
+    spec = small("decomfl", OFTEN)
+    whole = scenarios.run(spec)
+    stopped(spec, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint.npz"
+    found = read_checkpoint(path)
+    assert found is not None
+    checkpoint, counted = found
+    state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
+    write_checkpoint(path, Checkpoint(checkpoint.round, state, checkpoint.weights), counted)
+    end = resume(tmp_path / "run")
+    assert end.summary["digest"] != whole.summary["digest"]
+    assert end.summary["model_digest"] == whole.summary["model_digest"]
+
+
+def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path) -> None:
+    stop = threading.Event()
+    asked = lambda status: stop.set() if status.uploads >= 6 else None  # noqa: E731  (in the midst of round 2)
+    found = scenarios.run(small("decomfl"), tmp_path / "run", stop=stop, progress=asked)
+    assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
+    kept = read_checkpoint(tmp_path / "run" / "checkpoint.npz")
+    assert kept is not None
+    assert kept[0].round == 2
+
+
+def test_a_budget_of_bytes_ends_a_run_with_the_round_that_passes_it() -> None:
+    found = scenarios.run(scenarios.override(small("decomfl"), ["budget={}", "budget.bytes=1"]))
+    assert (found.summary["updates"], found.summary["uploads"]) == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "fedavg", "fedzo"])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_move_no_bits(kind: str, threads: int) -> None:
+    one = scenarios.run(small(kind))
+    several = scenarios.run(small(kind, f"resources.threads={threads}"))
+    assert several.summary["digest"] == one.summary["digest"]
+    assert several.models[MODEL].tobytes() == one.models[MODEL].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "pulling", "asynchronous"])
+def test_neither_a_folder_nor_a_servers_model_nor_the_clients_kind_moves_bits(
+    tmp_path: Path, kind: str
+) -> None:
+    whole = scenarios.run(small(kind))
+    for number, override in enumerate(((), ("method.server_model=true",), ("method.replicas=per_client",))):
+        other = scenarios.run(small(kind, *override), tmp_path / str(number)).summary
+        for name in ("digest", "model_digest"):
+            assert other[name] == whole.summary[name]
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "pulling", "schedules", "mezo", "asynchronous"])
+def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
+    """From the cohorts (or wakes) alone: 12 B per missed pair, 8 B per new seed, 4 B per scalar, or the model."""
+    spec = small(kind)
+    run, prepared = scenarios.run(spec), prepare_horizontal(spec)
+    given = prepared.plan.settings()
+    state = 4 * prepared.plan.initial().numel() * (2 if given.rule.momentum else 1)
+    pull_after = getattr(spec.method, "pull_after", None)
+    rows = run.rows("sync").to_pylist()
+    down, up, at = 0, 0, dict[int, int]()
+    for row in rows:
+        client, read, pairs = row["client"], row["read"], given.pairs(row["round"])
+        missed = range(at.get(client, 0) + 1, read + 1)
+        lacks = 12 * sum(given.pairs(r) for r in missed)
+        pulls = pull_after is not None and len(missed) > pull_after and state < lacks
+        assert row["pulled"] == pulls
+        assert row["missed"] == len(missed)
+        down += (state if pulls else lacks) + (0 if kind == "asynchronous" else 8 * pairs)
+        up += (12 if kind == "asynchronous" else 4) * pairs
+        at[client] = read
+    messages: Sequence[dict[str, Any]] = run.rows("message").to_pylist()
+    served = {(r["client"], r["read"] + 1) for r in rows}
+    counted = sum(
+        m["bytes"] for m in messages if m["direction"] == "down" and (m["client"], m["round"]) in served
+    )
+    if kind == "mezo":
+        assert run.summary["bytes_up"] == run.summary["bytes_down"] == 0
+        return
+    assert counted == down
+    assert run.summary["bytes_up"] == up == sum(m["bytes"] for m in messages if m["direction"] == "up")
+    assert run.summary["bytes_down"] == sum(m["bytes"] for m in messages if m["direction"] == "down")
+    assert (kind == "pulling") == any(r["pulled"] for r in rows)

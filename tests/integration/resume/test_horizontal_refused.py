@@ -1,0 +1,202 @@
+"""What keeps a horizontal run from going on, or from starting, and that it is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.records.checkpoint import read_checkpoint
+from tests.helpers.small_horizontal import (
+    OFTEN,
+    contents,
+    one_line,
+    resume,
+    small,
+    stopped,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit"),
+    [
+        ("decomfl", ("updates = 24", "updates = 99")),
+        ("decomfl", ("local_steps = 2", "local_steps = 3")),
+        ("fedavg", ("train_rows = 150", "train_rows = 140")),
+    ],
+)
+def test_a_changed_scenario_is_refused(tmp_path: Path, kind: str, edit: tuple[str, str]) -> None:
+    stopped(small(kind, OFTEN), tmp_path / "run")
+    path = tmp_path / "run" / "scenario.toml"
+    assert edit[0] in path.read_text()
+    path.write_text(path.read_text().replace(*edit))
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError, match=r"scenario\.toml changed") as error:
+        resuming_horizontal(tmp_path / "run")
+    one_line(error.value)
+    assert contents(tmp_path / "run") == before
+
+
+def test_changed_data_are_refused(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(400)))
+    data = ("data.source=csv", f"data.file={table}", "data.target=label")
+    stopped(small("decomfl", OFTEN, *data), tmp_path / "run")
+    table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
+    with pytest.raises(InputError, match="the data changed"):
+        resuming_horizontal(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
+def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path, kind: str) -> None:
+    stopped(small(kind, OFTEN, "model.hidden=[1]"), tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint.npz"
+    data = path.read_bytes()
+    good = read_checkpoint(path)
+    assert good is not None
+    refused = 0
+    places = list(range(0, len(data), 7)) + list(range(len(data) - 200, len(data)))
+    for place in places:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x21]) + data[place + 1 :])
+        try:
+            found = read_checkpoint(path)
+        except DataError as error:
+            refused += one_line(error).startswith(f"{path}: cannot be read")
+            continue
+        assert found is not None
+        assert (found[0].round, found[0].state, found[1]) == (good[0].round, good[0].state, good[1])
+        if good[0].weights is not None:
+            assert found[0].weights is not None
+            assert found[0].weights.tobytes() == good[0].weights.tobytes()
+    assert refused > len(places) / 2
+    for size in (0, 1, 100, len(data) - 1):
+        path.write_bytes(data[:size])
+        before = contents(tmp_path / "run")
+        with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read") as error:
+            resuming_horizontal(tmp_path / "run")
+        one_line(error.value)
+        assert contents(tmp_path / "run") == before
+
+
+def damage(folder: Path, how: str) -> None:
+    """Harm the ledger of a run in one of several ways."""
+    segment = max((folder / "ledger").glob("*.arrow*"), key=lambda p: p.stat().st_size)
+    data = segment.read_bytes()
+    if how == "flip":
+        segment.write_bytes(
+            data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+        )
+    elif how == "cut":
+        segment.write_bytes(data[: len(data) // 2])
+    elif how == "gone":
+        shutil.rmtree(folder / "ledger")
+    elif how == "header":
+        (folder / "ledger" / "header.json").write_text("{")
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "gone", "header"])
+def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Path, how: str) -> None:
+    """Cut off: what is there is whole, but the checkpoint counts on more."""
+    stopped(small("decomfl", OFTEN), tmp_path / "run")
+    damage(tmp_path / "run", how)
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError, match=str(tmp_path / "run" / "ledger")) as error:
+        resuming_horizontal(tmp_path / "run")
+    one_line(error.value)
+    assert contents(tmp_path / "run") == before
+    if how != "cut":
+        with pytest.raises(InputError) as error:
+            rebuild(tmp_path / "run")
+        one_line(error.value)
+
+
+def test_a_run_that_adds_back_cannot_go_on_since_its_clients_are_gone(tmp_path: Path) -> None:
+    spec = small(
+        "decomfl", OFTEN, "method.momentum=0", "method.replicas=per_client", "method.revert=add_back"
+    )
+    stopped(spec, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError, match="add_back"):
+        resuming_horizontal(tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+    drift = json.loads((tmp_path / "run" / "summary.json").read_text())["drift"]
+    assert 0 < drift["largest"] < 1e-4
+    restore = scenarios.run(small("per_client")).summary["drift"]
+    assert restore == {"largest": 0.0, "share": 0.0}
+
+
+def test_adding_back_without_rounds_is_refused() -> None:
+    spec = small("asynchronous")
+    changed = {"revert": "add_back", "replicas": "per_client"}
+    spec = spec.model_copy(update={"method": spec.method.model_copy(update=changed)})
+    with pytest.raises(SpecError, match="add_back") as error:
+        prepare_horizontal(spec)
+    one_line(error.value)
+
+
+def test_a_wall_clock_run_is_not_resumed_but_rebuilt(tmp_path: Path) -> None:
+    spec = small(
+        "asynchronous", "clock.kind=wall", "arrivals.rate=40", "clock.compute=0.001", "resources.hosts=2"
+    )
+    run = scenarios.run(spec, tmp_path / "run")
+    assert run.summary["updates"] == 24
+    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
+        resuming_horizontal(tmp_path / "run")
+    again = rebuild(tmp_path / "run")
+    assert again.verified is True
+    assert again.models[MODEL].tobytes() == run.models[MODEL].tobytes()
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_a_wall_clock_run_past_the_first_trimming_ends_well(tmp_path: Path, out: bool) -> None:
+    """Who evaluates lags behind all clients: with or without a folder it must still find its way."""
+    rest = ("budget.updates=150", "evaluate.every=1000", "split.clients=2", "resources.hosts=2")
+    spec = small("asynchronous", "clock.kind=wall", "arrivals.rate=400", "clock.compute=0", *rest)
+    run = scenarios.run(spec, tmp_path / "run" if out else None)
+    assert run.summary["updates"] == 150
+    assert run.summary["status"] == "done"
+
+
+def test_missing_rows_are_named_before_anything_is_dropped(tmp_path: Path) -> None:
+    stopped(small("decomfl", OFTEN), tmp_path / "run")
+    for kind, path in (("all", "rows"), ("first", "rows/message/part-00000.parquet"), ("last", None)):
+        folder = tmp_path / kind
+        shutil.copytree(tmp_path / "run", folder)
+        found = read_checkpoint(folder / "checkpoint.npz")
+        assert found is not None
+        gone = folder / (path or f"rows/sync/part-{found[1]['sync'] - 1:05d}.parquet")
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        before = contents(folder)
+        with pytest.raises(DataError, match=r"part-\d+.parquet: is missing") as error:
+            resume(folder)
+        assert one_line(error.value)
+        assert contents(folder) == before
+
+
+def test_a_clients_own_drifted_model_is_not_made_up(tmp_path: Path) -> None:
+    spec = small("per_client", "method.revert=add_back", "method.momentum=0.0")
+    scenarios.run(spec, tmp_path / "run")
+    with pytest.raises(InputError, match="add_back"):
+        rebuild(tmp_path / "run", client=3)
+    assert rebuild(tmp_path / "run").verified
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget"), [("decomfl", "budget.seconds=1.0"), ("mezo", "budget.bytes=1000")]
+)
+def test_a_run_that_would_never_end_is_refused(kind: str, budget: str) -> None:
+    instant = [f"clock.{name}=0.0" for name in ("compute", "service")] + ["network={}"]
+    with pytest.raises(SpecError, match=r"budget.updates: wanted, since this run never ends"):
+        scenarios.override(small(kind), [*instant, "budget={}", budget])
+
+
+def test_a_model_that_no_machine_holds_is_refused_before_anything_is_written() -> None:
+    with pytest.raises(SpecError, match="the limit is"):
+        prepare_horizontal(small("decomfl", "model.hidden=[1000000, 1000000]"))

@@ -1,0 +1,240 @@
+"""Runs that were stopped or killed go on to the bits of an uninterrupted one, and lose no release."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+import scenarios
+from raydpzv.errors import InputError, StoppedEarly
+from raydpzv.experiment.finalize import RowWriter
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.run_folder import NEXT, OLD, RunFolder
+from raydpzv.records.store import digest, read_rows
+from tests.helpers.small_horizontal import stop_after
+
+MESSY = (
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
+)
+
+
+@pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=2",), ("privacy.mode=none",)])
+def test_a_stopped_run_continues_to_the_bits_of_an_uninterrupted_one(small, tmp_path, overrides):
+    if overrides == ("privacy.mode=none",):
+        spec = scenarios.load("frozen", ["budget.updates=120", "evaluate.every=40"])
+    else:
+        spec = small(*overrides)
+    whole = scenarios.run(spec).summary
+    stop, progress = stop_after(35)
+    first = scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop).summary
+    assert (first["status"], first["updates"]) == ("stopped", 35)
+    stop, progress = stop_after(70)
+    experiment, folder, _ = resuming(tmp_path / "run")
+    second = scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop).summary
+    assert second["updates"] == 70
+    experiment, folder, _ = resuming(tmp_path / "run")
+    third = scenarios.run_prepared(experiment, folder, runner="local").summary
+    assert third["status"] == "done"
+    assert third["digest"] == whole["digest"]
+    assert third["model_digest"] == whole["model_digest"]
+    assert digest(RunFolder.open(tmp_path / "run").rows()) == whole["digest"]
+    with pytest.raises(InputError, match="complete"):
+        resuming(tmp_path / "run")
+
+
+def test_releases_on_record_are_sent_again_not_drawn_again(small, tmp_path):
+    spec = small("privacy.noise=system")
+    stop, progress = stop_after(40)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    before = read_rows(tmp_path / "run", "release").column("value").to_pylist()
+    experiment, folder, _ = resuming(tmp_path / "run")
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = read_rows(tmp_path / "run", "release")
+    assert after.column("value").to_pylist()[:40] == before
+    assert after.num_rows == 120
+    assert set(after.column("source").to_pylist()) == {"system"}
+
+
+def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
+    """kill -9 at some moment; nothing but what was flushed survives."""
+    settings = ("budget.updates=600", "record.flush=0.05", "privacy.noise=seeded", "evaluate.every=40")
+    spec = small(*settings)
+    whole = scenarios.run(spec).summary
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", "--out", str(folder)]
+    command += [part for item in settings for part in ("--set", item)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while len(list(folder.glob("rows/release/part-*.parquet"))) < 2 and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    assert 0 < read_rows(folder, "release").num_rows < 600
+    assert not (folder / "summary.json").exists()
+    experiment, resumed, _ = resuming(folder)
+    end = scenarios.run_prepared(experiment, resumed, runner="local").summary
+    assert end["digest"] == whole["digest"]
+    assert json.loads((folder / "summary.json").read_text())["digest"] == whole["digest"]
+
+
+def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_path):
+    stop, progress = stop_after(60)
+    run = scenarios.run(small(), tmp_path / "run", stop=stop, progress=progress).summary
+    os.rename(tmp_path / "run" / "rows", tmp_path / "run" / NEXT)
+    (tmp_path / "run" / OLD / "release").mkdir(parents=True)
+    with RunFolder.continued(tmp_path / "run") as folder:
+        assert digest(folder.rows()) == run["digest"]
+    assert not (tmp_path / "run" / OLD).exists()
+
+
+def test_what_only_the_ledger_knows_is_sent_again_too(small, tmp_path):
+    """A kill loses the rows since the last flush; the ledger has every release that left the server."""
+    spec = small("privacy.noise=system", "record.flush=1000")
+    folder = tmp_path / "run"
+    kill_at(60, spec, folder)
+    with Ledger.open(folder / "ledger") as ledger:
+        kept = ledger.since(0)
+    assert read_rows(folder, "release").num_rows == 0
+    assert ledger.version == 60
+    experiment, continued, _ = resuming(folder)
+    end = scenarios.run_prepared(experiment, continued, runner="local").summary
+    after = read_rows(folder, "release").column("value").to_pylist()
+    assert after[:60] == kept.scalar.tolist()
+    assert len(after) == end["ledger"]["pairs"] == end["ledger"]["updates"] == 120
+    assert replay(folder).ledger == end["ledger"]["digest"]
+
+
+def test_the_ledger_of_a_continued_run_is_that_of_an_uninterrupted_one(small, tmp_path):
+    spec = small(*MESSY, "method.perturbations=2", "record.flush=0.001")
+    whole = scenarios.run(spec).summary["ledger"]
+    folder = tmp_path / "run"
+    kill_at(30, spec, folder)
+    kill_at(70, spec, folder)
+    stop, progress = stop_after(90)
+    experiment, continued, _ = resuming(folder)
+    part = scenarios.run_prepared(experiment, continued, runner="local", progress=progress, stop=stop).summary
+    assert (part["ledger"]["updates"], part["updates"]) == (90, 90)
+    experiment, continued, _ = resuming(folder)
+    assert (
+        scenarios.run_prepared(experiment, continued, runner="local").summary["ledger"]["digest"]
+        == (whole["digest"])
+    )
+
+
+def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small, tmp_path):
+    """Its rows would tell of fewer releases than were made."""
+    spec = small("privacy.noise=system", "record.flush=1000")
+    folder = tmp_path / "run"
+    kill_at(60, spec, folder)
+    experiment, continued, _ = resuming(folder)
+    stop, progress = stop_after(40)
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        scenarios.run_prepared(experiment, continued, runner="local", progress=progress, stop=stop)
+    assert not (folder / "summary.json").exists()
+    with Ledger.open(folder / "ledger") as ledger:
+        assert ledger.version == 60
+
+
+def begin_or_go_on(spec, folder, progress):
+    if not folder.exists():
+        scenarios.run(spec, folder, progress=progress)
+    experiment, continued, _ = resuming(folder)
+    scenarios.run_prepared(experiment, continued, runner="local", progress=progress)
+
+
+def kill_at(updates, spec, folder):
+    """Begin or continue a run and end it as a kill does: nothing is settled, nothing flushed, no summary written."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(status):
+        if status.updates == updates:
+            raise Killed
+
+    def lost(self, rows):
+        if not any(frame.function == "_tick" for frame in inspect.stack()):
+            raise Killed
+        add(self, rows)
+
+    add, patch = RowWriter.add, pytest.MonkeyPatch()
+    patch.setattr(RowWriter, "add", lost)
+    try:
+        with pytest.raises(Killed):
+            begin_or_go_on(spec, folder, die)
+    finally:
+        patch.undo()
+
+
+def releases(folder):
+    rows = read_rows(folder, "release").to_pylist()
+    return {(r["client"], r["step"], r["perturbation"]): r["value"] for r in rows}
+
+
+def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
+    """System noise: a release that is lost would be drawn a second time, with another value."""
+    spec = small("privacy.noise=system")
+    stop, progress = stop_after(80)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    before = releases(tmp_path / "run")
+    experiment, folder, _ = resuming(tmp_path / "run")
+    stop, progress = stop_after(30)
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        scenarios.run_prepared(experiment, folder, runner="local", progress=progress, stop=stop)
+    assert releases(tmp_path / "run") == before
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 80
+    experiment, folder, _ = resuming(tmp_path / "run")
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = releases(tmp_path / "run")
+    assert len(after) == 120
+    assert {address: after[address] for address in before} == before
+
+
+def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
+    spec = small("privacy.noise=system", "record.flush=0.001")
+    stop, progress = stop_after(50)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    first = releases(tmp_path / "run")
+
+    class Killed(BaseException):
+        pass
+
+    def die(status):
+        if status.updates == 90:
+            raise Killed
+
+    experiment, folder, _ = resuming(tmp_path / "run")
+    with pytest.raises(Killed), unclosed():
+        scenarios.run_prepared(experiment, folder, runner="local", progress=die)
+    assert (tmp_path / "run" / NEXT).exists()
+    experiment, folder, _ = resuming(tmp_path / "run")
+    longer = releases(tmp_path / "run")
+    assert len(longer) >= 89
+    assert {address: longer[address] for address in first} == first
+    scenarios.run_prepared(experiment, folder, runner="local")
+    after = releases(tmp_path / "run")
+    assert {address: after[address] for address in longer} == longer
+
+
+@contextmanager
+def unclosed():
+    """A process that is killed settles nothing and writes no summary."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("raydpzv.experiment.finalize.RunFinalizer.failed", lambda *_: None)
+    try:
+        yield
+    finally:
+        patch.undo()

@@ -1,0 +1,121 @@
+"""What is not continued: another scenario, other data, damaged or missing rows, a folder in use."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.records.store import read_rows
+from tests.helpers.small_horizontal import stop_after
+
+
+@pytest.fixture(scope="module")
+def stopped_once(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    stop, progress = stop_after(40)
+    scenarios.run(small(), folder, progress=progress, stop=stop)
+    return folder
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """The folder of a run that was stopped after 40 of 120 updates: a copy for each test to harm."""
+    return shutil.copytree(stopped_once, tmp_path / "run")
+
+
+def test_rows_that_disagree_with_the_ledger_are_not_continued(stopped):
+    path = stopped / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    values = table.column("value").to_numpy().copy()
+    values[20] += 0.01
+    pq.write_table(table.set_column(table.schema.get_field_index("value"), "value", [values]), path)
+    with pytest.raises(ReplayMismatch, match="one of them was changed"):
+        resuming(stopped)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("updates = 120", "updates = 20000"), "scenario.toml changed"),
+        (("lr = 0.003", "lr = 0.004"), "scenario.toml changed"),
+        (("test_fraction = 0.2", "test_fraction = 0.3"), "scenario.toml changed"),
+    ],
+)
+def test_a_changed_scenario_is_neither_continued_nor_replayed(stopped, edit, said):
+    path = stopped / "scenario.toml"
+    changed = path.read_text().replace(*edit)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    for again in (resuming, replay):
+        with pytest.raises(InputError, match=said):
+            again(stopped)
+
+
+def test_changed_data_are_found_out(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(80)))
+    overrides = ["data.source=csv", f"data.file={table}", "data.target=label", "split.how=columns"]
+    spec = scenarios.load("frozen", [*overrides, "split.clients=2", "method.batch=8", "budget.updates=20"])
+    scenarios.run(spec, tmp_path / "run")
+    table.write_text(table.read_text().replace("3,3,", "3,4,", 1))
+    with pytest.raises(InputError, match="the data changed"):
+        replay(tmp_path / "run")
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(stopped):
+    _, folder, _ = resuming(stopped)
+    with folder, pytest.raises(InputError, match="another process is writing this run"):
+        resuming(stopped)
+    resuming(stopped)[1].__exit__()
+
+
+def test_missing_and_damaged_parts_are_named(small, tmp_path):
+    spec = small("record.flush=0.001")
+    stop, progress = stop_after(40)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    folder = tmp_path / "run" / "rows" / "release"
+    parts = sorted(folder.glob("part-*.parquet"))
+    assert len(parts) > 3
+    content = parts[1].read_bytes()
+    parts[1].write_bytes(content[: len(content) // 2])
+    for again in (resuming, replay):
+        with pytest.raises(DataError, match=r"part-00001\.parquet: cannot be read"):
+            again(tmp_path / "run")
+    pq.write_table(read_rows(tmp_path / "run", "evaluation"), parts[1])
+    with pytest.raises(DataError, match="is not a part of release rows"):
+        replay(tmp_path / "run")
+    parts[1].unlink()
+    for again in (resuming, replay):
+        with pytest.raises(DataError, match="a part is missing"):
+            again(tmp_path / "run")
+
+
+def test_a_gap_in_the_record_is_not_drawn_again(stopped):
+    """The ledger has what the rows lack; without it the gap is an error."""
+    path = stopped / "rows" / "release" / "part-00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(5), path)
+    resuming(stopped)[1].__exit__()
+    shutil.rmtree(stopped / "ledger")
+    with pytest.raises(DataError, match="the record lacks the release"):
+        resuming(stopped)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_damaged_summary_is_named(stopped, content):
+    (stopped / "summary.json").write_text(content)
+    with pytest.raises(DataError, match=r"summary.json: is damaged"):
+        resuming(stopped)
+
+
+def test_a_wall_run_cannot_be_resumed(small, tmp_path):
+    stop, progress = stop_after(10)
+    spec = small("clock.kind=wall", "arrivals.rate=50")
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
+        resuming(tmp_path / "run")

@@ -1,0 +1,157 @@
+"""The server's ledger on Ray: trimmed here and at the ledger actor, whose log on disk answers for what is gone.
+
+The actor is the plain class, called at once: what is tested is who forgets what, and who answers for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.ledger_actor import LedgerActor
+from actors.ledger_client import LedgerRange, RelayedLedger
+from raydpzv.errors import InputError
+from raydpzv.ledger.header import Header
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.horizontal.decomfl import client_seeds
+from raydpzv.methods.roles import Upload
+from raydpzv.wire.seeds import SeededScalars
+from tests.helpers import seed_parties as toy
+from tests.helpers.ledger_samples import HEADER, assert_holds, fill
+
+
+class Called:
+    """An actor's handle: a call's reference is its result. `asked` holds the ranges that were fetched."""
+
+    def __init__(self, actor: LedgerActor) -> None:
+        self.actor, self.asked = actor, list[tuple[int, int | None]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return _Method(self, name)
+
+
+class _Method:
+    def __init__(self, handle: Called, name: str) -> None:
+        self._handle, self._name = handle, name
+
+    def remote(self, *arguments: Any) -> Any:
+        if self._name == "since":
+            self._handle.asked.append(arguments)  # type: ignore[arg-type]
+        return getattr(self._handle.actor, self._name)(*arguments)
+
+
+@pytest.fixture(autouse=True)
+def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.ledger_client.get", lambda reference, timeout, what: reference)
+
+
+def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
+    actor = LedgerActor()
+    actor.open(path, header, None, False)
+    handle = Called(actor)
+    ledger = RelayedLedger(handle, header, 1.0)
+    ledger.adopt()
+    handle.asked.clear()
+    return ledger, handle
+
+
+def there(handle: Called) -> Ledger:
+    return handle.actor._open()
+
+
+def test_trimmed_updates_leave_both_memories(tmp_path: Path) -> None:
+    ledger, handle = relayed(tmp_path / "ledger")
+    fill(ledger, 500)
+    held = ledger.memory_bytes
+    assert there(handle).memory_bytes == held
+    ledger.trim(450)
+    for each in (ledger, there(handle)):
+        assert each._memory.trimmed == 450
+        assert each.memory_bytes < held / 4
+    handle.actor.close()
+
+
+def test_a_trimmed_range_is_the_actors_and_any_other_is_answered_here(tmp_path: Path) -> None:
+    ledger, handle = relayed(tmp_path / "ledger")
+    fill(ledger, 60)
+    ledger.trim(40)
+    fill(ledger, 70)
+    for a, b in ((40, 70), (40, 41), (55, 60), (70, 70)):
+        assert_holds(ledger.since(a, b), a, b)
+    assert_holds(ledger.since(40), 40, 70)
+    assert handle.asked == []
+    for a, b in ((0, 70), (0, 12), (39, 40), (39, 41), (20, 20), (7, 55)):
+        assert_holds(ledger.since(a, b), a, b)
+        assert handle.asked.pop() == (a, b)
+    assert_holds(ledger.since(39), 39, 70)
+    assert handle.asked == [(39, 70)]
+    with pytest.raises(InputError, match="<= 70"):
+        ledger.since(3, 71)
+    assert ledger.pairs(0, 70) == ledger.entries == there(handle).entries
+    handle.actor.close()
+
+
+def test_a_host_gets_trimmed_ranges_too(tmp_path: Path) -> None:
+    ledger, handle = relayed(tmp_path / "ledger")
+    fill(ledger, 60)
+    ledger.trim(50)
+    late = LedgerRange(handle, 1.0)
+    late.reach(60)
+    for a, b in ((0, 60), (0, 3), (44, 52), (50, 60)):
+        assert_holds(late.since(a, b), a, b)
+    assert handle.asked == [(0, 60)]
+    handle.actor.close()
+
+
+def test_trimming_moves_no_digest_and_a_run_that_goes_on_takes_up_all(tmp_path: Path) -> None:
+    ledger, handle = relayed(tmp_path / "ledger")
+    fill(ledger, 60)
+    ledger.trim(50)
+    fill(ledger, 80)
+    digest = fill(Ledger.create(None, HEADER), 80).digest
+    assert (ledger.digest, ledger.verify(), there(handle).verify()) == (digest, digest, digest)
+    handle.actor.close()
+    again, other = relayed(tmp_path / "ledger")
+    assert (again.version, again.digest, again.recalls) == (80, digest, True)
+    assert_holds(again.since(10), 10, 80)
+    assert other.asked == []
+    other.actor.close()
+
+
+@pytest.mark.parametrize("folder", [None, "ledger"])
+def test_only_what_a_log_holds_can_be_recalled(tmp_path: Path, folder: str | None) -> None:
+    ledger, handle = relayed(tmp_path / folder if folder else None)
+    assert ledger.recalls == (folder is not None)
+    fill(ledger, 9)
+    handle.actor.trim(5)  # from whoever asks: without a log the actor keeps what nobody else has
+    assert there(handle)._memory.trimmed == (5 if folder else 0)
+    assert_holds(LedgerRange(handle, 1.0).since(0, 9), 0, 9)
+    handle.actor.close()
+
+
+@pytest.mark.parametrize("folder", [None, "ledger"])
+def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_bits(
+    tmp_path: Path, folder: str | None
+) -> None:
+    how = toy.settings()
+    ledger, handle = relayed(tmp_path / folder if folder else None, toy.header(how))
+    server, plain = toy.pull_server(ledger, how, clients=1), toy.ledger(how)
+    for party in (server, toy.pull_server(plain, how, clients=1)):
+        for version in range(200):
+            party.wake(0)
+            seeds = client_seeds(how, 0, version)
+            scalars = np.full(len(seeds), 1.0 + version % 3, np.float32)
+            party.receive(Upload(0, version, SeededScalars(seeds, scalars)))
+    # at the third trimming, after update 192, the one client had read all but that update
+    assert ledger._memory.trimmed == there(handle)._memory.trimmed == (191 if folder else 0)
+    assert ledger.digest == there(handle).digest == plain.digest
+    states = []
+    for history in (ledger, LedgerRange(handle, 1.0), plain):
+        replica = toy.replica(how)
+        replica.go_to(200, history)
+        states.append(toy.bits(replica.state()))
+    assert len(set(states)) == 1
+    handle.actor.close()

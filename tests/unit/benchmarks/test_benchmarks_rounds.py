@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call
+
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.errors import RunError
+from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.keys import Key
+from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.models.whole import whole
+from raydpzv.sim.interfaces import Status
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "benchmarks"
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module(name)
+
+
+def script(name: str, *arguments: str) -> None:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, str(FOLDER / name), *arguments]
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+
+
+def small_case(monkeypatch, **changes):
+    case = module("federations", monkeypatch).Case("cnn_mnist", 3, clients=6, cohort=2, rows=60, batch=4)
+    return replace(case, **changes)
+
+
+@pytest.mark.slow
+def test_decomfl_round_finishes_and_its_figures_hang_together(tmp_path):
+    script("decomfl_round.py", "--quick", "--no-ray", "--json", str(tmp_path / "d.json"))
+    found = json.loads((tmp_path / "d.json").read_text())
+    assert found["benchmark"] == "decomfl_round"
+    assert len(found["figures"]) == 2 * 4
+    for f in found["figures"]:
+        assert f["seconds"] > 0
+    for case in ("cnn_mnist, 2", "cnn_fashion, 1"):
+        theirs = [f for f in found["figures"] if f["name"].startswith(f"{case}: as published")]
+        # one turn: the faster number of threads is the unit
+        assert max(f["times_faster"] for f in theirs) == pytest.approx(1.0)
+    (parts,) = found["shares"].values()
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert all(share > 0 for share in parts.values())
+    published, *ours = found["memory"]
+    assert published["share"] == 1.0
+    assert published["target"] is None
+    assert [f["target"] for f in ours] == [0.2, 0.2]
+    # eight models of 28,938 parameters, one of them twice
+    assert published["above_idle_bytes"] > 9 * 4 * 28_938
+
+
+@pytest.mark.slow
+def test_scale_finishes_and_its_two_opinions_of_an_idle_client_agree(tmp_path):
+    script("scale.py", "--quick", "--json", str(tmp_path / "s.json"))
+    found = json.loads((tmp_path / "s.json").read_text())
+    places = {(f["mode"], f["clients"]): f for f in found["figures"]}
+    assert places.keys() == {
+        *(("per_client", m) for m in (20, 200)),
+        *(("shared", m) for m in (20, 200, 2000)),
+    }
+    for f in places.values():
+        assert f["seconds_per_round"] > 0
+        assert f["ledger_bytes_per_update"] > 10 * (8 + 4)
+    grown = found["growth"]
+    # 4 bytes a row and 8 an offset; five lists of one number; one int32
+    assert grown["bytes_by_construction"]["table_bytes"] == pytest.approx(10 * 4 + 8, abs=0.5)
+    assert grown["bytes_by_construction"]["timing_bytes"] == pytest.approx(5 * 8, abs=0.5)
+    assert grown["bytes_by_construction"]["server_bytes"] == pytest.approx(4, abs=0.5)
+    # rows: 16 float32 features and an int64 label, 10 of them and 2 % held out
+    rows = grown["bytes_per_idle_client_with_rows"] - grown["bytes_per_idle_client"]
+    assert rows == pytest.approx(10 * (16 * 4 + 8) / 0.98, rel=0.01)
+
+
+def test_the_published_round_estimates_what_its_definition_says(monkeypatch):
+    """Against forward differences at perturbed copies, made from the same seeds without any in-place step."""
+    federations = module("federations", monkeypatch)
+    case = small_case(monkeypatch)
+    clients, cohorts = federations.published_of(case)
+    network = module("published", monkeypatch).as_published(federations.federation_of(case, 1).plan.module())
+    prepared = federations.federation_of(case, 1)
+    flat = clients.parameters(0).double()
+    x, y = torch.from_numpy(prepared.split.train.x).double(), torch.from_numpy(prepared.split.train.y)
+    network = network.to_empty(device="cpu").double()
+    shapes = [(name, p.shape) for name, p in network.named_parameters()]
+
+    def loss(at: torch.Tensor, ids: torch.Tensor) -> float:
+        pieces = torch.split(at, [shape.numel() for _, shape in shapes])
+        named = {name: piece.view(shape) for (name, shape), piece in zip(shapes, pieces, strict=True)}
+        return float(torch.nn.functional.cross_entropy(functional_call(network, named, x[ids]), y[ids]))
+
+    def direction(seed: int) -> torch.Tensor:
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        return torch.cat(
+            [torch.randn(shape, generator=generator).reshape(-1) for _, shape in shapes]
+        ).double()
+
+    slopes = []
+    for client in cohorts.draw(1).tolist():
+        ids = torch.from_numpy(batch_rows(prepared.parts, Key(0), client, 1, 0, case.batch).astype(np.int64))
+        at_rest = loss(flat, ids)
+        slopes.append([(loss(flat + 1e-3 * direction(s), ids) - at_rest) / 1e-3 for s in clients._seeds(1)])
+    found = clients.round(1)
+    # float32 losses over 1e-3: about 2e-4 of noise in each difference
+    assert found == pytest.approx(np.mean(slopes, axis=0), abs=2e-3)
+    assert np.abs(np.mean(slopes, axis=0)).max() > 0.05
+
+
+def test_published_clients_revert_and_catch_up_with_what_they_missed(monkeypatch):
+    federations = module("federations", monkeypatch)
+    clients, cohorts = federations.published_of(small_case(monkeypatch, clients=3, cohort=1))
+    start = clients.parameters(0)
+    (first,) = cohorts.draw(1).tolist()
+    clients.round(1)
+    assert torch.equal(clients.parameters(first), start)  # reverted
+    expected = [start.clone()]
+    for number in range(2, 8):
+        mean = clients._past[number - 1]
+        step = start * 0
+        for seed, value in zip(clients._seeds(number - 1), mean, strict=True):
+            generator = torch.Generator()
+            generator.manual_seed(seed)
+            pieces = [torch.randn(p.shape, generator=generator) for p in clients._models[0].parameters()]
+            step -= 1e-3 / 3 * value * torch.cat([piece.reshape(-1) for piece in pieces])
+        expected.append(expected[-1] + step)
+        clients.round(number)
+        (client,) = cohorts.draw(number).tolist()
+        assert torch.allclose(clients.parameters(client), expected[-1], atol=1e-6)
+        assert not torch.allclose(clients.parameters(client), expected[-2], atol=1e-6)
+
+
+def test_who_missed_what_is_what_a_run_records(monkeypatch):
+    federations, published = module("federations", monkeypatch), module("published", monkeypatch)
+    case = small_case(monkeypatch, model="logistic")
+    rows = run_horizontal(federations.federation_of(case, 12)).rows("sync").to_pydict()
+    cohorts = Cohorts(case.clients, case.cohort, Key(0))
+    for round, client, missed in zip(rows["round"], rows["client"], rows["missed"], strict=True):
+        assert missed == round - 1 - published.reads(cohorts, round)[client]
+    usual = list(itertools.islice(published.usual_rounds(cohorts, 5), 4))
+    by_round = dict.fromkeys(rows["round"], 0)
+    for round, missed in zip(rows["round"], rows["missed"], strict=True):
+        by_round[round] += missed
+    assert [r for r, missed in by_round.items() if r >= 5 and missed == 6] == [r for r in usual if r <= 12]
+
+
+@pytest.mark.parametrize("model", ["cnn_mnist", "cnn_fashion"])
+def test_the_published_network_has_the_same_values_with_torchs_pooling(monkeypatch, model):
+    network = whole(model, (1, 28, 28), (), 10)
+    other = module("published", monkeypatch).as_published(network)
+    kinds = [type(layer).__name__ for layer in other]
+    assert "SlicedMaxPool" not in kinds
+    assert all(kinds[i - 1] == "ReLU" for i, kind in enumerate(kinds) if kind == "MaxPool2d")
+    x = torch.from_numpy(Key(1).generator().standard_normal((3, 1, 28, 28), np.float32))
+    torch.testing.assert_close(network(x), other(x), rtol=0, atol=1e-6)
+
+
+def test_programs_that_do_not_train_the_same_model_are_refused(monkeypatch):
+    rounds = module("decomfl_round", monkeypatch)
+    rounds.check_losses((small_case(monkeypatch),))
+    monkeypatch.setitem(rounds.PARAMETERS, "cnn_mnist", 1)
+    with pytest.raises(RunError, match="do not train the same model"):
+        rounds.check_losses((small_case(monkeypatch),))
+    monkeypatch.undo()
+    rounds = module("decomfl_round", monkeypatch)
+    original = module("published", monkeypatch).Published.loss
+    monkeypatch.setattr(
+        "published.Published.loss", lambda self, client, rows: original(self, client, rows) + 1e-4
+    )
+    with pytest.raises(RunError, match="do not train the same model"):
+        rounds.check_losses((small_case(monkeypatch),))
+
+
+def test_ledgers_that_differ_are_refused_and_those_of_two_threads_do_not(monkeypatch):
+    rounds = module("decomfl_round", monkeypatch)
+    case = small_case(monkeypatch)
+    turn = {way: rounds.take_turn(way, case) for way in rounds.OURS}
+    rounds.check_digests(turn)
+    assert all(t.digest for t in turn.values())
+    turn[rounds.OURS[1]] = replace(turn[rounds.OURS[1]], digest="another")
+    with pytest.raises(RunError, match="ledgers differ"):
+        rounds.check_digests(turn)
+
+
+def test_ratios_are_to_the_faster_published_way_of_the_same_turn(monkeypatch):
+    rounds = module("decomfl_round", monkeypatch)
+    case = rounds.CASES[1]
+    seconds = {rounds.WAYS[0]: [2.0, 9.0], rounds.WAYS[1]: [4.0, 6.0], rounds.WAYS[2]: [1.0, 1.0]}
+    seconds[rounds.WAYS[3]] = [0.5, 0.1]
+    turns = {case: {way: [rounds.Turn(s) for s in taken] for way, taken in seconds.items()}}
+    found = {f["way"]: f for f in rounds.figures(turns)}
+    assert found["raydpzv, 1 thread"]["times_faster"] == 4.0
+    assert found["raydpzv, 2 threads"]["times_faster"] == pytest.approx((4 + 60) / 2)
+    assert (found["raydpzv, 2 threads"]["target"], found["raydpzv, 2 threads"]["met"]) == (0.35, True)
+    assert found["raydpzv, 1 thread"]["target"] is None
+
+
+def test_the_clock_of_rounds_leaves_out_the_first_and_takes_each_when_it_is_first_seen(monkeypatch):
+    benchmark = module("rounds", monkeypatch)
+    now, cpu = iter([1.0, 2.0, 5.0, 6.0, 7.0]), iter([0.0, 1.0, 2.0, 3.0, 2.5])
+    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(benchmark.time, "process_time", lambda: next(cpu))
+    rounds = benchmark.Rounds()
+    for updates in (0, 1, 2, 2, 4):  # polled, a round may go unseen
+        rounds(Status(updates=updates))
+    assert rounds.latest == 4
+    assert rounds.done(2) == 5.0
+    assert rounds.pace(1) == benchmark.Pace((7.0 - 2.0) / 3, (2.5 - 1.0) / 3)
+    with pytest.raises(RunError, match="use a longer run"):
+        rounds.pace(4)
+
+
+def test_a_helper_gets_the_environment_and_this_process_keeps_its_own(monkeypatch):
+    benchmark = module("rounds", monkeypatch)
+    there = benchmark.in_fresh_process(os.getenv, "RAYDPZV_TEST", environment={"RAYDPZV_TEST": "x"})
+    assert (there, os.getenv("RAYDPZV_TEST")) == ("x", None)
+    assert benchmark.in_fresh_process(os.getpid) != os.getpid()
+
+
+def test_growth_is_fitted_from_the_second_size_on(monkeypatch):
+    scale = module("scale", monkeypatch)
+
+    def run(clients: int, seconds: float) -> dict[str, float]:
+        return {
+            "seconds_per_round": 1.0,
+            "cpu_seconds_per_round": seconds,
+            "above_idle_bytes": 1e6 + 820 * clients,
+            "row_bytes": 720 * clients,
+            "table_bytes": 48 * clients + 100,
+            "timing_bytes": 40 * clients,
+            "server_bytes": 4 * clients,
+        }
+
+    seconds = {100: 5.0, 1000: 1.0, 10_000: 1.2, 100_000: 1.44}
+    turns = {("shared", m): [run(m, s)] * 2 for m, s in seconds.items()}
+    turns["per_client", 1000] = [run(1000, 3.0)] * 2
+    grown = scale.growth(turns)
+    assert grown["seconds_ratio"] == pytest.approx(1.44)
+    assert grown["seconds_factor_per_tenfold"] == pytest.approx(1.2)
+    assert grown["bytes_per_idle_client"] == pytest.approx(100)
+    assert grown["bytes_per_idle_client_with_rows"] == pytest.approx(820)
+    assert grown["bytes_by_construction"]["sum"] == pytest.approx(92)
+    assert grown["met"] is False
+    by_place = {(f["mode"], f["clients"]): f for f in scale.figures(turns)}
+    assert by_place["shared", 1000]["faster_than_per_client"] == 3.0
+    assert np.isnan(by_place["shared", 100]["faster_than_per_client"])
+
+
+def test_both_modes_of_a_size_are_the_same_run(monkeypatch):
+    scale = module("scale", monkeypatch)
+    runs = [
+        run_horizontal(scale.prepare_horizontal(scale.spec_of(mode, 20, 5, 4)))
+        for mode in (scale.SHARED, scale.PER_CLIENT)
+    ]
+    assert runs[0].summary["ledger"]["digest"] == runs[1].summary["ledger"]["digest"]
+
+
+def test_held_counts_every_object_once_and_arrays_with_what_they_are_views_of(monkeypatch):
+    held = module("held", monkeypatch).held
+    base = np.zeros(1000, np.int64)
+    one = held(SimpleNamespace(a=base))
+    assert 8000 < one < 9000
+    assert held(SimpleNamespace(a=base, b=base)) - one < 200
+    assert held(SimpleNamespace(a=base[:10])) > 8000
+    assert held([0.5] * 1000) - held([0.5] * 500) == 500 * 8

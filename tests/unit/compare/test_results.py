@@ -1,0 +1,166 @@
+"""What may not pass as a result: runs of another scenario, other data, damaged folders, runs that ended early."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+
+import pytest
+from filelock import FileLock
+
+from raydpzv.compare.file import MethodEntry
+from raydpzv.compare.folder import begun, left
+from raydpzv.compare.results import collect
+from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, run_planned
+from raydpzv.compare.table import table
+from raydpzv.errors import SpecError
+from tests.helpers.small_comparisons import small_comparison
+
+ENTRANTS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
+
+
+def comparison(*overrides, **changes):
+    return small_comparison(*overrides, **{"entrants": ENTRANTS, "seeds": (0,), **changes})
+
+
+def make(plan, root, todo=None):
+    found = {}
+    with begun(root, plan):
+        one_by_one(
+            left(root, plan) if todo is None else todo,
+            root,
+            progress=lambda standing: None,
+            ended=lambda planned, reason: found.update({planned.folder: reason}),
+            stop=threading.Event(),
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("whole") / "made"
+    make(comparison(), root)
+    return root
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "copy")
+
+
+def first(plan, root):
+    return root / RUNS_FOLDER / next(plan.runs()).folder
+
+
+def outcome(plan, root, reasons=None):
+    row = collect(plan, root, reasons or {}).runs.to_pylist()[0]
+    return row["outcome"], row["reason"]
+
+
+def test_a_run_of_another_scenario_is_neither_kept_nor_believed(copy):
+    longer = comparison("budget.updates=80")
+    (copy / "comparison.toml").write_text(longer.as_toml())
+    assert len(left(copy, longer)) == 4
+    reasons = make(longer, copy)
+    assert all("not what the comparison plans" in why for why in reasons.values())
+    assert outcome(longer, copy, reasons)[0] == "failed"
+    assert outcome(comparison(), copy) == ("ok", "")
+
+
+@pytest.mark.parametrize("name", ["evaluation", "message"])
+def test_rows_that_are_missing_are_missed(copy, name):
+    plan = comparison()
+    shutil.rmtree(first(plan, copy) / "rows" / name)
+    found = outcome(plan, copy)
+    assert found[0] == "failed"
+    assert "rows" in found[1]
+
+
+def test_a_damaged_summary_fails_its_run_and_no_other(copy):
+    plan = comparison()
+    whole = [row["outcome"] for row in collect(plan, copy).runs.to_pylist()]
+    (first(plan, copy) / "summary.json").write_text("{")
+    reasons = make(plan, copy)
+    assert list(reasons) == [first(plan, copy).name]
+    rows = collect(plan, copy, reasons).runs.to_pylist()
+    assert [row["outcome"] for row in rows] == ["failed", *whole[1:]]
+    assert "damaged" in rows[0]["reason"]
+
+
+def test_runs_on_other_data_are_not_compared(copy):
+    plan = comparison()
+    whole = [row["outcome"] for row in collect(plan, copy).runs.to_pylist()]
+    folder = copy / RUNS_FOLDER / list(plan.runs())[1].folder
+    path = folder / "environment.json"
+    path.write_text(path.read_text().replace('"data_sha256": "', '"data_sha256": "0'))
+    rows = collect(plan, copy).runs.to_pylist()
+    assert rows[1]["outcome"] == "failed"
+    assert "not those of the first run" in rows[1]["reason"]
+    assert [row["outcome"] for row in rows] == [whole[0], "failed", *whole[2:]]
+
+
+def test_a_run_that_another_process_writes_is_left_alone(copy):
+    plan = comparison()
+    folder = first(plan, copy)
+    planned = next(plan.runs())
+    (folder / "summary.json").unlink()
+    before = sorted(path.name for path in folder.iterdir())
+    with FileLock(folder / ".lock"):
+        assert "another process" in run_planned(planned, folder)
+    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
+        name for name in before if name != ".lock"
+    ]
+
+
+def test_what_begins_again_is_set_aside_and_said(tmp_path):
+    plan = comparison("privacy.noise=system", epsilons=(1000.0,))
+    planned = next(p for p in plan.runs() if p.line.epsilon)
+    stop = threading.Event()
+    stop.set()
+    folder = tmp_path / RUNS_FOLDER / planned.folder
+    make(plan, tmp_path, todo=[])
+    run_planned(planned, folder, stop=stop)
+    assert make(plan, tmp_path)[planned.folder] == ""
+    is_query = folder.with_name(f"{folder.name}.set-aside-1")
+    assert (is_query / "scenario.toml").is_file()
+    row = next(r for r in collect(plan, tmp_path).runs.to_pylist() if r["run"] == planned.folder)
+    assert row["status"] == "done"
+    assert "begun again 1 time; what it drew before" in row["reason"]
+
+
+def test_a_run_whose_clients_wake_no_more_is_no_equal(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,time\n" + "".join(f"{m},{t}\n" for m in range(4) for t in range(1, 6)))
+    plan = comparison("arrivals.kind=trace", f"arrivals.file={trace}", epsilons=("none",))
+    make(plan, tmp_path / "out")
+    found = collect(plan, tmp_path / "out")
+    rows = found.runs.to_pylist()
+    assert {row["outcome"] for row in rows} == {"ended early"}
+    assert "no client wakes" in rows[0]["reason"]
+    lines = table(found.runs, found.curves, (0.5,)).to_pylist()
+    assert [line["failures"] for line in lines] == [line["runs"] for line in lines]
+    assert lines[0]["accuracy_median"] == rows[0]["accuracy"]
+
+
+def test_noise_on_embeddings_is_not_calibrated_for_a_trace(tmp_path):
+    (tmp_path / "trace.csv").write_text("client,time\n0,1\n")
+    with pytest.raises(SpecError, match="no share of the updates is planned"):
+        comparison("arrivals.kind=trace", f"arrivals.file={tmp_path / 'trace.csv'}")
+
+
+def test_a_run_that_was_stopped_shows_no_curve_and_claims_nothing(tmp_path):
+    plan, stop = comparison("budget.updates=400"), threading.Event()
+    planned = next(p for p in plan.runs() if p.line.epsilon)
+
+    def halfway(status):
+        if status.updates >= 60:
+            stop.set()
+
+    assert (
+        run_planned(planned, tmp_path / RUNS_FOLDER / planned.folder, halfway, stop)
+        == "stopped before its end"
+    )
+    found = collect(plan, tmp_path)
+    row = next(r for r in found.runs.to_pylist() if r["run"] == planned.folder)
+    assert (row["outcome"], row["status"]) == ("not run", "stopped")
+    assert found.curves.num_rows == found.claims.num_rows == 0

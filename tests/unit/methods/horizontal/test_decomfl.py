@@ -1,0 +1,165 @@
+"""The servers: seeds, rounds, asynchronous updates, refusals."""
+
+# M clients, m of them in a cohort, K local steps, P perturbations
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from raydpzv.errors import Diverged, RunError
+from raydpzv.ledger.entries import SHARED
+from raydpzv.methods.horizontal.decomfl import Schedule, client_seeds, round_seeds
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.wire.seeds import Scalars, SeededScalars, Tail
+from tests.helpers import seed_parties as toy
+from tests.helpers.decomfl_uploads import Scribe, answer
+
+# --- seeds -----------------------------------------------------------------------------------------------------
+
+
+def test_no_two_seeds_of_a_run_are_alike() -> None:
+    how = toy.settings(local_steps=3, perturbations=Schedule(2, ((4, 5),)))
+    seeds = np.concatenate([round_seeds(how, r).ravel() for r in range(1, 8)])
+    assert round_seeds(how, 3).shape == (3, 2)
+    assert round_seeds(how, 4).shape == (3, 5)
+    own = np.concatenate([client_seeds(how, c, read) for c in range(5) for read in range(5)])
+    both = np.concatenate([seeds, own])
+    assert len(set(both.tolist())) == len(both)
+    assert np.array_equal(round_seeds(how, 2), round_seeds(how, 2))
+
+
+def test_a_schedule_changes_from_its_rounds_on() -> None:
+    schedule = Schedule(25, ((500, 50), (1000, 100)))
+    assert [schedule.at(r) for r in (1, 499, 500, 999, 1000, 5000)] == [25, 25, 50, 50, 100, 100]
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) -> None:
+    how = toy.settings(local_steps=2, lr=Schedule(0.1, ((3, 0.01),)), perturbations=Schedule(2, ((2, 3),)))
+    weights = np.array([1.0, 5.0, 2.0, 9.0, 4.0, 3.0]) if by_rows else None
+    book = toy.ledger(how)
+    server = toy.server(book, how, weights=weights)
+    for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(), 4), 1):
+        entry = book.since(round - 1, round)
+        cohort = [o.client for o in orders]
+        each = [1.0 + c + round for c in cohort]
+        mean = np.average(each, weights=None if weights is None else weights[cohort])
+        assert np.allclose(entry.scalar, mean, rtol=1e-6)
+        assert len(entry) == how.pairs(round) == 2 * (2 if round == 1 else 3)
+        assert entry.step.tolist() == sorted([0, 1] * how.width(round))
+        assert entry.perturbation.tolist() == 2 * list(range(how.width(round)))
+        assert np.array_equal(entry.seed, round_seeds(how, round).ravel())
+        assert set(entry.party.tolist()) == {SHARED}
+        assert set(entry.read.tolist()) == {round - 1}
+        assert set(entry.lr.tolist()) == {0.01 if round >= 3 else 0.1}
+        assert {o.round for o in orders} == {round}
+        assert all(o.start_immediately for o in orders)
+        assert len(uploads) == 3
+    assert server.updates == 4
+
+
+def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
+    digests = set()
+    for turn in (lambda u: u, lambda u: u[::-1], lambda u: u[1:] + u[:1]):
+        book = toy.ledger(toy.settings())
+        server = toy.server(book, toy.settings(), clients=6, cohort=6)
+        orders = server.first_orders()
+        for _ in range(3):
+            values = np.float32([1e30, 1.0, 3.3, -1e30, 1e-3, 7.7])
+            uploads = [
+                Upload(o.client, 0, Scalars(np.full((1, 2), values[o.client], np.float32))) for o in orders
+            ]
+            orders = [o for u in turn(uploads) for o in server.receive(u)]
+        digests.add(book.digest)
+    assert len(digests) == 1
+
+
+def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
+    book = toy.ledger(toy.settings())
+    server = toy.server(book, toy.settings())
+    first, *_ = uploads = Scribe().process(server.first_orders())
+    server.receive(first)
+    stranger = next(c for c in range(6) if c not in {u.client for u in uploads})
+    for client in (first.client, stranger):
+        with pytest.raises(RunError, match=f"client {client} answered in round 1"):
+            server.receive(replace(first, client=client))
+    server.receive(uploads[1])
+    with pytest.raises(TypeError, match="cannot serve Tail"):
+        server.receive(replace(uploads[2], body=Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))))
+    assert book.version == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: float) -> None:
+    how = toy.settings()
+    book = toy.ledger(how)
+    server = toy.server(book, how, cohort=1)
+    (order,) = server.first_orders()
+    body = Scalars(np.full(order.body.seeds.shape, value, np.float32))
+    with pytest.raises(
+        Diverged, match=f"client {order.client} sent a scalar that is not finite for update 1"
+    ):
+        server.receive(Upload(order.client, 0, body))
+    other = toy.pull_server(toy.ledger(how), how)
+    other.wake(3)
+    with pytest.raises(Diverged, match="client 3"):
+        other.receive(Upload(3, 0, SeededScalars(client_seeds(how, 3, 0), body.values[0])))
+    assert book.version == 0
+
+
+def test_the_mean_is_taken_before_it_is_rounded() -> None:
+    """In float32 the sum 2^24 + 1 - 2^24 would be 0."""
+    how = toy.settings(perturbations=Schedule(1))
+    book = toy.ledger(how)
+    server = toy.server(book, how, clients=3, cohort=3)
+    values: dict[int, float] = {0: 2.0**24, 1: 1.0, 2: -(2.0**24)}
+    make: Callable[[Order], Upload] = lambda o: Upload(  # noqa: E731
+        o.client, 0, Scalars(np.full((1, 1), values[o.client], np.float32))
+    )
+    for order in server.first_orders():
+        server.receive(make(order))
+    assert book.since(0).scalar.tolist() == [np.float32(1 / 3)]
+
+
+# --- asynchronous ----------------------------------------------------------------------------------------------
+
+
+def test_an_update_tells_whose_it_is_and_what_it_read() -> None:
+    how = toy.settings(lr=Schedule(0.1, ((2, 0.02),)))
+    book = toy.ledger(how)
+    server = toy.pull_server(book, how)
+    assert server.first_orders() == ()
+    orders = {c: server.wake(c) for c in (2, 4)}
+    assert {o.sync.read for o in orders.values()} == {0}
+    answer(server, how, 4, 0)
+    answer(server, how, 2, 0)
+    late = server.wake(4)
+    assert (late.sync.read, late.sync.missed, late.sync.pairs) == (2, 2, 4)
+    assert isinstance(late.body, Tail)
+    answer(server, how, 4, 2)
+    rows = book.since(0)
+    assert rows.party.tolist()[::2] == [4, 2, 4]
+    assert rows.read.tolist()[::2] == [0, 0, 2]
+    assert rows.lr.tolist()[::2] == [0.1, 0.02, 0.02]
+    assert server.updates == 3
+
+
+def test_an_upload_without_a_pull_is_refused() -> None:
+    how = toy.settings()
+    server = toy.pull_server(toy.ledger(how), how)
+    server.wake(1)
+    answer(server, how, 1, 0)
+    for client in (1, 2):
+        with pytest.raises(
+            RunError, match=f"client {client} sent scalars for update 2 without having pulled"
+        ):
+            answer(server, how, client, 0)
+    with pytest.raises(TypeError, match="cannot serve Scalars"):
+        server.receive(Upload(1, 0, Scalars(np.zeros((1, 2), np.float32))))

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+FORWARD_PASSES = """
+import resource, torch
+from raydpzv.keys import Key
+from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.models.whole import whole
+from raydpzv.zo.directions import Direction
+
+torch.set_num_threads(1)
+x, y = torch.rand(32, 1, 28, 28, generator=torch.Generator()), torch.arange(32) % 10
+objective = Objective(lambda: whole("cnn_fashion", (1, 28, 28), (), 62), x, y)
+at, directions = objective.initial(Key(0)), [Direction(seed, objective.size) for seed in range(10)]
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    objective.losses(at, directions, 1e-3, [torch.arange(32).numpy()])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
+def test_forward_passes_keep_their_memory() -> None:
+    """In a process of its own, as this one's allocator has learnt already."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORWARD_PASSES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 10 * 200

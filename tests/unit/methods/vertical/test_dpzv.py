@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from raydpzv.errors import Diverged
+from raydpzv.keys import Key
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.privacy.mechanisms import Address, RecordedNoise, SeededNoise
+from raydpzv.wire import messages
+from raydpzv.wire.messages import Evaluate, PerturbedEmbeddings, Slopes, Start
+from tests.helpers.vertical_parties import (
+    BATCH,
+    CLIENTS,
+    HELD_OUT,
+    ROWS,
+    WIDTH,
+    dpzv_clients,
+    dpzv_server,
+    make_data,
+    make_head,
+    wakes,
+)
+
+DATA = make_data()
+SETTINGS = ZerothOrder(0.05, 0.1, 0.9, perturbations=2)
+
+
+def upload_of(ids: list[int], client: int = 1, step: int = 0) -> Upload:
+    generator = Key(8).generator()
+    plus, minus = generator.standard_normal((2, 2, len(ids), WIDTH)).astype(np.float32)
+    return Upload(client, step, PerturbedEmbeddings(np.array(ids, np.int32), plus, minus))
+
+
+def test_performing_is_applying_then_working() -> None:
+    (one, *_), (two, *_) = dpzv_clients(DATA, SETTINGS), dpzv_clients(DATA, SETTINGS)
+    orders = [Order(0, Start()), Order(0, Slopes(np.array([0.3, -0.2], np.float32)))]
+    for order in orders:
+        performed = one.process(order)
+        two.apply(order)
+        worked = two.work()
+        assert isinstance(performed.body, PerturbedEmbeddings)
+        assert performed.step == worked.step
+        assert performed.body.encode() == worked.body.encode()
+    assert one.sha256() == two.sha256()
+
+
+def test_starting_changes_no_parameter() -> None:
+    client = dpzv_clients(DATA, SETTINGS)[0]
+    before = client.sha256()
+    client.process(Order(0, Start()))
+    assert client.sha256() == before
+
+
+def test_evaluation_changes_nothing_and_embeds_the_held_out_rows() -> None:
+    one, two = dpzv_clients(DATA, SETTINGS)[2], dpzv_clients(DATA, SETTINGS)[2]
+    for client in (one, two):
+        client.process(Order(2, Start()))
+    answer = one.process(Order(2, Evaluate()))
+    assert isinstance(answer.body, messages.TestEmbeddings)
+    assert answer.body.values.shape == (HELD_OUT, WIDTH)
+    with torch.no_grad():
+        expected = two.model.module(DATA.x_test[2]).numpy()
+    assert np.array_equal(answer.body.values, expected)
+    slopes = Order(2, Slopes(np.array([1.0, 2.0], np.float32)))
+    assert one.process(slopes).body.encode() == two.process(slopes).body.encode()
+
+
+def test_evaluation_in_blocks_keeps_the_order_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = dpzv_clients(DATA, SETTINGS)[0]
+    whole = client.evaluate().body.encode()
+    monkeypatch.setattr("raydpzv.methods.vertical.base._EVALUATE_AT_ONCE", 4)
+    blocks = client.evaluate().body.encode()
+    assert np.allclose(np.frombuffer(whole, np.float32), np.frombuffer(blocks, np.float32), atol=1e-6)
+
+
+def test_a_clients_directions_and_rows_are_its_own_and_change_every_step() -> None:
+    clients = dpzv_clients(DATA, SETTINGS)
+    directions = [d for c in clients for step in range(3) for d in c._directions(step)]
+    assert len({d.seed for d in directions}) == CLIENTS * 3 * SETTINGS.perturbations
+    uploads = [c.work() for c in clients] + [c.work() for c in clients]
+    assert len({u.body.encode()[: 4 * BATCH] for u in uploads}) == len(uploads)
+
+
+def test_the_server_opens_with_one_start_each_and_promises_the_reply_size() -> None:
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"))
+    orders = server.first_orders()
+    assert [o.client for o in orders] == list(range(CLIENTS))
+    assert all(isinstance(o.body, Start) and not o.start_immediately for o in orders)
+    sizes = {client.work().body.wire_bytes for client in dpzv_clients(DATA, SETTINGS)}
+    assert sizes == {o.upload_bytes for o in orders} == {4 * BATCH + 2 * 2 * BATCH * WIDTH * 4}
+    (reply,) = server.receive(upload_of([0, 1, 2, 3]))
+    assert reply.upload_bytes in sizes
+    assert reply.body.wire_bytes == 4 * SETTINGS.perturbations
+
+
+def test_a_drawn_batch_size_promises_no_reply_size() -> None:
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"), fixed_batches=False)
+    assert {o.upload_bytes for o in server.first_orders()} == {None}
+    assert server.receive(upload_of([0, 1]))[0].upload_bytes is None
+
+
+def release(labels: torch.Tensor, cached_outside: float, inside: float = 0.0) -> list[float]:
+    """What the server releases for rows 0, 5, 6, 9 after the other rows' embeddings have been uploaded."""
+    data = type(DATA)(DATA.x, labels, DATA.x_test, DATA.y_test)
+    server = dpzv_server(data, SETTINGS, make_head("frozen"), clip=None)
+    outside = [i for i in range(ROWS) if i not in (0, 5, 6, 9)]
+    for ids, value in ((outside, cached_outside), ([0, 5, 6, 9], inside)):
+        embeddings = np.full((2, len(ids), WIDTH), value, np.float32)
+        body = PerturbedEmbeddings(np.array(ids, np.int32), embeddings, embeddings)
+        server.receive(Upload(0, 0, body))
+    return [r.value for r in server.receive(upload_of([0, 5, 6, 9]))[0].releases]
+
+
+def test_a_release_depends_on_the_batchs_rows_only() -> None:
+    outside, inside = DATA.y.clone(), DATA.y.clone()
+    outside[[1, 2, 3, 4, 7, 8, 10, 11, 12, 13, 14, 15]] = (
+        DATA.y[[1, 2, 3, 4, 7, 8, 10, 11, 12, 13, 14, 15]] + 1
+    ) % 3
+    inside[5] = (inside[5] + 1) % 3
+    reference = release(DATA.y, 0.5)
+    assert release(outside, -7.0) == reference
+    assert release(inside, 0.5) != reference
+    assert release(DATA.y, 0.5, inside=2.0) != reference, (
+        "the other clients' embeddings of the batch do count"
+    )
+
+
+def test_every_release_has_its_receipt_and_its_own_noise() -> None:
+    class Addresses:
+        source = "seeded"
+
+        def __init__(self) -> None:
+            self.asked: list[tuple[float, Address]] = []
+
+        def release(self, mean: float, sigma: float, address: Address) -> float:
+            self.asked.append((sigma, address))
+            return mean + len(self.asked)
+
+    noise = Addresses()
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"), clip=0.3, sigma=0.7, noise=noise)
+    (order,) = server.receive(upload_of([3, 1, 2], client=2, step=41))
+    assert noise.asked == [(0.7, (2, 41, 0)), (0.7, (2, 41, 1))]
+    assert [r.perturbation for r in order.releases] == [0, 1]
+    assert isinstance(order.body, Slopes)
+    assert order.body.values.tolist() == [r.value for r in order.releases]
+    for r in order.releases:
+        assert (r.receipt.sigma, r.receipt.divisor, r.receipt.batch) == (0.7, BATCH, 3)
+        assert r.receipt.sensitivity_replace == pytest.approx(2 * 0.3 / BATCH)
+
+
+def test_rounds_are_counted_and_the_others_ages_reported() -> None:
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"))
+    for round, (client, ids) in enumerate([(0, [0, 1]), (1, [1, 2]), (0, [2, 3]), (2, [0, 1, 2, 3])], 1):
+        (order,) = server.receive(upload_of(ids, client))
+        assert order.round == round
+        assert order.client == client
+    ages = {use.client: (use.missing, use.age_sum, use.age_max) for use in order.cache}
+    assert ages == {0: (0, 3 + 3 + 1 + 1, 3), 1: (2, 2 + 2, 2)}
+
+
+def test_an_empty_batch_releases_noise_alone_and_trains_nothing() -> None:
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"), sigma=0.5, noise=SeededNoise(Key(0)))
+    before = server.sha256()
+    (order,) = server.receive(upload_of([], step=4))
+    noise = [SeededNoise(Key(0)).release(0.0, 0.5, (1, 4, p)) for p in range(2)]
+    assert [r.value for r in order.releases] == [float(np.float32(n)) for n in noise]
+    assert math.isnan(order.loss)
+    assert server.sha256() == before
+
+
+def test_an_empty_batch_can_be_embedded() -> None:
+    sparse = dpzv_clients(DATA, SETTINGS, "poisson")[0]
+    sizes = {len(sparse.work().body.ids) for _ in range(150)}  # type: ignore[attr-defined]
+    assert 0 in sizes
+    assert len(sizes) > 3
+
+
+def test_a_release_that_is_not_finite_ends_the_run() -> None:
+    noise = RecordedNoise({(1, 0, 0): math.inf, (1, 0, 1): 0.0})
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"), noise=noise)
+    with pytest.raises(Diverged, match="client 1, step 0"):
+        server.receive(upload_of([0, 1]))
+
+
+def test_only_perturbed_embeddings_can_be_served() -> None:
+    server = dpzv_server(DATA, SETTINGS, make_head("sgd"))
+    with pytest.raises(TypeError, match="Slopes"):
+        server.receive(Upload(0, 0, Slopes(np.zeros(1, np.float32))))
+
+
+def test_a_small_problem_is_learned() -> None:
+    """With everything on: the composed model fits the training rows better than before."""
+    settings = ZerothOrder(1e-2, 0.1, 0.5, perturbations=2)
+    clients, server = dpzv_clients(DATA, settings), dpzv_server(DATA, settings, make_head("sgd"), clip=1.0)
+    losses = []
+    for m in wakes(400):
+        (order,) = server.receive(clients[m].work())
+        clients[m].apply(order)
+        losses.append(order.loss)
+    assert np.mean(losses[-50:]) < 0.7 * np.mean(losses[:50])

@@ -1,0 +1,147 @@
+"""The two controls: synchronous split SGD, and random bottom models that are never trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.frozen import FrozenClient, FrozenServer
+from raydpzv.methods.vertical.split_sgd import SgdClient, SgdServer
+from raydpzv.wire.messages import Acknowledged, GradientAndRows, Rows, Slopes, Start
+from tests.helpers.vertical_parties import (
+    BATCH,
+    CLIENTS,
+    ROWS,
+    WIDTH,
+    Data,
+    batches,
+    bottom,
+    bottom_model,
+    flat_of,
+    in_double,
+    make_data,
+    make_head,
+    top,
+    wakes,
+)
+
+DATA = make_data()
+
+
+def sgd_parties(data: Data, momentum: float) -> tuple[list[SgdClient], SgdServer]:
+    clients = [
+        SgdClient(m, bottom_model(m), data.x[m], data.x_test[m], lr=0.5, momentum=momentum)
+        for m in range(CLIENTS)
+    ]
+    head = make_head("sgd", lr=0.2, momentum=momentum)
+    server = SgdServer(
+        head, batches("server"), data.y, data.y_test, clients=CLIENTS, width=WIDTH, fixed_batches=True
+    )
+    return clients, server
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None:
+    clients, server = sgd_parties(DATA, momentum)
+    bottoms = [in_double(bottom, c.model.flat) for c in clients]
+    head = in_double(top, make_head("sgd").model.flat)
+    groups = [
+        {"params": [p for b in bottoms for p in b.parameters()]},
+        {"params": head.parameters(), "lr": 0.2},
+    ]
+    optimiser = torch.optim.SGD(groups, 0.5, momentum)
+    orders = server.first_orders()
+    for step in range(20):
+        ids = batches("server").draw(step)
+        embeddings = [b(DATA.x[m][ids].double()) for m, b in enumerate(bottoms)]
+        loss = functional.cross_entropy(head(torch.cat(embeddings, 1)), DATA.y[ids])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        uploads = [clients[o.client].process(o) for o in orders]
+        assert all(u.body.wire_bytes == o.upload_bytes for u, o in zip(uploads, orders, strict=True))
+        # the last to arrive closes the round, whoever it is
+        *early, last = uploads[step % CLIENTS :] + uploads[: step % CLIENTS]
+        assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
+        orders = server.receive(last)
+        assert [o.client for o in orders] == list(range(CLIENTS))
+        assert all(not o.start_immediately and o.round == (step + 1) * CLIENTS for o in orders)
+        assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+    for client, order in zip(clients, orders, strict=True):
+        client.apply(order)
+    for client, reference in zip(clients, bottoms, strict=True):
+        assert np.abs(client.parameters() - flat_of(reference)).max() < 2e-5
+        assert np.abs(client.parameters() - bottom_model(client.client).flat.numpy()).max() > 1e-2
+    assert np.abs(server.parameters() - flat_of(head)).max() < 2e-5
+
+
+def test_an_sgd_reply_carries_the_clients_own_gradient_and_the_next_rows() -> None:
+    clients, server = sgd_parties(DATA, 0.0)
+    orders = server.first_orders()
+    assert all(isinstance(o.body, Rows) and not o.start_immediately for o in orders)
+    for order in orders:
+        replies = server.receive(clients[order.client].process(order))
+    bodies = [o.body for o in replies]
+    for body in bodies:
+        assert isinstance(body, GradientAndRows)
+        assert body.gradient.shape == (BATCH, WIDTH)
+        assert np.array_equal(body.ids, batches("server").draw(1))
+    assert not np.array_equal(bodies[0].gradient, bodies[1].gradient)  # type: ignore[attr-defined]
+
+
+def test_an_sgd_client_needs_rows_first() -> None:
+    clients, _ = sgd_parties(DATA, 0.0)
+    with pytest.raises(RuntimeError, match="names rows"):
+        clients[0].process(Order(0, Start()))
+
+
+def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
+    clients = [
+        FrozenClient(m, bottom_model(m), DATA.x[m], DATA.x_test[m], batches(m)) for m in range(CLIENTS)
+    ]
+    table = EmbeddingCache(ROWS, CLIENTS, WIDTH)
+    head = make_head("sgd", lr=0.1, momentum=0.9)
+    server = FrozenServer(
+        head, table, DATA.y, DATA.y_test, clients=CLIENTS, width=WIDTH, batch=BATCH, fixed_batches=True
+    )
+    return clients, server
+
+
+def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> None:
+    clients, server = frozen_parties()
+    before = [c.sha256() for c in clients]
+    bottoms = [in_double(bottom, c.model.flat) for c in clients]
+    head = in_double(top, make_head("sgd").model.flat)
+    optimiser = torch.optim.SGD(head.parameters(), 0.1, 0.9)
+    cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
+    orders = {o.client: o for o in server.first_orders()}
+    steps = [0] * CLIENTS
+    for round, m in enumerate(wakes(25), 1):
+        ids = batches(m).draw(steps[m])
+        steps[m] += 1
+        with torch.no_grad():
+            cache[ids, m] = bottoms[m](DATA.x[m][ids].double())
+        loss = functional.cross_entropy(head(cache[ids].flatten(1)), DATA.y[ids])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        upload = clients[m].process(orders[m])
+        assert upload.body.wire_bytes == orders[m].upload_bytes
+        (orders[m],) = server.receive(upload)
+        assert isinstance(orders[m].body, Acknowledged)
+        assert orders[m].round == round
+        assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+        assert {use.client for use in orders[m].cache} == set(range(CLIENTS)) - {m}
+    assert [c.sha256() for c in clients] == before
+    assert np.abs(server.parameters() - flat_of(head)).max() < 2e-5
+
+
+def test_the_servers_of_the_controls_serve_embeddings_only() -> None:
+    wrong = Upload(0, 0, Slopes(np.zeros(1, np.float32)))
+    for server in (sgd_parties(DATA, 0.0)[1], frozen_parties()[1]):
+        with pytest.raises(TypeError, match="Slopes"):
+            server.receive(wrong)

@@ -1,0 +1,218 @@
+"""VAFL's updates against autograd on the composed model, its protocols, its bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from raydpzv.errors import Diverged
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony
+from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query, Slopes
+from tests.helpers.baseline_parties import vafl_clients, vafl_server
+from tests.helpers.vertical_parties import (
+    BATCH,
+    CLIENTS,
+    ROWS,
+    WIDTH,
+    batches,
+    bottom,
+    bottom_model,
+    flat_of,
+    in_double,
+    make_data,
+    make_head,
+    top,
+    wakes,
+)
+
+DATA = make_data()
+SETTINGS = FirstOrder(lr=0.5, momentum=0.9, l2=0.05)
+
+
+class Central:
+    """The composed model in float64, trained by torch."""
+
+    def __init__(self) -> None:
+        self.bottoms = [in_double(bottom, bottom_model(m).flat) for m in range(CLIENTS)]
+        self.head = in_double(top, make_head("sgd").model.flat)
+        self.of_head = torch.optim.SGD(self.head.parameters(), 0.2, 0.9)
+        # torch's weight decay adds l2 w to the gradient: the regulariser l2 |w|² / 2
+        self.of_bottoms = [torch.optim.SGD(b.parameters(), 0.5, 0.9, weight_decay=0.05) for b in self.bottoms]
+
+    def embed(self, client: int, ids: np.ndarray) -> torch.Tensor:
+        return self.bottoms[client](DATA.x[client][ids].double())
+
+    def loss(self, embeddings: list[torch.Tensor], ids: np.ndarray) -> torch.Tensor:
+        return functional.cross_entropy(self.head(torch.cat(embeddings, 1)), DATA.y[ids])
+
+    def step(self, loss: torch.Tensor, clients: list[int]) -> None:
+        for optimiser in (self.of_head, *self.of_bottoms):
+            optimiser.zero_grad()
+        loss.backward()
+        self.of_head.step()
+        for m in clients:
+            self.of_bottoms[m].step()
+
+    def compare(self, clients: list, server) -> None:
+        for client, reference in zip(clients, self.bottoms, strict=True):
+            assert np.abs(client.parameters() - flat_of(reference)).max() < 3e-5
+            assert np.abs(client.parameters() - bottom_model(client.client).flat.numpy()).max() > 1e-2
+        assert np.abs(server.parameters() - flat_of(self.head)).max() < 3e-5
+
+
+def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embeddings() -> None:
+    """Each step of torch's sees the others' cached embeddings, which have no gradient."""
+    clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA), Central()
+    cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
+    orders, steps = {o.client: o for o in server.first_orders()}, [0] * CLIENTS
+    for round, m in enumerate(wakes(30), 1):
+        ids = batches(m).draw(steps[m])
+        steps[m] += 1
+        mine = central.embed(m, ids)
+        parts = [mine if k == m else cache[ids, k] for k in range(CLIENTS)]
+        loss = central.loss(parts, ids)
+        cache[ids, m] = mine.detach()
+        upload = clients[m].process(orders[m])
+        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 4 * WIDTH)
+        (orders[m],) = server.receive(upload)
+        assert (orders[m].client, orders[m].round) == (m, round)
+        assert orders[m].body.wire_bytes == BATCH * 4 * WIDTH
+        assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+        central.step(loss, [m])
+    for order in orders.values():
+        clients[order.client].apply(order)
+    central.compare(clients, server)
+
+
+def test_synchronous_is_block_sgd_on_one_batch() -> None:
+    clients = vafl_clients(DATA, SETTINGS, shared=True)
+    server, central = vafl_server(DATA, Synchrony(CLIENTS, same_rows=True)), Central()
+    orders = server.first_orders()
+    for step in range(20):
+        ids = batches("server").draw(step)
+        loss = central.loss([central.embed(m, ids) for m in range(CLIENTS)], ids)
+        uploads = [clients[o.client].process(o) for o in orders]
+        *early, last = uploads[step % CLIENTS :] + uploads[: step % CLIENTS]
+        assert [list(server.receive(u)) for u in early] == [[]] * (CLIENTS - 1)
+        orders = server.receive(last)
+        assert sorted(o.client for o in orders) == list(range(CLIENTS))
+        assert not any(o.start_immediately for o in orders)
+        assert orders[0].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+        central.step(loss, list(range(CLIENTS)))
+    for order in orders:
+        clients[order.client].apply(order)
+    central.compare(clients, server)
+
+
+def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> None:
+    """The head's gradient is the mean of the t uploads', each client's that of its own rows' mean loss."""
+    clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(2)), Central()
+    orders = {o.client: o for o in server.first_orders()}
+    for step in range(6):
+        pair = [step % CLIENTS, (step + 1) % CLIENTS]
+        uploads = [clients[m].process(orders[m]) for m in pair]
+        assert list(server.receive(uploads[0])) == []
+        answers = server.receive(uploads[1])
+        assert [o.client for o in answers] == pair
+        orders |= {o.client: o for o in answers}
+        cache = server._table._values_DME.double()
+        live = [central.embed(m, u.ids) for m, u in zip(pair, uploads, strict=True)]
+        embedded = []
+        for m, u, own in zip(pair, uploads, live, strict=True):
+            parts = [own if k == m else cache[u.ids, k] for k in range(CLIENTS)]
+            embedded.append(central.loss(parts, u.ids))
+        for optimiser in (central.of_head, *central.of_bottoms):
+            optimiser.zero_grad()
+        sum(embedded).backward()
+        for p in central.head.parameters():
+            p.grad /= 2
+        central.of_head.step()
+        for m in pair:
+            central.of_bottoms[m].step()
+    for order in orders.values():
+        clients[order.client].apply(order)
+    central.compare(clients, server)
+
+
+def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
+    clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(max_delay=2))
+    orders = {o.client: o for o in server.first_orders()}
+    asked = 0
+    for round, m in enumerate(wakes(40), 1):
+        upload = clients[m].process(orders[m])
+        answers = list(server.receive(upload))
+        waiting = [o for o in answers if o.is_query]
+        for query in waiting:
+            assert isinstance(query.body, Query)
+            refreshed = server._table._refreshed_DM[query.body.ids, query.client]
+            assert ((refreshed == 0) | (round - refreshed > 2)).all()
+            before = clients[query.client].sha256()
+            fresh = clients[query.client].process(query)
+            assert fresh.is_query
+            assert fresh.body.wire_bytes == query.upload_bytes
+            assert np.array_equal(fresh.ids, query.body.ids)
+            assert clients[query.client].sha256() == before
+            answers += server.receive(fresh)
+            asked += 1
+        assert server.updates == round
+        (answer,) = [o for o in answers if not o.is_query]
+        assert (answer.client, answer.round) == (m, round)
+        ages = round - server._table._refreshed_DM[upload.ids]
+        assert (server._table._refreshed_DM[upload.ids] > 0).all()
+        assert ages.max() <= 2
+        assert max(use.age_max for use in answer.cache) <= 2
+        orders[m] = answer
+    assert asked > 20
+
+
+def test_uploads_that_come_while_a_query_is_open_wait_their_turn() -> None:
+    clients, server = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(max_delay=1000))
+    first, second, third = (clients[m].work() for m in range(3))
+    queries = server.receive(first)
+    assert {o.client for o in queries} == {1, 2}
+    assert list(server.receive(second)) == []
+    assert list(server.receive(third)) == []
+    assert list(server.receive(clients[queries[0].client].process(queries[0]))) == []
+    later = server.receive(clients[queries[1].client].process(queries[1]))
+    assert (later[0].client, later[0].round) == (0, 1)
+    assert all(o.is_query for o in later[1:])
+    assert server.updates == 3
+
+
+def test_a_query_is_answered_with_the_model_as_it_is_and_keeps_the_running_round_trip() -> None:
+    client, server = vafl_clients(DATA, SETTINGS)[0], vafl_server(DATA)
+    upload = client.work()
+    ids = np.arange(6, dtype=np.int32)
+    fresh = client.process(Order(0, Query(ids), is_query=True))
+    assert isinstance(fresh.body, FreshEmbeddings)
+    expected = bottom_model(0).module(DATA.x[0][:6]).detach().numpy()
+    assert np.array_equal(fresh.body.values, expected)
+    (order,) = server.receive(upload)
+    before = client.parameters()
+    client.apply(order)
+    assert not np.array_equal(client.parameters(), before)
+    assert client.work().step == 1
+
+
+def test_an_empty_poisson_batch_moves_nothing() -> None:
+    client, server = vafl_clients(DATA, FirstOrder(0.5))[0], vafl_server(DATA, fixed_batches=False)
+    client._batches = type("None_", (), {"draw": staticmethod(lambda step: np.zeros(0, np.int32))})()
+    before = (client.parameters(), server.parameters())
+    (order,) = server.receive(client.work())
+    client.apply(order)
+    assert isinstance(order.body, Gradient)
+    assert order.body.values.shape == (0, WIDTH)
+    assert np.isnan(order.loss)
+    assert np.array_equal(client.parameters(), before[0])
+    assert np.array_equal(server.parameters(), before[1])
+
+
+def test_what_cannot_be_served_is_refused() -> None:
+    with pytest.raises(TypeError, match="Slopes"):
+        vafl_server(DATA).receive(Upload(0, 0, Slopes(np.zeros(1, np.float32))))
+    wild = Embeddings(np.arange(BATCH, dtype=np.int32), np.full((BATCH, WIDTH), np.nan, np.float32))
+    with pytest.raises(Diverged, match="client 0, step 0"):
+        vafl_server(DATA).receive(Upload(0, 0, wild))

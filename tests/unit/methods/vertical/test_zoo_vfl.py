@@ -1,0 +1,167 @@
+"""ZOO-VFL's and VFL-CZOFO's estimates against derivatives, with controls; their bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from raydpzv.errors import Diverged
+from raydpzv.keys import direction_seed
+from raydpzv.methods.roles import Upload
+from raydpzv.methods.vertical.czofo import row_gradients
+from raydpzv.methods.vertical.dpzv import ZerothOrder
+from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
+from raydpzv.methods.vertical.row_release import RowPrivacy
+from raydpzv.methods.vertical.vafl import FirstOrder
+from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
+from raydpzv.privacy.mechanisms import SeededNoise
+from raydpzv.wire.messages import EmbeddingPair, Slopes
+from raydpzv.zo.directions import Direction
+from tests.helpers.baseline_parties import SIZES, czofo_server, vafl_clients
+from tests.helpers.vertical_parties import (
+    BATCH,
+    CLIENTS,
+    KEY,
+    ROWS,
+    WIDTH,
+    batches,
+    bottom,
+    bottom_model,
+    in_double,
+    make_data,
+    make_head,
+    top,
+    wakes,
+)
+
+DATA = make_data()
+
+
+def true_row_gradients(inputs: torch.Tensor, labels: torch.Tensor, client: int) -> np.ndarray:
+    """Each row's own loss by its embedding, in float64."""
+    head = in_double(top, make_head("sgd").model.flat)
+    live = inputs.double().requires_grad_()
+    functional.cross_entropy(head(live.flatten(1)), labels, reduction="sum").backward()
+    return live.grad[:, client].numpy()
+
+
+def estimate(count: int, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    generator = (KEY / "estimate").generator()
+    inputs = torch.from_numpy(generator.standard_normal((BATCH, CLIENTS, WIDTH)).astype(np.float32))
+    labels = torch.from_numpy(generator.integers(0, 3, BATCH))
+    draws = generator.standard_normal((count, BATCH, WIDTH))
+    draws /= np.linalg.norm(draws, axis=2, keepdims=True)
+    directions = torch.from_numpy(draws.astype(np.float32))
+    found = row_gradients(make_head("sgd"), inputs, labels, 1, directions, 1e-2)
+    return factor * found.numpy(), true_row_gradients(inputs, labels, 1)
+
+
+def test_czofos_estimate_converges_to_the_embedding_gradient_as_n_grows() -> None:
+    errors = []
+    for count in (50, 5000):
+        found, true = estimate(count)
+        errors.append(float(np.linalg.norm(found - true) / np.linalg.norm(true)))
+    assert errors[1] < 0.05
+    assert 4 < errors[0] / errors[1] < 30  # about √100
+
+
+@pytest.mark.parametrize("factor", [1 / WIDTH, 0.9, 1.1])
+def test_control_another_factor_than_e_fails(factor: float) -> None:
+    found, true = estimate(5000, factor)
+    assert np.linalg.norm(found - true) / np.linalg.norm(true) > 0.05
+
+
+def test_a_czofo_server_sends_the_mean_losss_estimate_and_steps_its_head_after_it() -> None:
+    server, clients = czofo_server(DATA, 20_000, 1e-3), vafl_clients(DATA, FirstOrder(0.1))
+    head = make_head("sgd")
+    for m in wakes(4):
+        upload = clients[m].work()
+        before = in_double(top, torch.from_numpy(server.parameters()))
+        (order,) = server.receive(upload)
+        inputs = server._table.get(upload.ids).double().requires_grad_()
+        functional.cross_entropy(before(inputs.flatten(1)), DATA.y[upload.ids]).backward()
+        true = inputs.grad[:, m].numpy()
+        # 0.04 of the gradient is the estimate's own deviation at n = 20,000
+        assert np.linalg.norm(order.body.values - true) < 0.05 * np.linalg.norm(true)
+        assert upload.body.wire_bytes == order.upload_bytes == BATCH * (4 + 4 * WIDTH)
+        assert order.body.wire_bytes == BATCH * 4 * WIDTH
+        head.train(server._table.get(upload.ids), DATA.y[upload.ids])
+        assert server.parameters() == pytest.approx(head.model.flat.numpy(), abs=1e-6)
+
+
+def test_czofos_directions_are_unit_vectors_of_the_address() -> None:
+    server = czofo_server(DATA, 7)
+    draws = server._directions(BATCH, WIDTH, 1, 3)
+    assert draws.shape == (7, BATCH, WIDTH)
+    assert draws.norm(dim=2).numpy() == pytest.approx(1.0, abs=1e-6)
+    assert torch.equal(draws, czofo_server(DATA, 7)._directions(BATCH, WIDTH, 1, 3))
+    assert not torch.equal(draws, server._directions(BATCH, WIDTH, 2, 3))
+
+
+ZOO = ZerothOrder(3e-4, 0.5, law="gaussian")
+
+
+def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
+    clients = [
+        ZooVflClient(m, bottom_model(m), DATA.x[m], DATA.x_test[m], batches(m), settings, KEY, privacy)
+        for m in range(CLIENTS)
+    ]
+    table = EmbeddingCache(ROWS, CLIENTS, WIDTH)
+    return clients, ZooVflServer(make_head("sgd"), table, DATA.y, DATA.y_test, **SIZES)
+
+
+def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
+    """(ℓ(w + λu) - ℓ(w)) / λ against autograd's u · ∇ℓ(w) in float64, with the others' cached embeddings."""
+    clients, server = zoo_parties(ZOO)
+    orders = {o.client: o for o in server.first_orders()}
+    seen = []
+    for m in wakes(15):
+        upload = clients[m].process(orders[m])
+        head = in_double(top, torch.from_numpy(server.parameters()))
+        model = in_double(bottom, torch.from_numpy(clients[m].parameters()))
+        cache = server._table.get(upload.ids).double()
+        parts = [model(DATA.x[m][upload.ids].double()) if k == m else cache[:, k] for k in range(CLIENTS)]
+        loss = functional.cross_entropy(head(torch.cat(parts, 1)), DATA.y[upload.ids])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        flat = torch.cat([g.reshape(-1) for g in gradients]).numpy()
+        u = Direction(direction_seed(KEY, m, upload.step), len(flat), "gaussian").values()
+        (orders[m],) = server.receive(upload)
+        scalar = float(orders[m].body.value[0]) / 3e-4
+        seen.append((scalar, float(flat @ u)))
+        before = clients[m].parameters()
+        clients[m].apply(orders[m])
+        assert clients[m].parameters() == pytest.approx(before - 0.5 * scalar * u, abs=2e-6)
+        orders[m] = server.first_orders()[m]  # what was applied is not applied again
+        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 8 * WIDTH)
+    found, true = np.array(seen).T
+    # a step across a ReLU's kink is the one place where they may differ by more than rounding
+    assert np.median(np.abs(found - true)) < 1e-3
+    assert np.abs(found - true).max() < 0.01
+    assert np.median(np.abs(found - 1.5 * true)) > 1e-3, "control: an estimate of 1.5 times the derivative"
+
+
+def test_zoo_vfl_makes_two_releases_per_upload_of_one_noise_each() -> None:
+    noise = SeededNoise(KEY)
+    clients, server = zoo_parties(ZOO, RowPrivacy(0.3, 1.0, noise))
+    upload = clients[0].work()
+    assert isinstance(upload.body, EmbeddingPair)
+    assert [r.perturbation for r in upload.releases] == [0, 1]
+    assert all(r.receipt.sensitivity_replace == 0.6 for r in upload.releases)
+    here = upload.body.values - noise.normal(BATCH * WIDTH, (0, 0, 0)).reshape(BATCH, WIDTH)
+    ahead = upload.body.ahead - noise.normal(BATCH * WIDTH, (0, 0, 1)).reshape(BATCH, WIDTH)
+    assert np.linalg.norm(here, axis=1).max() <= 0.3 + 1e-6
+    assert ahead == pytest.approx(here, abs=0.02)
+    (order,) = server.receive(upload)
+    assert order.body.wire_bytes == 4
+    assert order.releases == ()
+
+
+def test_what_cannot_be_served_is_refused() -> None:
+    _, server = zoo_parties(ZOO)
+    with pytest.raises(TypeError, match="Slopes"):
+        server.receive(Upload(0, 0, Slopes(np.zeros(1, np.float32))))
+    bad = np.full((BATCH, WIDTH), np.inf, np.float32)
+    with pytest.raises(Diverged, match="client 0, step 0"):
+        server.receive(Upload(0, 0, EmbeddingPair(np.arange(BATCH, dtype=np.int32), bad, bad)))

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from raydpzv.errors import DataError, InputError
+from raydpzv.report.page import write_report
+from tests.helpers.report_views import Page, names
+from tests.helpers.synthetic_run import CLAIMS, MECHANISM, PROVED, SCOPE, build_run
+
+PICTURES = {
+    "accuracy_over_bytes", "accuracy_over_seconds", "accuracy_over_updates", "epsilon_over_updates",
+    "loss_over_updates", "staleness_by_client", "timeline",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_run(tmp_path_factory.mktemp("one") / "run", rounds=200)
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    return Page(write_report([run]).read_text(encoding="utf-8"))
+
+
+def test_the_page_asks_nothing_of_a_network(page: Page, run: Path) -> None:
+    assert page.sources
+    assert all(s.startswith("data:image/png;base64,") for s in page.sources)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert not re.search(r"https?://|url\(|@import", (run / "report.html").read_text(encoding="utf-8"))
+
+
+def test_the_page_embeds_the_pictures_on_disk(page: Page, run: Path) -> None:
+    embedded = {base64.b64decode(s.split(",", 1)[1]) for s in page.sources}
+    assert names(run) == PICTURES
+    assert embedded == {p.read_bytes() for p in run.glob("plots/*.png")}
+
+
+def test_the_page_says_everything(page: Page) -> None:
+    for part in (
+        "synthetic <b>",
+        "method dpzv, seed 1, done (updates)",
+        "PRIVATE",
+        'name = "dpzv"',
+        '"device": "cpu"',
+    ):
+        assert part in page.words
+    for claim in CLAIMS:
+        assert claim["accountant"] in page.words
+    for shared in (PROVED, MECHANISM, SCOPE, *(c["note"] for c in CLAIMS if c["note"])):
+        assert page.words.count(shared) == 1
+
+
+def test_user_text_is_escaped(page: Page) -> None:
+    assert "b" not in page.tags
+    assert "i" not in page.tags
+
+
+def test_no_half_written_files_stay(run: Path, page: Page) -> None:
+    assert not [p for p in run.rglob(".*") if p.is_file()]
+
+
+def test_a_run_that_is_not_private_says_so_first(tmp_path: Path) -> None:
+    source = write_report([build_run(tmp_path / "run", rounds=40, private=False)]).read_text(encoding="utf-8")
+    words = Page(source).words
+    assert "NOT PRIVATE" in words
+    assert words.index("NOT PRIVATE") < words.index("Summary")
+    assert "no noise is added to the releases" in words
+    assert words.count("no noise is added to the releases") == 1
+    assert 'class="verdict private"' not in source
+    assert 'class="claims"' not in source
+
+
+def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> None:
+    runs = [
+        build_run(tmp_path / "a", rounds=60),
+        build_run(tmp_path / "b", rounds=80, private=False, method="vafl", clients=2),
+    ]
+    path = write_report(runs, tmp_path / "both")
+    words = Page(path.read_text(encoding="utf-8")).words
+    assert path == tmp_path / "both" / "report.html"
+    assert names(tmp_path / "both") == PICTURES | {"bytes_per_update"}
+    assert "2 runs side by side" in words
+    assert "NOT PRIVATE: vafl" in words
+    assert "\nPRIVATE, on these terms: dpzv" in words
+    assert not (runs[0] / "report.html").exists()
+
+
+def test_several_runs_without_a_folder_are_refused(run: Path) -> None:
+    with pytest.raises(InputError, match="2 runs need a folder"):
+        write_report([run, run])
+    with pytest.raises(InputError, match="at least one"):
+        write_report([])
+
+
+@pytest.mark.parametrize("name", ["summary.json", "scenario.toml", "environment.json"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
+    folder = build_run(tmp_path / "run", rounds=5)
+    (folder / name).unlink()
+    said = "was killed before" if name == "summary.json" else f"not a run folder: no readable {name}"
+    with pytest.raises(DataError, match=said):
+        write_report([folder])
+    assert not (folder / "report.html").exists()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run", rounds=5)
+    kept = (folder / "summary.json").read_text()
+    for broken, said in (("{", "not JSON"), ("[]", "holds a list")):
+        (folder / "summary.json").write_text(broken)
+        with pytest.raises(DataError, match=said):
+            write_report([folder])
+    (folder / "summary.json").write_text(kept)
+    (folder / "rows" / "service" / "part-00000.parquet").write_bytes(b"PAR1 no table PAR1")
+    with pytest.raises(DataError, match=r"part-00000\.parquet: cannot be read") as caught:
+        write_report([folder])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    nothing = dict.fromkeys(
+        ("accuracy", "best_accuracy", "loss", "simulated_seconds", "epsilon", "staleness")
+    )
+    stated = nothing | {
+        "scenario": "s",
+        "method": "dpzv",
+        "seed": 0,
+        "status": "failed",
+        "private": "it failed",
+    }
+    (folder / "summary.json").write_text(json.dumps(stated))
+    (folder / "scenario.toml").write_text("")
+    (folder / "environment.json").write_text("{}")
+    words = Page(write_report([folder]).read_text(encoding="utf-8")).words
+    assert "no rows to draw" in words
+    assert "failed" in words
+    assert "states no ε" in words

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pytest
+from rich.console import Console
+
+from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.mean_claims import claims
+from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.report.privacy import CONDITION, PrivacyBlock, calibration, privacy_table
+from raydpzv.report.text import Claim
+from tests.helpers.synthetic_run import CLAIMS, MECHANISM, SCOPE, TERMS
+
+PROVED = TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": "PLD", "holds": True, "note": "why"}
+SIGMA = paper_sigma(epsilon=1.0, delta=1e-3, clip=2.0, releases=2000, rows=1437)
+
+
+def setting(server: str, batches: str, target: float | None = 1.0) -> MeanSetting:
+    return MeanSetting(
+        rows=1437,
+        batch=64,
+        releases=2000,
+        clip=2.0,
+        sigma=SIGMA,
+        delta=1e-3,
+        batches=batches,
+        server=server,
+        noise="system",
+        target=target,
+        clients=4,
+    )
+
+
+def printed(stated: Sequence[Claim], width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(PrivacyBlock(stated))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def squeezed(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+def test_what_rows_share_stands_once_above_and_every_note_once_below() -> None:
+    stated = [PROVED, PROVED | {"relation": "add_remove"}, PROVED | {"note": "[b]other"}]
+    lines = printed([*stated, PROVED | {"note": ""}], 80)
+    said = squeezed(lines)
+    for once in (MECHANISM, SCOPE, "δ = 1e-05", "[1] why", "[2] [b]other"):
+        assert said.count(once) == 1
+    assert said.index(SCOPE) < said.index("adversary") < said.index("[1] why")
+    assert said.count("client [1]") == 2
+    assert said.count("client [2]") == 1
+    assert "[0]" not in said
+
+
+def test_rows_say_relation_standing_and_sensitivity() -> None:
+    found = privacy_table(CLAIMS)
+    assert found is not None
+    cells = [dict(zip(found.heads, found.cells(row), strict=True)) for row in found.rows]
+    assert [c["standing"] for c in cells] == ["claimed", "proved", "proved", "proved", "nothing proved"]
+    assert [c["ε"] for c in cells] == ["1", "8.25", "3.75", "1.01", "∞"]
+    assert [c["sensitivity"] for c in cells] == ["0.3125", "0.3125", "0.1562", "0.3125", "–"]
+    assert cells[2]["relation"] == "add/remove"
+
+
+def test_the_conditional_column_is_there_only_with_a_conditional_number() -> None:
+    without = squeezed(printed([PROVED], 100))
+    assert "hidden" not in without
+    said = squeezed(printed([PROVED | {"direct_only": 1.5}, PROVED], 100))
+    assert said.count(CONDITION) == 1
+    assert "state*" in said
+    assert "PLD 1.5" in said
+    assert "PLD –" in said
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("server", ["sgd", "frozen"])
+@pytest.mark.parametrize("batches", ["shuffle", "poisson"])
+def test_real_claims_fit_the_terminal_and_lose_no_word(server: str, batches: str, width: int) -> None:
+    stated = [asdict(c) for c in claims(setting(server, batches))]
+    lines = printed(stated, width)
+    assert max(map(len, lines)) <= width
+    said = squeezed(lines)
+    assert "…" not in said
+    for claim in stated:
+        assert said.count(str(claim["note"])) == 1 or claim["note"] == ""
+        for word in str(claim["accountant"]).split():
+            assert word in said
+    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    table = lines[rule + 1 : lines.index("", rule)]
+    assert len(table) <= len(stated) * (1 if width == 120 else 2)
+    heads = " ".join(lines[rule - 3 : rule])
+    for head in ("adversary", "relation", "ε", "standing", "sensitivity", "accountant"):
+        assert head in heads
+    assert ("hidden" in heads) == (server == "sgd")
+
+
+def test_without_noise_there_is_no_table() -> None:
+    bare = [PROVED | {"mechanism": "none", "epsilon": "infinity"}]
+    assert privacy_table(bare) is None
+    assert privacy_table([]) is None
+    assert printed(bare, 80) == []
+
+
+def test_claims_of_older_runs_without_the_newer_fields_still_print() -> None:
+    old = {k: v for k, v in PROVED.items() if k not in ("sensitivity", "scope", "direct_only")}
+    said = squeezed(printed([old], 80))
+    assert "8.25 proved – PLD" in said
+    assert "Scope" not in said
+
+
+def test_the_calibration_names_its_formula_its_inputs_and_its_result() -> None:
+    said = calibration(asdict(setting("sgd", "shuffle")))
+    for part in (
+        "2·2·√2,000 / (1,437·0.3884) = 0.3205",
+        "Theorem VI.5",
+        "ε = 1 at δ = 0.001",
+        "replace one record",
+        "C = 2",
+        "T = 2,000 planned releases",
+        "D = 1,437",
+    ):
+        assert part in said
+    assert 2 * 2 * math.sqrt(2000) / (1437 * 0.3884) == pytest.approx(SIGMA, rel=2e-4)
+
+
+def test_a_given_sigma_is_said_to_follow_from_nothing() -> None:
+    said = calibration(asdict(setting("sgd", "shuffle", target=None)))
+    assert said.startswith("σ = 0.3205")
+    assert "Theorem" not in said

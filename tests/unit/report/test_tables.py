@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydpzv.report import tables, text
+from tests.helpers.report_views import printed
+from tests.helpers.synthetic_run import CLAIMS, TERMS, build_run
+
+PROVED = TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": "PLD", "holds": True}
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    stated = {
+        "scenario": "[red]s", "method": "dpzv", "seed": 3, "status": "stopped", "stopped_by": "bytes",
+        "loss": None, "accuracy": 0.875, "best_accuracy": math.nan, "updates": 12345,
+        "bytes_up": 3 * 2**20, "bytes_down": 1000, "seconds": 1.5, "simulated_seconds": 3725.0,
+        "epsilon": CLAIMS, "private": True,
+        "staleness": {"mean": 4.5, "max": 1200, "clients": []},
+    }  # fmt: skip
+    return stated | changes
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        ("infinity", "∞"),
+        (math.inf, "∞"),
+        (-math.inf, "-∞"),
+        (8.25, "8.25"),
+        (1e-5, "1e-05"),
+        (12345, "12,345"),
+        (12345.6, "12,346"),
+        (0.123456, "0.1235"),
+        (1e15, "1e+15"),
+    ],
+)
+def test_numbers(value: Any, shown: str) -> None:
+    assert text.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (3 * 2**20, "3.00 MiB"),
+        (5 * 2**70, "5242880.00 PiB"),
+    ],
+)
+def test_sizes(count: int | None, shown: str) -> None:
+    assert text.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (math.nan, "–"), (1.5, "1.5 s"), (119.0, "119 s"), (3725.0, "3,725 s (1:02:05)")],
+)
+def test_durations(value: float | None, shown: str) -> None:
+    assert text.seconds(value) == shown
+
+
+def test_a_claim_is_never_printed_without_its_terms() -> None:
+    for claim in CLAIMS:
+        line = text.claim_text(claim)
+        for part in (
+            "ε = ",
+            "δ = 1e-05",
+            claim["adversary"],
+            claim["mechanism"],
+            "replace",
+            claim["accountant"],
+            "sensitivity" if claim["sensitivity"] else "∞",
+        ):
+            assert part in line or (part == "replace" and claim["relation"] == "add_remove")
+        assert text.standing(claim) in line
+
+
+def test_standing_tells_proved_from_claimed_and_from_nothing() -> None:
+    assert text.standing(PROVED) == "proved"
+    assert text.standing(PROVED | {"holds": False}) == "claimed, not proved"
+    assert text.standing(PROVED | {"epsilon": "infinity"}) == "nothing proved"
+
+
+def test_the_claim_behind_a_series_is_the_nearest_of_its_adversary() -> None:
+    def behind(adversary: str, last: float) -> Any:
+        return (text.claim_behind(CLAIMS, adversary, last) or {}).get("epsilon")
+
+    assert behind("client", 8.0) == 8.25
+    assert behind("client", 3.0) == 3.75
+    assert behind("paper", 8.0) == 1.0
+    assert text.claim_behind([PROVED | {"holds": False}], "client", 8.0) is None
+
+
+def test_private_needs_the_summary_and_a_proved_finite_claim() -> None:
+    terms = "; ".join(text.claim_text(c) for c in CLAIMS[1:4])
+    assert tables.verdict(summary()) == tables.Verdict(True, terms)
+    assert tables.verdict(summary(privacy_verdict="Proved.")) == tables.Verdict(True, "Proved.")
+    refused = summary(private="NOT PRIVATE: seeded noise", privacy_verdict="NOT PRIVATE: seeded noise")
+    assert tables.verdict(refused) == tables.Verdict(False, "seeded noise")
+    for claims in ([], None, [CLAIMS[0]], [PROVED | {"epsilon": "infinity"}]):
+        assert not tables.verdict(summary(epsilon=claims)).private
+    for missing in (False, None, ""):
+        assert not tables.verdict(summary(private=missing)).private
+
+
+def test_summary_rows_say_the_numbers() -> None:
+    rows = dict(tables.summary_rows(summary()))
+    assert rows["status"] == "stopped (bytes)"
+    assert rows["test accuracy"] == "87.50 %"
+    assert rows["best test accuracy"] == rows["test loss"] == "–"
+    assert rows["bytes up"] == "3.00 MiB"
+    assert rows["staleness"] == "mean 4.5, max 1,200 rounds"
+    assert not any("ε" in value or "PRIVATE" in value for value in rows.values())
+
+
+def test_an_empty_summary_still_makes_rows() -> None:
+    rows = dict(tables.summary_rows({}))
+    assert rows["updates"] == rows["bytes up"] == rows["method"] == "–"
+    assert tables.staleness_rows({}) == []
+
+
+def test_summary_table_prints_markup_as_text() -> None:
+    out = printed(tables.summary_table(summary()))
+    assert "[red]s" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
+    stated = summary(digest="ab" * 32, model_digest="cd" * 32, versions={"torch": "2.13"})
+    rows = dict(tables.summary_rows(stated))
+    assert (rows["digest of rows"], rows["versions"]) == ("ab" * 32, "torch 2.13")
+    out = printed(tables.summary_table(stated))
+    assert "ab" * 8 in out
+    assert "cd" * 8 in out
+    assert "ab" * 9 not in out
+    assert "torch" not in out
+
+
+def test_not_private_stands_out() -> None:
+    styled = [
+        line.plain[s.start : s.end]
+        for line in [tables.verdict_line("NOT PRIVATE: ε [x]")]
+        for s in line.spans
+    ]
+    assert styled == ["NOT PRIVATE"]
+    assert tables.verdict_line("NOT PRIVATE: ε [x]").plain == "NOT PRIVATE: ε [x]"
+    assert not tables.verdict_line("Proved.").spans
+
+
+def test_compare_has_a_row_per_run_and_fits() -> None:
+    pair = [summary(), summary(private="no noise", accuracy=0.5)]
+    rows = tables.compare_rows(["a", "b"], pair)
+    assert all(len(r) == len(tables.COMPARE_HEAD) for r in rows)
+    assert [r[-1] for r in rows] == ["yes", "NO"]
+    out = printed(tables.compare_table(["a", "b"], pair))
+    assert "50.00 %" in out
+    assert "8.25" not in out
+
+
+def test_staleness_rows_of_a_real_folder(tmp_path: Path) -> None:
+    stated = json.loads((build_run(tmp_path / "run", rounds=60) / "summary.json").read_text())
+    rows = tables.staleness_rows(stated)
+    assert [r[0] for r in rows] == ["0", "1", "2", "3"]
+    assert all(len(r) == len(tables.STALENESS_HEAD) and r[-1].endswith("%") for r in rows)
