@@ -1,4 +1,4 @@
-"""Parties of DPZV's opponents on the small vertical problem."""
+"""Parties of DPZV's baselines on the small vertical problem."""
 
 from __future__ import annotations
 

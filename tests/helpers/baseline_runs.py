@@ -1,4 +1,4 @@
-"""Short runs of DPZV's opponents on digits."""
+"""Short runs of DPZV's baselines on digits."""
 
 from __future__ import annotations
 

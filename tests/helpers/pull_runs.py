@@ -58,15 +58,15 @@ def timing(
 
 
 def run(
-    when: Timing, budget: Budget, *, host: Any = None, book: Ledger | None = None, every: int = 10**9
+    when: Timing, budget: Budget, *, executor: Any = None, ledger: Ledger | None = None, every: int = 10**9
 ) -> tuple[Rows, Ledger, ServerLoop]:
-    book = book or toy.ledger(HOW)
+    ledger = ledger or toy.ledger(HOW)
     recorder = Recorder()
-    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, budget)
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, budget)
     PullRun(
-        server_loop, host or GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=every
+        server_loop, executor or GroupExecutor(Scribe()), when, score=lambda: NOTHING, evaluate_every=every
     ).run()
-    return recorder.drain(), book, server_loop
+    return recorder.drain(), ledger, server_loop
 
 
 def column(rows: Rows, kind: str, name: str) -> list[Any]:

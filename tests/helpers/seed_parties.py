@@ -85,7 +85,7 @@ def header(given: Settings) -> Header:
 
 
 def server(
-    book: Ledger,
+    ledger: Ledger,
     given: Settings,
     *,
     clients: int = CLIENTS,
@@ -97,7 +97,7 @@ def server(
 ) -> DecomflServer:
     return DecomflServer(
         Cohorts(clients, cohort, KEY),
-        book,
+        ledger,
         given,
         weights=weights,
         model=replica(given) if model else None,
@@ -107,14 +107,14 @@ def server(
 
 
 def pull_server(
-    book: Ledger, given: Settings, *, clients: int = CLIENTS, pull_after: int | None = None
+    ledger: Ledger, given: Settings, *, clients: int = CLIENTS, pull_after: int | None = None
 ) -> AsyncDecomflServer:
     model = replica(given) if pull_after is not None else None
-    return AsyncDecomflServer(book, given, clients=clients, model=model, pull_after=pull_after)
+    return AsyncDecomflServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
 
 
 def shared(
-    history: UpdateSource,
+    updates: UpdateSource,
     given: Settings,
     *,
     clients: int = CLIENTS,
@@ -122,11 +122,11 @@ def shared(
     threads: int = 1,
 ) -> SharedClients:
     first = replica(given, secret, threads)
-    return SharedClients([objective() for _ in range(threads)], first, history, parts(clients), given)
+    return SharedClients([objective() for _ in range(threads)], first, updates, parts(clients), given)
 
 
 def separate(
-    history: UpdateSource,
+    updates: UpdateSource,
     given: Settings,
     *,
     clients: int = CLIENTS,
@@ -134,12 +134,12 @@ def separate(
     revert: Revert = "restore",
 ) -> SeparateClients:
     return SeparateClients(
-        [objective()], replica(given, secret), history, parts(clients), given, revert=revert
+        [objective()], replica(given, secret), updates, parts(clients), given, revert=revert
     )
 
 
 class Silence:
-    """A history that tells nothing: who agrees with others nevertheless has all it knows from messages."""
+    """An update source that tells nothing: who agrees with others nevertheless has all it knows from messages."""
 
     def since(self, version: int, until: int | None = None) -> Slice:
         assert until is not None

@@ -133,9 +133,9 @@ def run_toy(
     roles = [ToyClient(m) for m in range(clients)]
     recorder = Recorder()
     server_loop = ServerLoop(server, privacy_filter or NoPrivacyFilter(), recorder, budget)
-    host = LocalExecutor(roles)
-    score = split_score(server, host, clients)
-    VirtualRun(server_loop, host, when, score=score, evaluate_every=every, **options).run()
+    executor = LocalExecutor(roles)
+    score = split_score(server, executor, clients)
+    VirtualRun(server_loop, executor, when, score=score, evaluate_every=every, **options).run()
     return recorder.drain(), server_loop, roles, server
 
 

@@ -63,9 +63,9 @@ def test_every_client_holds_the_servers_bits(
     weights = toy.parts(clients).sizes.astype(np.float64) if by_rows else None
     slow = toy.SlowModel(how, secret)
     with tempfile.TemporaryDirectory() as folder:
-        book = toy.ledger(how, Path(folder) / "ledger")
+        ledger = toy.ledger(how, Path(folder) / "ledger")
         party = toy.server(
-            book,
+            ledger,
             how,
             clients=clients,
             cohort=min(cohort, clients),
@@ -73,7 +73,7 @@ def test_every_client_holds_the_servers_bits(
             model=secret is None,
             pull_after=pull_after,
         )
-        client_group = toy.shared(book, how, clients=clients, secret=secret)
+        client_group = toy.shared(ledger, how, clients=clients, secret=secret)
         literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
         for orders, uploads in toy.rounds(party, client_group, count):
             again = literal.process(orders)
@@ -86,7 +86,7 @@ def test_every_client_holds_the_servers_bits(
                 if how.rule.momentum:
                     assert toy.bits(mine.state()[1]) == toy.bits(slow.v)
             slow.update(orders[0].body.seeds, toy.mean(uploads, weights))
-        book.close()
+        ledger.close()
         with Ledger.open(Path(folder) / "ledger", expect=toy.header(how)) as opened:
             rebuilt = toy.replica(how, secret)
             rebuilt.go_to(count, opened)
@@ -127,9 +127,9 @@ def test_asynchronous_clients_hold_what_they_read(
     how = toy.settings(
         law=law, momentum=momentum, lr=lr, perturbations=Schedule(width), estimate=estimate, batch=3
     )
-    book = toy.ledger(how)
-    party = toy.pull_server(book, how, clients=clients, pull_after=pull_after)
-    hosts = [toy.shared(book, how, clients=clients, secret=secret) for _ in range(2)]
+    ledger = toy.ledger(how)
+    party = toy.pull_server(ledger, how, clients=clients, pull_after=pull_after)
+    executors = [toy.shared(ledger, how, clients=clients, secret=secret) for _ in range(2)]
     literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
     slow, history = toy.SlowModel(how, secret), []
     pending: dict[int, tuple[Order, Upload]] = {}
@@ -145,9 +145,9 @@ def test_asynchronous_clients_hold_what_they_read(
             continue
         order, upload = pending.pop(client)
         read = order.sync.read
-        (same,) = toy.shared(book, how, clients=clients, secret=secret).process([order])
-        if hosts[client % 2]._replica.version <= read:
-            (third,) = hosts[client % 2].process([order])
+        (same,) = toy.shared(ledger, how, clients=clients, secret=secret).process([order])
+        if executors[client % 2]._replica.version <= read:
+            (third,) = executors[client % 2].process([order])
             assert toy.bits(third.body.values) == toy.bits(same.body.values)
         assert isinstance(upload.body, SeededScalars)
         assert toy.bits(upload.body.values) == toy.bits(same.body.values)
@@ -155,20 +155,20 @@ def test_asynchronous_clients_hold_what_they_read(
         assert party.receive(upload) == ()
         slow.update(upload.body.seeds[None], upload.body.values[None])
         history.append(slow.x)
-        entry = book.since(slow.version - 1)
+        entry = ledger.since(slow.version - 1)
         assert (entry.party[0], entry.read[0], entry.lr[0]) == (client, read, lr.at(slow.version))
-    assert len(set(book.since(0).seed.tolist())) == book.entries
-    assert toy.bits(hosts[0].state(slow.version)[0]) == toy.bits(slow.x)
+    assert len(set(ledger.since(0).seed.tolist())) == ledger.entries
+    assert toy.bits(executors[0].state(slow.version)[0]) == toy.bits(slow.x)
 
 
 @quick
 @given(how=settings_of_rounds(), count=st.integers(3, 8))
 def test_a_client_that_skips_its_own_round_ends_elsewhere(how: Settings, count: int) -> None:
     """The control of the equalities above: who took part in round r reverted, and must replay round r."""
-    book = toy.ledger(how)
+    ledger = toy.ledger(how)
     literal = toy.separate(toy.Silence(), how, clients=1)
-    party, wrong = toy.server(book, how, clients=1, cohort=1), 0
-    for orders, _ in toy.rounds(party, toy.shared(book, how, clients=1), count):
+    party, wrong = toy.server(ledger, how, clients=1, cohort=1), 0
+    for orders, _ in toy.rounds(party, toy.shared(ledger, how, clients=1), count):
         (order,) = orders
         assert isinstance(order.body, CatchUp)
         assert not isinstance(order.body, PulledModel)
@@ -179,6 +179,6 @@ def test_a_client_that_skips_its_own_round_ends_elsewhere(how: Settings, count: 
         literal._clients.setdefault(0, literal._fresh.twin()).version = order.round - 1
         literal.process([order])
         reference = toy.replica(how)
-        reference.go_to(order.round - 1, book)
+        reference.go_to(order.round - 1, ledger)
         wrong += toy.bits(reference.x) != toy.bits(literal._clients[0].x)
     assert wrong == count - 1

@@ -1,4 +1,4 @@
-"""What DPZV's opponents reach on digits with E = 2, with reproducible noise. Thresholds are the project's promises.
+"""What DPZV's baselines reach on digits with E = 2, with reproducible noise. Thresholds are the project's promises.
 
 VAFL with noise is in test_accuracy_compared.py, beside DPZV.
 """

@@ -40,7 +40,7 @@ def compared(name, root, wanted, *overrides):
 
 
 @pytest.mark.slow
-def test_at_epsilon_1_embedding_noise_leaves_next_to_nothing_and_the_fair_opponent_is_close(tmp_path):
+def test_at_epsilon_1_embedding_noise_leaves_next_to_nothing_and_the_fair_baseline_is_close(tmp_path):
     lines = compared(
         "digits_field",
         tmp_path / "field",

@@ -1,4 +1,4 @@
-"""DPZV's opponents on real actors: the bits of a run in one process."""
+"""DPZV's baselines on real actors: the bits of a run in one process."""
 
 from __future__ import annotations
 

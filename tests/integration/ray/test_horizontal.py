@@ -96,7 +96,7 @@ def _by_value(ray_session):
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def test_rounds_have_the_same_bits_for_two_calls_per_host():
+def test_rounds_have_the_same_bits_for_two_calls_per_client_group():
     """On three hosts here; on one and two in the tests of a continued run and of a killed host."""
     hosts, local = 3, scenarios.run(spec()).summary
     found = scenarios.run(spec(f"resources.hosts={hosts}"), runner="ray").summary
@@ -161,7 +161,7 @@ def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("replicas", "hosts"), [("shared", 2), ("per_client", 1)])
-def test_a_host_that_is_killed_is_rebuilt_to_the_same_bits(mortal, replicas, hosts):
+def test_a_client_group_that_is_killed_is_rebuilt_to_the_same_bits(mortal, replicas, hosts):
     local = scenarios.run(spec(f"method.replicas={replicas}"))
     found = scenarios.run_prepared(
         mortal(f"method.replicas={replicas}", f"resources.hosts={hosts}"), None, runner="ray"
@@ -198,7 +198,7 @@ def check_failed(path):
     assert summary["updates"] >= 7
 
 
-def test_the_wall_clock_is_real_and_goes_on_without_a_host(mortal, tmp_path):
+def test_the_wall_clock_is_real_and_goes_on_without_a_client_group(mortal, tmp_path):
     prepared = mortal(
         "method.asynchronous=true",
         "clock.kind=wall",
@@ -245,7 +245,7 @@ def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_hosts_are_as_many_as_fit():
+def test_client_groups_are_as_many_as_fit():
     assert plan_hosts(spec(), {"CPU": 4.0}).actors == (Share(0.8, 0.0),) * 4
     assert len(plan_hosts(spec(), {"CPU": 64.0}).actors) == 10  # the cohort
     assert len(plan_hosts(spec("method.asynchronous=true"), {"CPU": 64.0}).actors) == 64

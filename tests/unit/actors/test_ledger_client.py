@@ -94,7 +94,7 @@ def test_a_trimmed_range_is_the_actors_and_any_other_is_answered_here(tmp_path: 
     handle.actor.close()
 
 
-def test_a_host_gets_trimmed_ranges_too(tmp_path: Path) -> None:
+def test_an_executor_gets_trimmed_ranges_too(tmp_path: Path) -> None:
     ledger, handle = relayed(tmp_path / "ledger")
     fill(ledger, 60)
     ledger.trim(50)

@@ -172,7 +172,7 @@ def test_burning_takes_the_cpu_time_it_was_calibrated_to(monkeypatch):
     assert 0.03 < time.thread_time() - start < 0.5
 
 
-def test_a_watch_leaves_out_the_warm_up_and_the_closing_evaluation(monkeypatch):
+def test_a_watch_leaves_out_the_warm_up_and_the_last_evaluation(monkeypatch):
     watching = module("watch", monkeypatch)
     now = iter([1.0, 2.0, 4.0, 100.0])
     monkeypatch.setattr(watching.time, "monotonic", lambda: next(now))

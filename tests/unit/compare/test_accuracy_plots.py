@@ -109,7 +109,7 @@ def test_labels_are_drawn_as_they_are() -> None:
     assert len(plots.plain("y" * 200)) == 44
 
 
-def test_no_two_of_the_first_entrants_and_controls_look_the_same() -> None:
+def test_no_two_of_the_first_methods_and_controls_look_the_same() -> None:
     made = Made()
     for i in range(14):
         made.run(f"e{i}", None, 0, 0.5)

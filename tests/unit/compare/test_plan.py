@@ -21,7 +21,7 @@ def lines(found):
     return [(line.label, line.epsilon) for line in found.lines]
 
 
-def test_every_entrant_runs_at_every_epsilon_and_the_controls_are_always_there():
+def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
     found = comparison(
         epsilons=("none", 1.0),
         entrants=(
@@ -52,7 +52,7 @@ def test_lines_share_everything_but_method_and_privacy():
     assert found.lines[3].spec.privacy.delta == base.privacy.delta
 
 
-def test_settings_reach_their_entrant_with_noise_or_without():
+def test_settings_reach_their_method_with_noise_or_without():
     found = comparison(
         epsilons=("none", 1.0),
         entrants=(
@@ -85,7 +85,7 @@ def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
     assert found.lines[0].spec.privacy.clip is None  # digits_dpzv's clips slopes, this one would clip rows
 
 
-def test_a_control_among_the_entrants_is_not_there_twice():
+def test_a_control_among_the_methods_is_not_there_twice():
     found = comparison(epsilons=(1.0,), entrants=(MethodEntry(scenario="frozen"),))
     assert lines(found) == [("frozen", None), (CONTROLS["central"], None)]
     assert found.lines[0].control
@@ -150,7 +150,7 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_the_entrant_named(changes, overrides, message):
+def test_what_makes_no_sense_is_refused_and_the_method_named(changes, overrides, message):
     with pytest.raises(SpecError, match=message):
         comparison(*overrides, **changes)
 
@@ -180,7 +180,7 @@ def test_a_comparison_file_with_a_fault_is_refused_in_one_line(tmp_path, text, m
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_file_sets_for_all_reaches_every_entrant_before_its_own():
+def test_what_a_file_sets_for_all_reaches_every_method_before_its_own():
     found = comparison(
         set=("method.batch=32", "method.lr=0.5", "budget.updates=9"),
         entrants=(
@@ -196,7 +196,7 @@ def test_what_a_file_sets_for_all_reaches_every_entrant_before_its_own():
     assert {line.spec.budget.updates for line in found.lines} == {9}
 
 
-def test_values_of_epsilon_on_the_command_line_bind_entrants_with_their_own():
+def test_values_of_epsilon_on_the_command_line_bind_methods_with_their_own():
     file = read_entrants(FIELD).model_copy(update={"epsilons": ("none", 1.0)})
     found = resolved(file, catalog.load)
     assert {line.epsilon for line in found.lines} == {None, 1.0}

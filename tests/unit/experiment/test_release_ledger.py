@@ -32,7 +32,7 @@ MESSY = (
 
 @pytest.fixture
 def kept(small):
-    """A keeper on a fresh server, its ledger, and fresh clients, of the small scenario."""
+    """A ledger server on a fresh server, its ledger, and fresh clients, of the small scenario."""
 
     def make(*overrides, ledger=None):
         experiment = prepare(small(*overrides))

@@ -18,10 +18,10 @@ PLAIN, HEAVY = toy.settings(), toy.settings(momentum=0.5)
 
 def filled(count: int = 5, **options: Any) -> Ledger:
     """Updates of parties 0, 1, 0, 1, ... with two steps of two pairs each."""
-    book = toy.ledger(PLAIN, **options)
+    ledger = toy.ledger(PLAIN, **options)
     for round in range(1, count + 1):
         seeds = np.arange(4, dtype=np.uint64) + np.uint64(100 * round)
-        book.append(
+        ledger.append(
             party=round % 2,
             read=round - 1,
             lr=0.1 / round,
@@ -30,7 +30,7 @@ def filled(count: int = 5, **options: Any) -> Ledger:
             seed=seeds,
             scalar=np.linspace(-1, 2, 4).astype(np.float32),
         )
-    return book
+    return ledger
 
 
 def same(a: Replica, b: Replica) -> bool:
@@ -40,99 +40,99 @@ def same(a: Replica, b: Replica) -> bool:
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 @pytest.mark.parametrize("stops", [[5], [1, 2, 3, 4, 5], [2, 2, 5]])
 def test_the_stops_on_the_way_move_no_bits(how: Any, stops: list[int]) -> None:
-    book, whole, broken = filled(), toy.replica(how), toy.replica(how)
-    whole.go_to(5, book)
+    ledger, whole, broken = filled(), toy.replica(how), toy.replica(how)
+    whole.go_to(5, ledger)
     for stop in stops:
-        broken.go_to(stop, book)
+        broken.go_to(stop, ledger)
     assert same(whole, broken)
     assert not same(whole, toy.replica(how))
 
 
 def test_a_replica_goes_forward_only_and_skips_nothing() -> None:
-    book, replica = filled(), toy.replica(PLAIN)
-    replica.go_to(3, book)
+    ledger, replica = filled(), toy.replica(PLAIN)
+    replica.go_to(3, ledger)
     before = replica.state()
     with pytest.raises(RunError, match="at update 3 cannot go back to 2"):
-        replica.go_to(2, book)
+        replica.go_to(2, ledger)
     for first in (2, 4):
         with pytest.raises(RunError, match=f"at update 3 got the updates after {first}"):
-            replica.follow(book.since(first, 5))
+            replica.follow(ledger.since(first, 5))
     assert toy.bits(replica.state()) == toy.bits(before)
     assert replica.version == 3
 
 
 def test_a_replica_of_one_party_follows_that_party_alone() -> None:
-    book = filled()
+    ledger = filled()
     one = Replica(toy.initial(), PLAIN.rule, party=1)
-    one.go_to(5, book)
+    one.go_to(5, ledger)
     by_hand = toy.replica(PLAIN)
     for round in (1, 3, 5):
-        update = book.since(round - 1, round)
+        update = ledger.since(round - 1, round)
         assert set(update.party.tolist()) == {1}
         by_hand.apply_steps([Step(s, c, lr) for s, c, lr in update.steps()])
     assert one.version == 5
     assert toy.bits(one.x) == toy.bits(by_hand.x)
     nobody = Replica(toy.initial(), PLAIN.rule, party=SHARED)
-    nobody.go_to(5, book)
+    nobody.go_to(5, ledger)
     assert toy.bits(nobody.x) == toy.bits(toy.initial())
 
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 def test_a_twin_and_a_fork_go_on_alone_and_a_state_is_a_copy(how: Any) -> None:
-    book, replica = filled(), toy.replica(how)
-    replica.go_to(2, book)
+    ledger, replica = filled(), toy.replica(how)
+    replica.go_to(2, ledger)
     state = replica.state()
     assert state.shape == (1 + bool(how.rule.momentum), toy.D)
     twin, fork = replica.twin(), replica.fork()
-    twin.go_to(5, book)
+    twin.go_to(5, ledger)
     fork.apply([Step([3], [1.0], 0.1)])
     assert toy.bits(replica.state()) == toy.bits(state)
-    replica.go_to(5, book)
+    replica.go_to(5, ledger)
     assert same(replica, twin)
     assert toy.bits(state) != toy.bits(replica.state())
 
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 def test_who_adopts_a_state_goes_on_as_its_owner(how: Any) -> None:
-    book, owner, other = filled(), toy.replica(how), toy.replica(how)
-    owner.go_to(3, book)
+    ledger, owner, other = filled(), toy.replica(how), toy.replica(how)
+    owner.go_to(3, ledger)
     state = owner.state()
     state.flags.writeable = False
     other.adopt(state, 3)
     for replica in (owner, other):
-        replica.go_to(5, book)
+        replica.go_to(5, ledger)
     assert same(owner, other)
 
 
 def test_momentum_is_part_of_the_state() -> None:
     """The control: with the parameters alone, who adopts goes elsewhere."""
-    book, owner, other = filled(), toy.replica(HEAVY), toy.replica(HEAVY)
-    owner.go_to(3, book)
+    ledger, owner, other = filled(), toy.replica(HEAVY), toy.replica(HEAVY)
+    owner.go_to(3, ledger)
     other.adopt(np.stack([owner.state()[0], np.zeros(toy.D, np.float32)]), 3)
-    owner.go_to(5, book)
-    other.go_to(5, book)
+    owner.go_to(5, ledger)
+    other.go_to(5, ledger)
     assert not same(owner, other)
 
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 def test_threads_move_no_bits(how: Any) -> None:
     """More elements than one thread's least share, so that the work is really shared out."""
-    book, made = filled(), []
+    ledger, made = filled(), []
     for threads in (1, 2, 3):
         replica = Replica(torch.linspace(-1, 1, 150_000), how.rule, threads=threads)
-        replica.go_to(5, book)
+        replica.go_to(5, ledger)
         made.append(toy.bits(replica.state()))
     assert made[0] == made[1] == made[2]
 
 
 def test_a_secret_shifts_every_seed_once() -> None:
-    book = filled()
+    ledger = filled()
     insider, outsider = toy.replica(PLAIN, toy.SECRET), toy.replica(PLAIN)
     by_hand = Replica(toy.initial(), PLAIN.rule)
-    for seeds, scalars, lr in book.since(0).steps():
+    for seeds, scalars, lr in ledger.since(0).steps():
         by_hand.apply_steps([Step(insider.seeds(seeds), scalars, lr)])
-    insider.go_to(5, book)
-    outsider.go_to(5, book)
+    insider.go_to(5, ledger)
+    outsider.go_to(5, ledger)
     assert toy.bits(insider.x) == toy.bits(by_hand.x) != toy.bits(outsider.x)
     assert toy.bits(insider.twin().seeds(seeds)) == toy.bits(insider.seeds(seeds)) != toy.bits(seeds)
     twin = insider.twin()

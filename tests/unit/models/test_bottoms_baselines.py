@@ -1,4 +1,4 @@
-"""Bottoms and heads of the opponents: linear, LSTM, one layer, sum."""
+"""Bottoms and heads of the baselines: linear, LSTM, one layer, sum."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_delays_are_addressed_by_who_and_which():
     assert DelayModel([2.0], "constant", Key(5)).of(0, 3) == 2.0
 
 
-def test_the_agenda_is_total_and_refuses_nan():
+def test_the_event_queue_is_total_and_refuses_nan():
     events: EventQueue[str] = EventQueue()
     for time, event in ((2.0, "c"), (1.0, "a"), (1.0, "b"), (3.0, "d")):
         events.add(time, event)

@@ -1,4 +1,4 @@
-"""Clients that pull when they wake: the order of events, staleness, lateness, hosts."""
+"""Clients that pull when they wake: the order of events, staleness, lateness, executors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
 )
 def test_events_are_those_of_a_slow_rederivation(when: Timing) -> None:
     count = 300
-    rows, book, server_loop = run(when, Budget(updates=count))
+    rows, ledger, server_loop = run(when, Budget(updates=count))
     expected = rederived(when, when.arrivals.merged(), count)
     assert server_loop.stop_reason == "300 updates done"
     for name in ("client", "due", "woke", "late", "served"):
@@ -96,7 +96,7 @@ def test_events_are_those_of_a_slow_rederivation(when: Timing) -> None:
     for name in ("client", "read", "lag"):
         assert column(rows, "sync", name) == [trip[name] for trip in expected]
     assert column(rows, "sync", "round") == list(range(1, count + 1))
-    entries = book.since(0)
+    entries = ledger.since(0)
     assert entries.party[::2].tolist() == [trip["client"] for trip in expected]
     assert entries.read[::2].tolist() == [trip["read"] for trip in expected]
     uplinks = [r for r in rows["message"].to_pylist() if r["direction"] == "up"]
@@ -118,14 +118,14 @@ def test_no_answer_leaves_before_the_updates_that_it_holds_are_done() -> None:
 
 
 def test_without_delays_it_is_sequential() -> None:
-    rows, book, _ = run(timing(), Budget(updates=80))
+    rows, ledger, _ = run(timing(), Budget(updates=80))
     assert set(column(rows, "sync", "lag")) == {0}
     assert not any(column(rows, "service", "late"))
     alone = toy.ledger(HOW)
     server, client_group = toy.pull_server(alone, HOW), Scribe()
     for _, client in islice(Poisson(RATES, Key(1)).merged(), 80):
         server.receive(client_group.process([server.wake(client)])[0])
-    assert alone.digest == book.digest
+    assert alone.digest == ledger.digest
     late, _, _ = run(timing(compute=0.3), Budget(updates=80))
     assert max(column(late, "sync", "lag")) > 2
 
@@ -155,12 +155,12 @@ def test_a_queue_keeps_what_it_got() -> None:
 @pytest.mark.parametrize("service", [0.0, 0.07])
 def test_the_budgets_end_the_run(service: float) -> None:
     when = timing(compute=0.05, service=service)
-    rows, book, server_loop = run(when, Budget(seconds=3.0))
+    rows, ledger, server_loop = run(when, Budget(seconds=3.0))
     assert max(column(rows, "service", "served")) <= 3.0
     assert server_loop.status().time == 3.0
     longer, _, _ = run(when, Budget(seconds=6.0))
-    assert column(longer, "service", "served")[: book.version] == column(rows, "service", "served")
-    assert column(longer, "service", "served")[book.version] > 3.0
+    assert column(longer, "service", "served")[: ledger.version] == column(rows, "service", "served")
+    assert column(longer, "service", "served")[ledger.version] > 3.0
     _, _, server_loop = run(when, Budget(bytes=4000))
     status = server_loop.status()
     assert 4000 <= status.bytes_up + status.bytes_down < 4000 + 24 * 200
@@ -178,45 +178,45 @@ def test_a_run_is_evaluated_before_at_every_so_many_updates_and_after() -> None:
     assert column(rows, "evaluation", "round") == [0, 10, 20, 25]
 
 
-# --- hosts -----------------------------------------------------------------------------------------------------
+# --- executors -----------------------------------------------------------------------------------------------------
 
 
 class Dealer:
     """Hosts that hold every second client each, as in a run on several machines."""
 
     def __init__(self, pool: Sequence[Any]) -> None:
-        self.hosts = [GroupExecutor(client_group) for client_group in pool]
+        self.executors = [GroupExecutor(client_group) for client_group in pool]
 
     def submit(self, order: Order) -> tuple[int, int]:
-        at = order.client % len(self.hosts)
-        return at, self.hosts[at].submit(order)
+        at = order.client % len(self.executors)
+        return at, self.executors[at].submit(order)
 
     def result(self, handle: tuple[int, int]) -> Upload:
-        return self.hosts[handle[0]].result(handle[1])
+        return self.executors[handle[0]].result(handle[1])
 
 
 @pytest.mark.parametrize("compute", [0.0, 0.4])
-def test_the_number_of_hosts_moves_no_bits(compute: float) -> None:
+def test_the_number_of_executors_moves_no_bits(compute: float) -> None:
     when, digests = timing(compute=compute, law="exponential"), []
-    for hosts in (1, 2, 3):
-        book = toy.ledger(HOW)
-        host = Dealer([toy.shared(book, HOW) for _ in range(hosts)])
-        rows, _, _ = run(when, Budget(updates=70), host=host, book=book, every=20)
-        digests.append((digest(rows), book.digest))
+    for executors in (1, 2, 3):
+        ledger = toy.ledger(HOW)
+        executor = Dealer([toy.shared(ledger, HOW) for _ in range(executors)])
+        rows, _, _ = run(when, Budget(updates=70), executor=executor, ledger=ledger, every=20)
+        digests.append((digest(rows), ledger.digest))
     assert digests[0] == digests[1] == digests[2]
     # the literal clients, from messages alone
-    book = toy.ledger(HOW)
-    host = GroupExecutor(toy.separate(toy.Silence(), HOW))
-    rows, _, _ = run(when, Budget(updates=70), host=host, book=book, every=20)
-    assert (digest(rows), book.digest) == digests[0]
+    ledger = toy.ledger(HOW)
+    executor = GroupExecutor(toy.separate(toy.Silence(), HOW))
+    rows, _, _ = run(when, Budget(updates=70), executor=executor, ledger=ledger, every=20)
+    assert (digest(rows), ledger.digest) == digests[0]
     # the control: at the newest model in place of the one that was read, the bits are others
     if compute:
 
         class Hasty:
             """Works when its upload is wanted, at whatever the model then is."""
 
-            def __init__(self, book: Ledger) -> None:
-                self._ledger_control, self._client_group = book, toy.shared(book, HOW)
+            def __init__(self, ledger: Ledger) -> None:
+                self._ledger_control, self._client_group = ledger, toy.shared(ledger, HOW)
 
             def process(self, orders: Sequence[Order]) -> list[Upload]:
                 done = []
@@ -225,6 +225,8 @@ def test_the_number_of_hosts_moves_no_bits(compute: float) -> None:
                     done += self._client_group._local.work([order], self._client_group._replica)
                 return done
 
-        book = toy.ledger(HOW)
-        _, other, _ = run(when, Budget(updates=70), host=GroupExecutor(Hasty(book)), book=book, every=20)
+        ledger = toy.ledger(HOW)
+        _, other, _ = run(
+            when, Budget(updates=70), executor=GroupExecutor(Hasty(ledger)), ledger=ledger, every=20
+        )
         assert other.digest != digests[0][1]

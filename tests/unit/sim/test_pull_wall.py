@@ -41,10 +41,10 @@ class FastClock:
 def live(
     when: Timing, budget: Budget, clock: FastClock, client_group: Any = None
 ) -> tuple[Rows, Ledger, ServerLoop]:
-    book, recorder = toy.ledger(HOW), Recorder()
-    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, budget)
+    ledger, recorder = toy.ledger(HOW), Recorder()
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, budget)
     PullLoop(client_group or Scribe(), PullServerLoop(server_loop, clock), when, clock).run()
-    return recorder.drain(), book, server_loop
+    return recorder.drain(), ledger, server_loop
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FastClock:
 @pytest.mark.parametrize("compute", [0.0, 0.1, 0.8])
 def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, compute: float) -> None:
     when = timing(compute=compute, network=Network([0.01] * 6, [3000.0] * 6, [4000.0] * 6))
-    wall, book, server_loop = live(when, Budget(updates=120), clock)
+    wall, ledger, server_loop = live(when, Budget(updates=120), clock)
     rows, other, _ = run(when, Budget(updates=120))
-    assert book.digest == other.digest
+    assert ledger.digest == other.digest
     assert server_loop.stop_reason == "120 updates done"
     for name in ("read", "lag", "missed", "client"):
         assert column(wall, "sync", name) == column(rows, "sync", name)
@@ -69,7 +69,7 @@ def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, c
     assert any(column(wall, "service", "late"))
 
 
-def test_a_host_that_computes_is_late_for_other_epochs(clock: FastClock) -> None:
+def test_an_executor_that_computes_is_late_for_other_epochs(clock: FastClock) -> None:
     class Slow(Scribe):
         def process(self, orders: Sequence[Order]) -> list[Upload]:
             clock.time += 0.5
@@ -85,35 +85,35 @@ def test_a_host_that_computes_is_late_for_other_epochs(clock: FastClock) -> None
     assert uplinks == pytest.approx([1.5, 2.0, 3.5])
 
 
-def test_a_host_leaves_when_the_run_is_over(clock: FastClock) -> None:
-    book = toy.ledger(HOW)
-    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), Recorder(), Budget(updates=50))
+def test_an_executor_leaves_when_the_run_is_over(clock: FastClock) -> None:
+    ledger = toy.ledger(HOW)
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), Recorder(), Budget(updates=50))
     port = PullServerLoop(server_loop, clock)
     loop = PullLoop(Scribe(), port, timing(compute=0.1), clock)
     port.stop("enough")
     loop.run()
-    assert book.version == 0
+    assert ledger.version == 0
     assert port.wake(1) is None
     stopped = PullLoop(
         Scribe(),
         PullServerLoop(
-            ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), Recorder(), Budget()), clock
+            ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), Recorder(), Budget()), clock
         ),
         timing(),
         clock,
     )
     stopped.stop()
     stopped.run()
-    assert book.version == 0
+    assert ledger.version == 0
 
 
-def test_hosts_side_by_side_lose_nothing() -> None:
+def test_executors_side_by_side_lose_nothing() -> None:
     """Two threads with real pauses: every update is whole, in the ledger's order, and replays to one model."""
-    book, recorder = toy.ledger(HOW), Recorder()
-    server_loop = ServerLoop(toy.pull_server(book, HOW), NoPrivacyFilter(), recorder, Budget(updates=300))
+    ledger, recorder = toy.ledger(HOW), Recorder()
+    server_loop = ServerLoop(toy.pull_server(ledger, HOW), NoPrivacyFilter(), recorder, Budget(updates=300))
     clock = WallClock.starting_in(0.05)
     port, when = PullServerLoop(server_loop, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
-    pool = [toy.shared(book, HOW) for _ in range(2)]
+    pool = [toy.shared(ledger, HOW) for _ in range(2)]
     loops = [
         PullLoop(client_group, port, when, clock, part=part, parts=2)
         for part, client_group in enumerate(pool)
@@ -125,12 +125,12 @@ def test_hosts_side_by_side_lose_nothing() -> None:
     for thread in threads:
         thread.join(30)
     rows = recorder.drain()
-    assert book.version == 300
+    assert ledger.version == 300
     assert set(column(rows, "service", "client")) == set(range(6))
     lags = column(rows, "sync", "lag")
     assert lags == [r - 1 - read for r, read in enumerate(column(rows, "sync", "read"), 1)]
     assert max(lags) > 0
     slow = toy.SlowModel(HOW)
-    for seeds, scalars, _ in book.since(0).steps():
+    for seeds, scalars, _ in ledger.since(0).steps():
         slow.update(seeds[None], scalars[None])
     assert {toy.bits(client_group.state(300)[0]) for client_group in pool} == {toy.bits(slow.x)}

@@ -44,10 +44,10 @@ def test_a_schedule_changes_from_its_rounds_on() -> None:
 def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) -> None:
     how = toy.settings(local_steps=2, lr=Schedule(0.1, ((3, 0.01),)), perturbations=Schedule(2, ((2, 3),)))
     weights = np.array([1.0, 5.0, 2.0, 9.0, 4.0, 3.0]) if by_rows else None
-    book = toy.ledger(how)
-    server = toy.server(book, how, weights=weights)
+    ledger = toy.ledger(how)
+    server = toy.server(ledger, how, weights=weights)
     for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(), 4), 1):
-        entry = book.since(round - 1, round)
+        entry = ledger.since(round - 1, round)
         cohort = [o.client for o in orders]
         each = [1.0 + c + round for c in cohort]
         mean = np.average(each, weights=None if weights is None else weights[cohort])
@@ -68,8 +68,8 @@ def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) ->
 def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
     digests = set()
     for turn in (lambda u: u, lambda u: u[::-1], lambda u: u[1:] + u[:1]):
-        book = toy.ledger(toy.settings())
-        server = toy.server(book, toy.settings(), clients=6, cohort=6)
+        ledger = toy.ledger(toy.settings())
+        server = toy.server(ledger, toy.settings(), clients=6, cohort=6)
         orders = server.first_orders()
         for _ in range(3):
             values = np.float32([1e30, 1.0, 3.3, -1e30, 1e-3, 7.7])
@@ -77,13 +77,13 @@ def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
                 Upload(o.client, 0, Scalars(np.full((1, 2), values[o.client], np.float32))) for o in orders
             ]
             orders = [o for u in turn(uploads) for o in server.receive(u)]
-        digests.add(book.digest)
+        digests.add(ledger.digest)
     assert len(digests) == 1
 
 
 def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
-    book = toy.ledger(toy.settings())
-    server = toy.server(book, toy.settings())
+    ledger = toy.ledger(toy.settings())
+    server = toy.server(ledger, toy.settings())
     first, *_ = uploads = Scribe().process(server.first_orders())
     server.receive(first)
     stranger = next(c for c in range(6) if c not in {u.client for u in uploads})
@@ -93,14 +93,14 @@ def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
     server.receive(uploads[1])
     with pytest.raises(TypeError, match="cannot serve Tail"):
         server.receive(replace(uploads[2], body=Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))))
-    assert book.version == 0
+    assert ledger.version == 0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: float) -> None:
     how = toy.settings()
-    book = toy.ledger(how)
-    server = toy.server(book, how, cohort=1)
+    ledger = toy.ledger(how)
+    server = toy.server(ledger, how, cohort=1)
     (order,) = server.first_orders()
     body = Scalars(np.full(order.body.seeds.shape, value, np.float32))
     with pytest.raises(
@@ -111,21 +111,21 @@ def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: fl
     other.wake(3)
     with pytest.raises(Diverged, match="client 3"):
         other.receive(Upload(3, 0, SeededScalars(client_seeds(how, 3, 0), body.values[0])))
-    assert book.version == 0
+    assert ledger.version == 0
 
 
 def test_the_mean_is_taken_before_it_is_rounded() -> None:
     """In float32 the sum 2^24 + 1 - 2^24 would be 0."""
     how = toy.settings(perturbations=Schedule(1))
-    book = toy.ledger(how)
-    server = toy.server(book, how, clients=3, cohort=3)
+    ledger = toy.ledger(how)
+    server = toy.server(ledger, how, clients=3, cohort=3)
     values: dict[int, float] = {0: 2.0**24, 1: 1.0, 2: -(2.0**24)}
     make: Callable[[Order], Upload] = lambda o: Upload(  # noqa: E731
         o.client, 0, Scalars(np.full((1, 1), values[o.client], np.float32))
     )
     for order in server.first_orders():
         server.receive(make(order))
-    assert book.since(0).scalar.tolist() == [np.float32(1 / 3)]
+    assert ledger.since(0).scalar.tolist() == [np.float32(1 / 3)]
 
 
 # --- asynchronous ----------------------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ def test_the_mean_is_taken_before_it_is_rounded() -> None:
 
 def test_an_update_tells_whose_it_is_and_what_it_read() -> None:
     how = toy.settings(lr=Schedule(0.1, ((2, 0.02),)))
-    book = toy.ledger(how)
-    server = toy.pull_server(book, how)
+    ledger = toy.ledger(how)
+    server = toy.pull_server(ledger, how)
     assert server.first_orders() == ()
     orders = {c: server.wake(c) for c in (2, 4)}
     assert {o.sync.read for o in orders.values()} == {0}
@@ -144,7 +144,7 @@ def test_an_update_tells_whose_it_is_and_what_it_read() -> None:
     assert (late.sync.read, late.sync.missed, late.sync.pairs) == (2, 2, 4)
     assert isinstance(late.body, Tail)
     answer(server, how, 4, 2)
-    rows = book.since(0)
+    rows = ledger.since(0)
     assert rows.party.tolist()[::2] == [4, 2, 4]
     assert rows.read.tolist()[::2] == [0, 0, 2]
     assert rows.lr.tolist()[::2] == [0.1, 0.02, 0.02]

@@ -1,4 +1,4 @@
-"""The clients: the rows they draw, how they revert, and that neither threads nor hosts move a bit."""
+"""The clients: the rows they draw, how they revert, and that neither threads nor executors move a bit."""
 
 # K local steps
 
@@ -53,13 +53,13 @@ def test_a_client_with_fewer_rows_uses_all_of_them() -> None:
 
 @pytest.mark.parametrize("local_steps", [1, 2])
 @pytest.mark.parametrize("estimate", ["forward", "projection"])
-def test_neither_threads_nor_company_nor_hosts_move_bits(local_steps: int, estimate: Any) -> None:
+def test_neither_threads_nor_company_nor_executors_move_bits(local_steps: int, estimate: Any) -> None:
     how = toy.settings(local_steps=local_steps, estimate=estimate, perturbations=Schedule(3))
-    book = toy.ledger(how)
-    server = toy.server(book, how, cohort=5)
-    pool = [toy.shared(book, how, threads=threads) for threads in (1, 2, 3)]
-    hosts = [toy.shared(book, how) for _ in range(2)]
-    alone = toy.shared(book, how)
+    ledger = toy.ledger(how)
+    server = toy.server(ledger, how, cohort=5)
+    pool = [toy.shared(ledger, how, threads=threads) for threads in (1, 2, 3)]
+    executors = [toy.shared(ledger, how) for _ in range(2)]
+    alone = toy.shared(ledger, how)
     for orders, uploads in toy.rounds(server, pool[0], 5):
         expected = [(u.client, toy.bits(u.body.values), u.loss) for u in uploads]
         for client_group in pool[1:]:
@@ -68,7 +68,7 @@ def test_neither_threads_nor_company_nor_hosts_move_bits(local_steps: int, estim
             ] == expected
         spread = {
             u.client: u
-            for h, client_group in enumerate(hosts)
+            for h, client_group in enumerate(executors)
             for u in client_group.process([o for o in orders if o.client % 2 == h])
         }
         one_by_one = {o.client: alone.process([o])[0] for o in orders}
@@ -78,15 +78,15 @@ def test_neither_threads_nor_company_nor_hosts_move_bits(local_steps: int, estim
 
 def test_orders_of_several_versions_are_done_each_at_its_own() -> None:
     how = toy.settings()
-    book = toy.ledger(how)
-    server = toy.pull_server(book, how)
-    orders, expected, client_group = [], [], toy.shared(book, how)
+    ledger = toy.ledger(how)
+    server = toy.pull_server(ledger, how)
+    orders, expected, client_group = [], [], toy.shared(ledger, how)
     for client in (0, 1, 2, 3):
         server.wake(5)
         pulled = [server.wake(client)]
-        (mine,) = toy.shared(book, how).process([Order(5, Tail(NO_SEEDS, NO_SCALARS), book.version + 1)])
+        (mine,) = toy.shared(ledger, how).process([Order(5, Tail(NO_SEEDS, NO_SCALARS), ledger.version + 1)])
         orders += pulled
-        expected += toy.shared(book, how).process(pulled)
+        expected += toy.shared(ledger, how).process(pulled)
         server.receive(mine)
     found = client_group.process(orders)
     assert [toy.bits(u.body.values) for u in found] == [toy.bits(u.body.values) for u in expected]
@@ -96,9 +96,9 @@ def test_orders_of_several_versions_are_done_each_at_its_own() -> None:
 
 def test_evaluating_brings_the_replica_there_and_changes_no_client() -> None:
     how = toy.settings()
-    book = toy.ledger(how)
-    client_group: SharedClients = toy.shared(book, how)
-    for _ in toy.rounds(toy.server(book, how, cohort=6), client_group, 3):
+    ledger = toy.ledger(how)
+    client_group: SharedClients = toy.shared(ledger, how)
+    for _ in toy.rounds(toy.server(ledger, how, cohort=6), client_group, 3):
         pass
     metrics = client_group.evaluate(3, toy.X, toy.Y)
     assert metrics == toy.objective().evaluate(torch.from_numpy(client_group.state(3)[0]), toy.X, toy.Y)
@@ -112,9 +112,9 @@ def test_evaluating_brings_the_replica_there_and_changes_no_client() -> None:
 def test_adding_back_agrees_up_to_rounding_and_no_further(local_steps: int) -> None:
     """Eq. (10): the local steps are undone within the next catch-up; float32 sums do not return exactly."""
     how = toy.settings(local_steps=local_steps, perturbations=Schedule(2, ((4, 3),)), lr=Schedule(0.05))
-    book = toy.ledger(how)
-    exact, added = toy.separate(book, how), toy.separate(book, how, revert="add_back")
-    server = toy.server(book, how)
+    ledger = toy.ledger(how)
+    exact, added = toy.separate(ledger, how), toy.separate(ledger, how, revert="add_back")
+    server = toy.server(ledger, how)
     worst = 0.0
     for orders, uploads in toy.rounds(server, exact, 12):
         twins = added.process(orders)
@@ -128,7 +128,7 @@ def test_adding_back_agrees_up_to_rounding_and_no_further(local_steps: int) -> N
     assert 0 < drift.largest < 2e-6
     assert 0 < drift.share <= 1
     reference = toy.replica(how)
-    reference.go_to(12, book)
+    reference.go_to(12, ledger)
     gaps = [(r.x - reference.x).abs() for r in added._clients.values()]
     assert drift.largest == max(float(g.max()) for g in gaps)
     assert drift.share == max(float((g > 0).double().mean()) for g in gaps)
@@ -138,9 +138,9 @@ def test_adding_back_agrees_up_to_rounding_and_no_further(local_steps: int) -> N
 
 def test_drift_sees_a_client_that_went_astray() -> None:
     how = toy.settings()
-    book = toy.ledger(how)
-    client_group = toy.separate(book, how)
-    for _ in toy.rounds(toy.server(book, how, cohort=6), client_group, 4):
+    ledger = toy.ledger(how)
+    client_group = toy.separate(ledger, how)
+    for _ in toy.rounds(toy.server(ledger, how, cohort=6), client_group, 4):
         pass
     client_group._clients[3].x[7] += 0.5
     drift = client_group.drift(4)
@@ -151,9 +151,9 @@ def test_drift_sees_a_client_that_went_astray() -> None:
 def test_adding_back_without_the_subtraction_is_far_away() -> None:
     """The control of the tolerance above."""
     how = toy.settings()
-    book = toy.ledger(how)
-    added = toy.separate(book, how, revert="add_back")
-    for _ in toy.rounds(toy.server(book, how, cohort=6), added, 3):
+    ledger = toy.ledger(how)
+    added = toy.separate(ledger, how, revert="add_back")
+    for _ in toy.rounds(toy.server(ledger, how, cohort=6), added, 3):
         pass
     added._own.clear()
     assert added.drift(3).largest > 1e-3

@@ -123,8 +123,8 @@ def test_local_steps_are_algorithm_4_and_leave_no_trace(momentum: float, estimat
         estimate=estimate,
         batch=6,
     )
-    book, replica = toy.ledger(how), toy.replica(how)
-    book.append(
+    ledger, replica = toy.ledger(how), toy.replica(how)
+    ledger.append(
         party=-1,
         read=0,
         lr=0.3,
@@ -133,7 +133,7 @@ def test_local_steps_are_algorithm_4_and_leave_no_trace(momentum: float, estimat
         seed=np.array([5], np.uint64),
         scalar=np.array([2.0], np.float32),
     )
-    replica.go_to(1, book)
+    replica.go_to(1, ledger)
     before = replica.state()
     seeds_KP = round_seeds(how, 3)
     upload = work(how, Order(2, CatchUp(NO_SEEDS, NO_SCALARS, seeds_KP), 3), replica)

@@ -79,14 +79,14 @@ def test_all_take_part_in_every_round_in_closed_form() -> None:
 
 def test_an_agent_that_is_its_own_server_pays_nothing() -> None:
     how = toy.settings(estimate="central")
-    book = toy.ledger(how)
-    server = toy.server(book, how, clients=1, cohort=1, agent=True)
-    client_group = toy.shared(book, how, clients=1)
+    ledger = toy.ledger(how)
+    server = toy.server(ledger, how, clients=1, cohort=1, agent=True)
+    client_group = toy.shared(ledger, how, clients=1)
     for orders, uploads in toy.rounds(server, client_group, 4):
         assert isinstance(orders[0].body, AgentSeeds)
         assert orders[0].body.wire_bytes == uploads[0].body.wire_bytes == orders[0].upload_bytes == 0
     slow = toy.SlowModel(how)
-    for seeds, scalars, _ in book.since(0).steps():
+    for seeds, scalars, _ in ledger.since(0).steps():
         slow.update(seeds[None], scalars[None])
     assert toy.bits(client_group.state(4)[0]) == toy.bits(slow.x)
 
@@ -128,74 +128,74 @@ def no_recall(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_recall")
 def test_trimming_leaves_what_rounds_need(tmp_path: Path, pull_after: int | None, seed: int) -> None:
     how = replace(toy.settings(), key=Key(seed))
-    book = toy.ledger(how, tmp_path / "ledger")
+    ledger = toy.ledger(how, tmp_path / "ledger")
     model = toy.replica(how) if pull_after else None
-    server = DecomflServer(Cohorts(40, 3, Key(seed)), book, how, model=model, pull_after=pull_after)
+    server = DecomflServer(Cohorts(40, 3, Key(seed)), ledger, how, model=model, pull_after=pull_after)
     for _ in toy.rounds(server, Scribe(), 330):
         pass
-    assert book._memory.trimmed > 0
+    assert ledger._memory.trimmed > 0
     if pull_after == 1:  # from 4 D bytes of pairs on everybody pulls, so nobody needs more than that
-        assert book.pairs(book._memory.trimmed, 320) * 12 <= 4 * toy.D
-        assert book.pairs(book._memory.trimmed - 1, 320) * 12 > 4 * toy.D
+        assert ledger.pairs(ledger._memory.trimmed, 320) * 12 <= 4 * toy.D
+        assert ledger.pairs(ledger._memory.trimmed - 1, 320) * 12 > 4 * toy.D
 
 
 @pytest.mark.parametrize("pull_after", PULLS)
 @pytest.mark.usefixtures("no_recall")
 def test_trimming_leaves_what_asynchronous_clients_need(tmp_path: Path, pull_after: int | None) -> None:
     how = toy.settings()
-    book = toy.ledger(how, tmp_path / "ledger")
-    server = toy.pull_server(book, how, clients=8, pull_after=pull_after)
+    ledger = toy.ledger(how, tmp_path / "ledger")
+    server = toy.pull_server(ledger, how, clients=8, pull_after=pull_after)
     generator, reading = Key(4).generator(), dict[int, int]()
     for client in generator.integers(0, 8, 900).tolist():
         if client in reading:
             answer(server, how, client, reading.pop(client))
         else:
             reading[client] = server.wake(client).sync.read
-    assert book._memory.trimmed > 200
+    assert ledger._memory.trimmed > 200
 
 
 @pytest.mark.usefixtures("no_recall")
 def test_what_all_have_synced_is_given_back(tmp_path: Path) -> None:
     how = toy.settings()
-    book = toy.ledger(how, tmp_path / "ledger")
-    server = toy.server(book, how, cohort=6)
+    ledger = toy.ledger(how, tmp_path / "ledger")
+    server = toy.server(ledger, how, cohort=6)
     held = []
     for _ in toy.rounds(server, Scribe(), 640):
-        held.append(book.memory_bytes - 8 * 1024)
+        held.append(ledger.memory_bytes - 8 * 1024)
     # all six were at r - 1 when round r closed: at 640 nothing but round 640 is needed
-    assert book._memory.trimmed == 639
+    assert ledger._memory.trimmed == 639
     assert max(held) <= 60 * 2 * 2 * 2 * 64
-    assert book.entries == 2 * 640
+    assert ledger.entries == 2 * 640
 
 
 def test_one_sleeper_keeps_all_that_it_lacks(tmp_path: Path) -> None:
     how = toy.settings()
-    book = toy.ledger(how, tmp_path / "ledger")
-    server = toy.pull_server(book, how, clients=2)
+    ledger = toy.ledger(how, tmp_path / "ledger")
+    server = toy.pull_server(ledger, how, clients=2)
     for version in range(130):
         server.wake(0)
         answer(server, how, 0, version)
-    assert book._memory.trimmed == 0
+    assert ledger._memory.trimmed == 0
     assert server.wake(1).body.missed_seeds.size == 130 * how.width(1)
 
 
 def test_a_ledger_without_a_log_is_not_trimmed() -> None:
     """Who lags behind every client, such as a host's replica or whoever evaluates, has no other source."""
     how = toy.settings()
-    book = toy.ledger(how)
-    server = toy.pull_server(book, how, clients=1)
+    ledger = toy.ledger(how)
+    server = toy.pull_server(ledger, how, clients=1)
     for version in range(200):
         server.wake(0)
         answer(server, how, 0, version)
     replica = toy.replica(how)
-    replica.go_to(200, book)
+    replica.go_to(200, ledger)
     assert replica.version == 200
 
 
 def test_a_pulled_model_is_the_servers_at_that_moment() -> None:
     how = toy.settings(momentum=0.5, perturbations=Schedule(9))
-    book = toy.ledger(how)
-    server = toy.pull_server(book, how, clients=2, pull_after=1)
+    ledger = toy.ledger(how)
+    server = toy.pull_server(ledger, how, clients=2, pull_after=1)
     for version in range(10):
         server.wake(0)
         answer(server, how, 0, version)
@@ -203,7 +203,7 @@ def test_a_pulled_model_is_the_servers_at_that_moment() -> None:
     assert isinstance(order.body, PulledModel)
     assert (order.sync.missed, order.sync.pairs) == (10, 0)
     reference = toy.replica(how)
-    reference.go_to(10, book)
+    reference.go_to(10, ledger)
     assert toy.bits(order.body.state) == toy.bits(reference.state())
     answer(server, how, 1, 10)
     assert toy.bits(order.body.state) == toy.bits(reference.state())
@@ -212,8 +212,8 @@ def test_a_pulled_model_is_the_servers_at_that_moment() -> None:
 def test_a_catch_up_hands_out_views_that_stay_as_they_are(tmp_path: Path) -> None:
     """Trimming and growing must not write to a slice that an order still holds."""
     how = toy.settings()
-    book = toy.ledger(how, tmp_path / "ledger")
-    server = toy.server(book, how, cohort=6)
+    ledger = toy.ledger(how, tmp_path / "ledger")
+    server = toy.server(ledger, how, cohort=6)
     kept: list[tuple[CatchUp, bytes]] = []
     for orders, _ in toy.rounds(server, Scribe(), 150):
         kept += [(o.body, o.body.encode()) for o in orders if isinstance(o.body, CatchUp)]
@@ -233,25 +233,25 @@ def same_order(a: Order, b: Order) -> bool:
 def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after: int | None, at: int) -> None:
     how = toy.settings(perturbations=Schedule(3))
 
-    def make(book: Ledger) -> DecomflServer:
-        return toy.server(book, how, model=True, pull_after=pull_after, clients=30)
+    def make(ledger: Ledger) -> DecomflServer:
+        return toy.server(ledger, how, model=True, pull_after=pull_after, clients=30)
 
     def copy(rounds: int) -> Ledger:
-        book = toy.ledger(how)
+        ledger = toy.ledger(how)
         for update in whole.since(0, rounds).updates():
             fields = ("step", "perturbation", "seed", "scalar")
             columns = {name: getattr(update, name) for name in fields}
-            book.append(party=update.party, read=update.read, lr=update.lr, **columns)
-        return book
+            ledger.append(party=update.party, read=update.read, lr=update.lr, **columns)
+        return ledger
 
     whole = toy.ledger(how)
     sent = [orders for orders, _ in toy.rounds(make(whole), Scribe(), 80)]
-    book = copy(at)
-    server = make(book)
+    ledger = copy(at)
+    server = make(ledger)
     server.resume(at)
     for expected, (orders, _) in zip(sent[at:], toy.rounds(server, Scribe(), 80 - at), strict=True):
         assert all(same_order(a, b) for a, b in zip(expected, orders, strict=True))
-    assert book.digest == whole.digest
+    assert ledger.digest == whole.digest
     forgetful = make(copy(at))  # the control: who forgets that clients had synced sends them too much
     forgetful._round = at
     if at > 60 and pull_after is None:

@@ -96,7 +96,7 @@ def test_the_loss_for_the_record_is_the_one_before_the_first_step() -> None:
 
 
 @EACH
-def test_neither_threads_nor_hosts_nor_order_move_a_bit(codec: Codec) -> None:
+def test_neither_threads_nor_executors_nor_order_move_a_bit(codec: Codec) -> None:
     orders = server(codec=codec).first_orders()
     alone = {u.client: u for u in client_group(codec=codec).process(orders)}
     others = [
@@ -112,7 +112,7 @@ def test_neither_threads_nor_hosts_nor_order_move_a_bit(codec: Codec) -> None:
     assert len({u.body.encode() for u in alone.values()}) == CLIENTS
 
 
-def test_a_crew_keeps_nothing_between_rounds() -> None:
+def test_a_client_group_keeps_nothing_between_rounds() -> None:
     used, orders = client_group(), server().first_orders()
     first = [u.body.encode() for u in used.process(orders)]
     assert [u.body.encode() for u in used.process(orders)] == first

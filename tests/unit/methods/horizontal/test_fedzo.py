@@ -130,7 +130,7 @@ def test_no_two_clients_rounds_or_steps_share_a_direction() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
-def test_neither_threads_nor_hosts_move_a_bit(codec: Codec) -> None:
+def test_neither_threads_nor_executors_move_a_bit(codec: Codec) -> None:
     settings: dict[str, Any] = {"steps": 2, "perturbations": 3, "law": "sphere", "codec": codec}
     orders = zo_server(codec=codec).first_orders()
     alone = [u.body.encode() for u in client_group(**settings).process(orders)]
