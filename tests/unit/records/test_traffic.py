@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from raydpzv.keys import Key
 from raydpzv.records import metrics, traffic
 from raydpzv.records.schema import EVALUATION, MESSAGE
+from tests.helpers.cpu import cpu_seconds, row_loop_seconds
 
 
 def message_table(rows: list[tuple[int, int, str, int]]) -> pa.Table:
@@ -82,7 +82,7 @@ def test_a_score_that_is_no_number_reaches_nothing() -> None:
     assert not traffic.to_target(EVALUATION.empty_table(), MESSAGE.empty_table(), 0.5)
 
 
-def test_a_million_messages_of_many_clients_take_no_time() -> None:
+def test_a_million_messages_of_many_clients_are_not_gone_through_one_by_one() -> None:
     count, draw = 10**6, Key(0).generator()
     columns = {
         "round": np.arange(count) // 20,
@@ -94,8 +94,8 @@ def test_a_million_messages_of_many_clients_take_no_time() -> None:
         "bytes": np.full(count, 100),
     }
     table = pa.table(columns, schema=MESSAGE)
-    began = time.perf_counter()
     up, _ = traffic.bytes_by_client(table, 100_000)
     rounds_up, _ = traffic.bytes_per_round(table)
-    assert time.perf_counter() - began < 2
     assert (len(up), len(rounds_up)) == (100_000, 50_000)
+    folds = cpu_seconds(lambda: (traffic.bytes_by_client(table, 100_000), traffic.bytes_per_round(table)))
+    assert folds < row_loop_seconds([table]) / 2  # measured: a twentieth

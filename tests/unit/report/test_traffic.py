@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,9 @@ from raydpzv.keys import Key
 from raydpzv.records import metrics, staleness
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.report import clients, plots, style, traffic
-from raydpzv.report.figure import RunView
+from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.page import DRAWINGS
+from tests.helpers.cpu import cpu_seconds, row_loop_seconds
 from tests.helpers.report_views import figure, legend_text, view
 from tests.helpers.synthetic_horizontal import PAIRS, prepared
 
@@ -204,7 +204,7 @@ def test_legends_do_not_eat_the_picture(rounds: RunView) -> None:
     assert heights[1] > 0.85 * heights[0]
 
 
-def test_a_hundred_thousand_clients_are_drawn_in_seconds(tmp_path: Path) -> None:
+def test_a_hundred_thousand_clients_are_not_drawn_one_by_one(tmp_path: Path) -> None:
     count, draw = 200_000, Key(0).generator()
     update = np.arange(count) // 20 + 1
     who = draw.integers(0, 100_000, count).astype(np.int32)
@@ -230,12 +230,14 @@ def test_a_hundred_thousand_clients_are_drawn_in_seconds(tmp_path: Path) -> None
     halves = [pa.table({f: side[f] for f in SCHEMAS["message"].names}, SCHEMAS["message"]) for side in sides]
     rows["message"] = pa.concat_tables(halves)
     run = RunView("crowd", {"method": "decomfl"}, rows)
-    began = time.perf_counter()
-    drawn = [p for draw in DRAWINGS if (p := draw([run]))]
+    drawn: list[ReportFigure] = []
+    drawing = cpu_seconds(lambda: drawn.extend(p for draw in DRAWINGS if (p := draw([run]))))
     assert {p.name for p in drawn} == {
         "loss_over_updates",
         "bytes_per_update",
         "missed_over_updates",
         "timeline",
     }
-    assert time.perf_counter() - began < 10
+    assert drawing < 3 * row_loop_seconds(
+        rows.values()
+    )  # measured: two fifths; an artist per client takes minutes

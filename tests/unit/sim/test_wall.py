@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import time
 
 import pytest
 
@@ -16,7 +15,7 @@ from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 from raydpzv.wire.network import Network
-from tests.helpers.toy_parties import ToyClient, ToyServer, constant, live_toy, timing
+from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
 
 
 def test_every_answer_is_applied_once_and_in_order():
@@ -36,11 +35,15 @@ def folds_mask(rows, client):
 
 
 def test_epochs_come_from_the_clock_and_late_ones_are_counted():
-    """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip before."""
-    when = timing([50.0], arrivals=constant([50.0]), compute=0.1)
+    """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip before.
+
+    The first epoch lies a second ahead, so that a busy machine has started the loop by then.
+    """
+    due = [1.0, 1.02, 1.04, 1.06, 1.08]
+    when = timing([50.0], arrivals=Trace({0: due}), compute=0.1)
     rows, *_ = live_toy(when, ToyServer(1), Budget(updates=5))
     trips = rows["service"].sort_by("round").to_pylist()
-    assert [t["due"] for t in trips] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
+    assert [t["due"] for t in trips] == pytest.approx(due)
     assert [t["late"] for t in trips] == [False, True, True, True, True]
     assert metrics.late_share(rows["service"], 1)[0] == 0.8
     assert all(b["woke"] >= a["applied"] for a, b in itertools.pairwise(trips))
@@ -74,17 +77,19 @@ def test_a_client_that_gets_no_order_says_what_it_waited_for():
         loop.run()
 
 
-def test_stop_wakes_sleeping_clients_at_once():
+def test_stop_wakes_sleeping_clients_at_once(monkeypatch):
     server = ToyServer(1)
     server_loop = ServerLoop(server, NoPrivacyFilter(), Recorder(), Budget())
     clock = WallClock()
     wall = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1)
-    loop = ClientLoop(0, ToyClient(0), wall, timing([1.0], arrivals=Trace({0: [3600.0]})), clock)
+    role, began = ToyClient(0), threading.Event()
+    monkeypatch.setattr(role, "apply", lambda order: began.set())
+    loop = ClientLoop(0, role, wall, timing([1.0], arrivals=Trace({0: [3600.0]})), clock)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
-    time.sleep(0.1)
+    assert began.wait(60)  # its next act is to sleep until the epoch
     wall.stop("enough")
     loop.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert server_loop.stop_reason == "enough"
