@@ -16,6 +16,7 @@ OUTER = {("actors",), ("scenarios",), ("benchmarks",)}
 CLASSES_TWICE = {
     "_Session": "private to the vertical and to the horizontal run: what lasts as long as a run",
     "_Driver": "private to the vertical and to the horizontal driver",
+    "_Work": "private to each pool of actors: what one of them is doing",
 }
 MODULES_TWICE = {
     "__init__": "every package has one",
@@ -26,6 +27,10 @@ MODULES_TWICE = {
     "executor": "who carries out orders: the interface, and on actors",
     "files": "small helpers for the room's files: the program's, the ledger's, those with data",
     "page": "an HTML page: of runs, and of a comparison",
+    "runner": "what carries a run out: found by name, and the one on Ray",
+    "device": "where tensors live: directions made there, and an actor's share of it",
+    "table": "rows under named columns: data, and a comparison's results",
+    "text": "words: as data, and as a report prints figures and claims",
     "traffic": "bytes: folded from rows, and drawn",
 }
 
