@@ -35,8 +35,11 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# two processes, one with all tests on Ray; on a single core they would only be in each other's way
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2, os.cpu_count() or 1))')
+
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py

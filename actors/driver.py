@@ -27,7 +27,7 @@ _CONTROL_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
-class Watch:
+class RunHooks:
     """What a driver is given besides the actors: where rows go, how the run is closed, whom to tell, when to stop."""
 
     writer: RowWriter
@@ -39,7 +39,7 @@ class Watch:
 class Driver:
     """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
 
-    def __init__(self, server: Any, watch: Watch) -> None:
+    def __init__(self, server: Any, watch: RunHooks) -> None:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
         self._progress, self._stop = watch.progress, watch.stop
         self._stop_sent = False
@@ -132,7 +132,7 @@ def drive(
     experiment: Prepared,
     options: RunOptions,
     actor_set: AbstractContextManager[C],
-    make: Callable[[C, Watch], Driver],
+    make: Callable[[C, RunHooks], Driver],
 ) -> Run:
     """Run an experiment with its actors; nothing is written before all have come up.
 
@@ -143,7 +143,7 @@ def drive(
         run_folder(options, experiment, runner="ray", device="as placed by Ray") as folder,
     ):
         writer = RowWriter(folder, experiment.spec.record.flush)
-        watch = Watch(writer, RunFinalizer(experiment, writer, options), options.progress, options.stop)
+        watch = RunHooks(writer, RunFinalizer(experiment, writer, options), options.progress, options.stop)
         driver = make(actors, watch)
         try:
             return driver.run()

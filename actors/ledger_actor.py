@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.ledger.entries import COLUMNS, Slice, Update, frozen
+from raydpzv.ledger.entries import COLUMNS, LedgerUpdate, Slice, frozen
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 
@@ -76,7 +76,7 @@ class LedgerActor:
         return self._ledger
 
 
-def arguments(update: Update) -> dict[str, Any]:
+def arguments(update: LedgerUpdate) -> dict[str, Any]:
     """Return the arguments of the append that makes this update in another ledger."""
     return {field.name: getattr(update, field.name) for field in fields(update) if field.name != "round"}
 

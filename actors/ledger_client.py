@@ -11,7 +11,7 @@ from actors.ledger_actor import LedgerActor, arguments, pack_slice, unpack_slice
 from actors.remote import get, lost, wrapped
 from raydpzv.errors import RunError
 from raydpzv.ledger.entries import COLUMNS, Slice
-from raydpzv.ledger.header import Header, Settings
+from raydpzv.ledger.header import Header, LogSettings
 from raydpzv.ledger.ledger import Ledger
 
 
@@ -19,7 +19,7 @@ class RelayedLedger(Ledger):
     """The server's working set of the ledger actor's: an update is written there before anybody hears of it."""
 
     def __init__(self, actor: Any, header: Header, timeout: float) -> None:
-        super().__init__(None, header, Settings())
+        super().__init__(None, header, LogSettings())
         self._actor, self._timeout = actor, timeout
         self._recalls = False
 

@@ -5,15 +5,42 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
 
+LONG = 500
+OUTER = {("actors",), ("scenarios",), ("benchmarks",)}
+CLASSES_TWICE = {
+    "_Session": "private to the vertical and to the horizontal run: what lasts as long as a run",
+    "_Driver": "private to the vertical and to the horizontal driver",
+    "_Work": "private to each pool of actors: what one of them is doing",
+}
+MODULES_TWICE = {
+    "__init__": "every package has one",
+    "vertical": "the vertical half of its room",
+    "horizontal": "the horizontal half of its room",
+    "driver": "starts a run on actors: the vertical, the horizontal and what both share",
+    "server_actor": "the server's actor: the vertical and the horizontal one",
+    "executor": "who carries out orders: the interface, and on actors",
+    "files": "small helpers for the room's files: the program's, the ledger's, those with data",
+    "page": "an HTML page: of runs, and of a comparison",
+    "runner": "what carries a run out: found by name, and the one on Ray",
+    "device": "where tensors live: directions made there, and an actor's share of it",
+    "table": "rows under named columns: data, and a comparison's results",
+    "text": "words: as data, and as a report prints figures and claims",
+    "traffic": "bytes: folded from rows, and drawn",
+}
+
+
+def program_files():
+    return [p for room in ("raydpzv", "actors", "scenarios") for p in sorted((ROOT / room).rglob("*.py"))]
+
+
 def python_files():
-    return [
-        p for room in ("raydpzv", "actors", "scenarios", "benchmarks") for p in (ROOT / room).rglob("*.py")
-    ]
+    return [*program_files(), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 
 
 def run_python(code: str) -> str:
@@ -42,18 +69,66 @@ def test_the_core_runs_where_ray_pydantic_and_the_accountant_are_not_installed()
 def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_compiler():
     code = (
         "import sys, scenarios\n"
-        "from raydpzv.experiment.vertical import prepare\n"
+        "from raydpzv.experiment.prepare import prepare\n"
         "prepare(scenarios.load('digits_dpzv'))\n"
         "print([m for m in ('ray', 'dp_accounting', 'matplotlib', 'torch._dynamo') if m in sys.modules])"
     )
     assert run_python(code).strip() == "[]"
 
 
-def test_files_stay_small_and_say_what_they_are():
+def test_files_say_what_they_are():
     for path in python_files():
-        text = path.read_text()
-        assert len(text.splitlines()) <= 300, path
-        assert ast.get_docstring(ast.parse(text)), path
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_long_files_are_listed(record_property):
+    """Length is a smell to look at, not a law: `pytest -rP tests/test_architecture.py` shows the list."""
+    sizes = {p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in python_files()}
+    long = {path: lines for path, lines in sorted(sizes.items()) if lines > LONG}
+    record_property("long_files", long)
+    for path, lines in long.items():
+        print(f"{path}: {lines} lines; one idea a file?")
+
+
+def test_every_unit_test_is_where_its_module_is():
+    """tests/unit/<room>/test_<module>.py, or test_<module>_<what>.py; a room may have tests of its own name."""
+    for path in sorted((ROOT / "tests" / "unit").rglob("*.py")):
+        folder = path.parent.relative_to(ROOT / "tests" / "unit")
+        room = ROOT / folder if folder.parts[:1] in OUTER else ROOT / "raydpzv" / folder
+        assert room.is_dir(), f"{path.relative_to(ROOT)}: wanted a room, {room.relative_to(ROOT)} is none"
+        words = path.stem.removeprefix("test_").split("_")
+        modules = {p.stem for p in room.glob("*.py")} | {room.name}
+        begun = {"_".join(words[: n + 1]) for n in range(len(words))}
+        assert path.stem.startswith("test_"), f"{path.relative_to(ROOT)}: shared pieces live in tests/helpers"
+        assert begun & modules, (
+            f"{path.relative_to(ROOT)}: {room.relative_to(ROOT)} has no module of that name; move or rename it"
+        )
+
+
+def test_no_class_name_has_two_meanings():
+    places = defaultdict(list)
+    for path in program_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert {k: v for k, v in twice.items() if k not in CLASSES_TWICE} == {}
+    assert set(CLASSES_TWICE) <= set(twice), "take out of CLASSES_TWICE what is there once"
+
+
+def test_no_module_name_has_two_meanings():
+    places = defaultdict(list)
+    for path in program_files():
+        places[path.stem].append(path.relative_to(ROOT).as_posix())
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert {k: v for k, v in twice.items() if k not in MODULES_TWICE} == {}
+    assert set(MODULES_TWICE) <= set(twice), "take out of MODULES_TWICE what is there once"
+
+
+def test_the_experiment_room_stays_one_subject():
+    """It held 43 modules of seven subjects once."""
+    modules = [p.name for p in (ROOT / "raydpzv" / "experiment").glob("*.py") if p.stem != "__init__"]
+    assert len(modules) <= 20, sorted(modules)
 
 
 def test_nothing_unfinished_is_left():

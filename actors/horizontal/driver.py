@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.cluster import OBJECT_STORE, connected
-from actors.driver import HEAD_START, LOOK, Driver, Watch, drive, is_ray_error, translated
+from actors.driver import HEAD_START, LOOK, Driver, RunHooks, drive, is_ray_error, translated
 from actors.horizontal.client_group_pool import ClientGroupPool
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_client import ledger_actor
@@ -38,7 +38,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
 
         plan = plan_hosts(prepared.spec, ray.cluster_resources())
 
-        def driver(actor_set: _ActorSet, watch: Watch) -> _Driver:
+        def driver(actor_set: _ActorSet, watch: RunHooks) -> _Driver:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
@@ -103,7 +103,7 @@ class _Driver(Driver):
         self,
         prepared: PreparedHorizontal,
         actor_set: _ActorSet,
-        watch: Watch,
+        watch: RunHooks,
     ) -> None:
         super().__init__(actor_set.server, watch)
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool

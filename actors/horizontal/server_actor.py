@@ -13,7 +13,7 @@ from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.serialization import Wire, Work, pack_work, unpack_upload
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.model_evaluator import ModelEvaluator, Snapshots, WeightsEvaluator
+from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import checkpoint_of, resume_server, virtual_run
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.checkpoint import Checkpoint, Cut
@@ -168,7 +168,7 @@ class HorizontalServerActor:
 
     def _see(self, view: ModelEvaluator) -> None:
         self._view = view
-        self._snapshots = Snapshots(self._ledger, self._prepared.spec.record.snapshots, view)
+        self._snapshots = SnapshotWriter(self._ledger, self._prepared.spec.record.snapshots, view)
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)

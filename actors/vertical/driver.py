@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.cluster import connected
-from actors.driver import HEAD_START, LOOK, Driver, Watch, drive, translated
+from actors.driver import HEAD_START, LOOK, Driver, RunHooks, drive, translated
 from actors.ledger_control import LedgerControl
 from actors.placement import Plan, plan, reserved
 from actors.remote import get, lost
@@ -60,7 +60,7 @@ class _Driver(Driver):
         experiment: PreparedVertical,
         placed: Plan,
         actor_set: ActorSet,
-        watch: Watch,
+        watch: RunHooks,
     ) -> None:
         super().__init__(actor_set.server, watch)
         self._experiment, self._plan, self._actor_set = experiment, placed, actor_set

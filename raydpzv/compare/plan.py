@@ -25,7 +25,7 @@ OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
 
 
 @dataclass(frozen=True)
-class Line:
+class PlannedLine:
     """One line of the table: a method with its settings, and the ε its noise is calibrated to (None: no noise)."""
 
     label: str
@@ -41,7 +41,7 @@ class Line:
 class Planned:
     """One run: its line, its seed (in the scenario), and its folder's name."""
 
-    line: Line
+    line: PlannedLine
     spec: AnyScenario
     folder: str
 
@@ -54,7 +54,7 @@ class Comparison:
     title: str
     seeds: tuple[int, ...]
     targets: tuple[float, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[PlannedLine, ...]
 
     def __post_init__(self) -> None:
         self._check_lines()
@@ -120,16 +120,16 @@ def read_comparison(path: Path) -> Comparison:
         raise DataError(f"{path}: no readable plan of a comparison ({error}); start a new one") from None
 
 
-def _line(entry: dict[str, Any]) -> Line:
+def _line(entry: dict[str, Any]) -> PlannedLine:
     label, epsilon = entry["label"], entry.get("epsilon")
-    return Line(label, epsilon, entry["control"], parse(entry["scenario"], label))
+    return PlannedLine(label, epsilon, entry["control"], parse(entry["scenario"], label))
 
 
 def _shared(spec: AnyScenario) -> dict[str, Any]:
     return {key: value for key, value in as_tree(spec).items() if key not in OWN}
 
 
-def _slug(line: Line) -> str:
+def _slug(line: PlannedLine) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", line.label.lower()).strip("-")[:40] or "entrant"
     return words if line.epsilon is None else f"{words}-eps{line.epsilon:g}"
 

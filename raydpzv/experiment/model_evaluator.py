@@ -64,7 +64,7 @@ class WeightsEvaluator:
         return self._server.parameters()[None]
 
 
-class Snapshots:
+class SnapshotWriter:
     """Keeps the model beside the ledger every so many updates, so that a rebuild need not begin at the start."""
 
     def __init__(self, ledger: Ledger | None, every: int | None, view: ModelEvaluator) -> None:

@@ -101,11 +101,6 @@ def vertical_parties(
     spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts
 ) -> tuple[tuple[ClientFactory, ...], ServerFactory]:
     """Return the factories of clients and server, each checked. Raises SpecError and DataError."""
-    rows = split.train.rows
-    if spec.method.batch > rows:
-        raise SpecError(
-            f"method.batch: wanted at most {rows}, the number of training rows, got {spec.method.batch}"
-        )
     clients = tuple(
         ClientFactory(spec, m, part.select(split.train.x), part.select(split.test.x), noise)
         for m, part in enumerate(parts)

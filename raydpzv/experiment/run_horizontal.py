@@ -14,7 +14,12 @@ from raydpzv.experiment.client_threads import HEAD_START, run_threads
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.model_evaluator import ModelEvaluator, ReplicaEvaluator, Snapshots, WeightsEvaluator
+from raydpzv.experiment.model_evaluator import (
+    ModelEvaluator,
+    ReplicaEvaluator,
+    SnapshotWriter,
+    WeightsEvaluator,
+)
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Order, OwnModels
@@ -96,7 +101,7 @@ class _Session:
             self._view = WeightsEvaluator(prepared, self._server, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
-        self._snapshots = Snapshots(ledger, prepared.spec.record.snapshots, self._view)
+        self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
         self._server_loop = ServerLoop(
             self._server, prepared.privacy_filter(), self._recorder, prepared.budget()
         )

@@ -9,6 +9,7 @@ from typing import Any
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition
+from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
@@ -82,7 +83,9 @@ class PreparedVertical:
 def prepare_vertical(spec: VerticalScenario) -> PreparedVertical:
     """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError."""
     loaded = load_scenario(spec)
-    how, train = spec.split, loaded.split.train
+    how, train, batch = spec.split, loaded.split.train, spec.method.batch
+    if batch > train.rows:
+        raise SpecError(f"method.batch: wanted at most {train.rows}, the number of training rows, got {batch}")
     columns = [list(c) for c in how.columns] if how.columns is not None else None
     parts = partition(train.x.shape[1:], how.how, how.clients, columns=columns, grid=how.grid)
     privacy = privacy_setting(spec, train.rows)

@@ -39,7 +39,7 @@ CONSTANT = ("round", "party", "read", "lr")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Update:
+class LedgerUpdate:
     """One update: what an append adds, and what one record on disk holds."""
 
     round: int
@@ -83,10 +83,10 @@ class Slice:
         for a, b in pairwise([0, *begins.tolist(), len(self)]):
             yield self.seed[a:b], self.scalar[a:b], float(self.lr[a])
 
-    def updates(self) -> Iterator[Update]:
+    def updates(self) -> Iterator[LedgerUpdate]:
         """Yield the updates one by one."""
         for a, b in pairwise(bounds(self.round).tolist()):
-            yield Update(
+            yield LedgerUpdate(
                 *(int(self.round[a]), int(self.party[a]), int(self.read[a]), float(self.lr[a])),
                 *(self.step[a:b], self.perturbation[a:b], self.seed[a:b], self.scalar[a:b]),
             )
@@ -105,7 +105,7 @@ def bounds(rounds: Array) -> Array:
     return np.concatenate(([0], inner, [len(rounds)] if len(rounds) else [])).astype(np.int64)
 
 
-def link(previous: bytes, update: Update) -> bytes:
+def link(previous: bytes, update: LedgerUpdate) -> bytes:
     """Return the chain's next value: sha256(chain_{r-1} || canonical bytes of update r)."""
     u = update
     fixed = struct.pack("<qiqdq", u.round, u.party, u.read, u.lr, len(u.seed))
@@ -118,7 +118,7 @@ def mark(chain: bytes) -> int:
     return int.from_bytes(chain[:8], "little")
 
 
-def checked(round: int, party: int, read: int, lr: float, columns: dict[str, Any]) -> Update:
+def checked(round: int, party: int, read: int, lr: float, columns: dict[str, Any]) -> LedgerUpdate:
     """Return the update `round` with the ledger's types, or raise InputError that names the argument."""
     if not -1 <= party < 2**31:
         raise InputError(f"party: wanted a client's number or SHARED (-1), got {party}")
@@ -136,7 +136,7 @@ def checked(round: int, party: int, read: int, lr: float, columns: dict[str, Any
             f"scalar: wanted finite values, got {arrays['scalar'].tolist()[:5]} in update {round}"
         )
     _require_order(arrays["step"], arrays["perturbation"])
-    return Update(round, int(party), int(read), float(lr), **arrays)
+    return LedgerUpdate(round, int(party), int(read), float(lr), **arrays)
 
 
 def _column(name: str, values: Any) -> Array:

@@ -68,7 +68,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LogSettings:
     """How the log is kept; no part of the digest."""
 
     segment: int = 1024  # updates per segment
@@ -79,13 +79,13 @@ class Settings:
             raise InputError(f"segment: wanted at least 1 update per segment, got {self.segment}")
 
 
-def encode(header: Header, settings: Settings) -> bytes:
+def encode(header: Header, settings: LogSettings) -> bytes:
     """Return the bytes of header.json, which end with the sha256 of the rest."""
     content = {"format": FORMAT, "header": asdict(header), "settings": asdict(settings)}
     return _canonical({**content, "sha256": hashlib.sha256(_canonical(content)).hexdigest()})
 
 
-def decode(path: Path) -> tuple[Header, Settings]:
+def decode(path: Path) -> tuple[Header, LogSettings]:
     """Read header.json; InputError for another format, DataError if a single bit of it has changed."""
     try:
         data = path.read_bytes()
@@ -93,7 +93,7 @@ def decode(path: Path) -> tuple[Header, Settings]:
         number = content["format"]
         if number == FORMAT or not _sealed(content):
             models = {name: Model(**model) for name, model in content["header"].pop("models").items()}
-            header, settings = Header(models, **content["header"]), Settings(**content["settings"])
+            header, settings = Header(models, **content["header"]), LogSettings(**content["settings"])
             if encode(header, settings) == data:
                 return header, settings
             raise ValueError("its sha256 does not fit its content")

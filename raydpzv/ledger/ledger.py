@@ -14,7 +14,7 @@ from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
 from raydpzv.ledger.entries import COLUMNS, Array, Slice, checked, frozen, link
 from raydpzv.ledger.files import damaged, reported
-from raydpzv.ledger.header import Header, Settings, decode, encode
+from raydpzv.ledger.header import Header, LogSettings, decode, encode
 from raydpzv.ledger.log import Log
 from raydpzv.ledger.memory import WorkingSet
 from raydpzv.ledger.snapshots import Snapshots
@@ -28,7 +28,7 @@ class Ledger:
     In memory: 52 bytes per entry (up to twice that, columns grow by doubling) and 8 bytes per update.
     """
 
-    def __init__(self, folder: Path | None, header: Header, settings: Settings) -> None:
+    def __init__(self, folder: Path | None, header: Header, settings: LogSettings) -> None:
         self.header = header
         self._folder, self._settings = folder, settings
         self._memory = WorkingSet()
@@ -53,7 +53,7 @@ class Ledger:
         With `fsync` an append survives a power loss too (it costs one fsync); `segment` is the number of updates
         per segment of the log.
         """
-        ledger = cls(folder, header, Settings(segment, fsync))
+        ledger = cls(folder, header, LogSettings(segment, fsync))
         if folder is not None:
             with reported(folder):
                 folder.mkdir(parents=True, exist_ok=True)

@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 
 from raydpzv.errors import InputError, RunError
 from raydpzv.files import sync_folder, write_atomically
-from raydpzv.ledger.entries import Update
+from raydpzv.ledger.entries import LedgerUpdate
 from raydpzv.ledger.files import damaged, reported, sweep
-from raydpzv.ledger.header import Settings
+from raydpzv.ledger.header import LogSettings
 from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import Segment, head, record, seal, unseal
 
@@ -29,7 +29,7 @@ _CUT = "truncate"
 class Log:
     """The segments of one folder; `start` is the chain's value before update 1."""
 
-    def __init__(self, folder: Path, start: bytes, settings: Settings) -> None:
+    def __init__(self, folder: Path, start: bytes, settings: LogSettings) -> None:
         self._folder, self._start, self._settings = folder, start, settings
         self._lock = FileLock(folder / ".lock", thread_local=False)
         self._file: int | None = None
@@ -92,7 +92,7 @@ class Log:
             self._seal(number - 1)
         self._open(number, segment.crc)
 
-    def append(self, update: Update, before: bytes, chain: bytes) -> None:
+    def append(self, update: LedgerUpdate, before: bytes, chain: bytes) -> None:
         """Write one update; RunError if that fails: the log then takes no more before it is opened again."""
         number = (update.round - 1) // self._settings.segment
         if number != self._number:

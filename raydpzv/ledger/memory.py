@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raydpzv.ledger.entries import COLUMNS, Array, Slice, Update, frozen
+from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice, frozen
 
 _LEAST = 64
 
@@ -32,7 +32,7 @@ class WorkingSet:
         """Bytes of the columns and of the rounds' places."""
         return self._offsets.nbytes + sum(column.nbytes for column in self._columns)
 
-    def add(self, update: Update) -> None:
+    def add(self, update: LedgerUpdate) -> None:
         """Take one update in; it counts from the last line on."""
         n = len(update.seed)
         a = self._room(n, 1)

@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.ledger.entries import COLUMNS, Array, Slice, Update, mark
+from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice, mark
 
 U8 = np.dtype("<u8")
 SEALED = pa.schema([pa.field(n, pa.from_numpy_dtype(t), False) for n, t in {**COLUMNS, "chain": U8}.items()])
@@ -68,7 +68,7 @@ def head(number: int, first: int, chain: bytes) -> bytes:
     return blank.replace(BLANK, b"crc32:%08x" % zlib.crc32(blank), 1)
 
 
-def record(update: Update, chain: bytes, crc: int) -> bytearray:
+def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytearray:
     """Return one update as a record batch message; `crc` is the CRC of the segment's head, `chain` chain_r.
 
     The message of an update of n entries is always the same but for the columns' values: a stored one is filled

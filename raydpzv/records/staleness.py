@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class CatchUp:
+class MissedUpdates:
     """Updates that clients missed, per activation, in consecutive windows of updates.
 
     round: the last update of each window with activations; mean, high: mean and 90th percentile over them.
@@ -48,7 +48,7 @@ def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
     }
 
 
-def catch_up(sync: pa.Table, windows: int = 60) -> CatchUp:
+def catch_up(sync: pa.Table, windows: int = 60) -> MissedUpdates:
     """Return what was missed over time, in at most `windows` windows of equally many updates."""
     round, missed = sync.column("round").to_numpy(), sync.column("missed").to_numpy()
     order = np.argsort(round, kind="stable")
@@ -56,7 +56,7 @@ def catch_up(sync: pa.Table, windows: int = 60) -> CatchUp:
     width = -(-int(round.max(initial=0)) // windows) or 1
     lasts, starts = np.unique((round - 1) // width, return_index=True)
     parts = np.split(missed, starts[1:]) if len(lasts) else []
-    return CatchUp(
+    return MissedUpdates(
         np.minimum((lasts + 1) * width, round.max(initial=0)),
         np.array([part.mean() for part in parts]),
         np.array([np.percentile(part, 90) for part in parts]),

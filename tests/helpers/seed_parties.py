@@ -93,7 +93,11 @@ def header(given: DecomflSettings) -> Header:
 
 def server(
     ledger: Ledger,
+<<<<<<< HEAD
     given: DecomflSettings,
+=======
+    given: Settings,
+>>>>>>> tests
     *,
     clients: int = CLIENTS,
     cohort: int = 3,
@@ -114,7 +118,11 @@ def server(
 
 
 def pull_server(
+<<<<<<< HEAD
     ledger: Ledger, given: DecomflSettings, *, clients: int = CLIENTS, pull_after: int | None = None
+=======
+    ledger: Ledger, given: Settings, *, clients: int = CLIENTS, pull_after: int | None = None
+>>>>>>> tests
 ) -> AsyncDecomflServer:
     model = replica(given) if pull_after is not None else None
     return AsyncDecomflServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
@@ -122,7 +130,11 @@ def pull_server(
 
 def shared(
     updates: UpdateSource,
+<<<<<<< HEAD
     given: DecomflSettings,
+=======
+    given: Settings,
+>>>>>>> tests
     *,
     clients: int = CLIENTS,
     secret: Key | None = None,
@@ -134,7 +146,11 @@ def shared(
 
 def separate(
     updates: UpdateSource,
+<<<<<<< HEAD
     given: DecomflSettings,
+=======
+    given: Settings,
+>>>>>>> tests
     *,
     clients: int = CLIENTS,
     secret: Key | None = None,

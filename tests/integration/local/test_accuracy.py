@@ -18,16 +18,20 @@ def accuracy(scenario, seed, *overrides):
 
 
 @pytest.mark.slow
-def test_digits_at_the_papers_epsilon_1_without_privacy_and_against_the_frozen_control():
+def test_digits_at_the_papers_epsilon_1_against_the_frozen_control():
     private = np.array([accuracy("digits_dpzv", seed, "privacy.noise=seeded") for seed in SEEDS])
     frozen = np.array([accuracy("frozen", seed) for seed in SEEDS])
-    free = np.array([accuracy("digits_dpzv", seed, 'privacy={mode="none", clip=2.0}') for seed in SEEDS])
     assert np.median(private) >= 0.85
     assert private.min() >= 0.82
     assert (private - frozen).min() >= 0.08
-    assert np.median(free) >= 0.88
     # the frozen control learns too, so that the comparison means something
     assert 0.5 < np.median(frozen) < 0.8
+
+
+@pytest.mark.slow
+def test_digits_without_privacy():
+    free = [accuracy("digits_dpzv", seed, 'privacy={mode="none", clip=2.0}') for seed in SEEDS]
+    assert np.median(free) >= 0.88
 
 
 @pytest.mark.slow

@@ -36,7 +36,12 @@ def test_embedding_noise_at_epsilon_1_leaves_next_to_nothing(scenario):
 
 
 @pytest.mark.slow
-def test_federated_logistic_regression_and_lstms():
+def test_federated_logistic_regression():
     assert accuracies("vafl_digits", seeds=1)[0] >= 0.92
     assert accuracies("vafl_breast_cancer", seeds=1)[0] >= 0.93
-    assert accuracies("lstm_vafl", seeds=1)[0] >= 0.90
+
+
+@pytest.mark.slow
+def test_lstms():
+    """Three seeds: a single run may end on a spike of its loss, and on which one depends on the processor."""
+    assert np.median(accuracies("lstm_vafl")) >= 0.90

@@ -30,6 +30,7 @@ def files(name, path):
     return (f"data.folder={write_reviews(path, 'csv')}", *TINY_TRANSFORMER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"])
 def test_every_line_of_the_field_runs(name, tmp_path):
     comparison = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW])

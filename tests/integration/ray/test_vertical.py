@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,11 @@ from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.records import metrics
+<<<<<<< HEAD
 from tests.helpers.runs import run_prepared
+=======
+from tests.helpers.naps import overslept
+>>>>>>> tests
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -110,7 +115,11 @@ def test_the_synchronous_control_gives_the_same_digest(small):
 
 
 def test_the_wall_clock_is_real(small, tmp_path):
-    """Everything that can be said of one live run: epochs, late share, staleness, replay."""
+    """Everything that can be said of one live run: epochs, lateness, staleness, replay.
+
+    How well a machine serves the rates is measured in benchmarks. Here it may be as busy as it likes: the epochs are
+    those of the clients' clocks, lateness is what the times say, and waits are held against other waits.
+    """
     rates = [6.0, 6.0, 6.0, 0.6]
     spec = small(
         "clock.kind=wall",
@@ -120,29 +129,39 @@ def test_the_wall_clock_is_real(small, tmp_path):
         "privacy.epsilon=1.0",
         "evaluate.every=100",
     )
-    run = scenarios.run(spec, tmp_path / "run", runner="ray")
+    with overslept() as naps:
+        began = time.monotonic()
+        run = scenarios.run(spec, tmp_path / "run", runner="ray")
+        elapsed = time.monotonic() - began
     assert run.summary["stopped_by"] == "the budget of 12 seconds is spent"
-    assert 11.5 < run.summary["simulated_seconds"] < 14
+    assert 12 <= run.summary["simulated_seconds"] < elapsed
     service = run.rows("service").sort_by("round").to_pylist()
     assert [row["round"] for row in service] == list(range(1, len(service) + 1))
-    pooled = []
+    assert service[-1]["served"] < elapsed
+    assert all(row["woke"] < row["served"] <= row["applied"] for row in service)
+    arrivals, waits, pooled = prepare(spec).timing.arrivals, [], []
     for client, rate in enumerate(rates):
-        due = [row["due"] for row in service if row["client"] == client]
-        gaps = np.diff([0.0, *due])
+        trips = [row for row in service if row["client"] == client]
+        epochs = np.array(list(islice(arrivals.epochs(client), int(12 * rate))))
+        # every epoch is served, one after the other, however late
+        due = [row["due"] for row in trips]
+        assert due[: len(epochs)] == epochs[: len(due)].tolist()
+        gaps = np.diff(epochs, prepend=0.0)
         assert stats.kstest(gaps, "expon", args=(0, 1 / rate)).pvalue > 0.05
         pooled.append(gaps * rate)
+        for before, trip in pairwise(trips):
+            # two calls of one client never overlap; late is whose epoch fell into the trip before
+            assert trip["woke"] >= before["applied"]
+            assert trip["late"] == (trip["due"] < before["applied"])
+            # a trip starts at its epoch, or at once when the trip before is over
+            waits.append(trip["woke"] - max(trip["due"], before["applied"]))
     everything = np.concatenate(pooled)
     assert stats.kstest(everything, "expon").pvalue > 0.05
     assert stats.kstest(everything, "expon", args=(0, 1 / 2)).pvalue < 1e-4
-    # an upload starts at its epoch, unless that fell into the trip before
-    waits = [row["woke"] - row["due"] for row in service if not row["late"]]
-    assert np.median(waits) < 0.05
-    assert all(row["woke"] < row["served"] <= row["applied"] for row in service)
-    # two calls of one client never overlap, those of different clients do not wait for one another's epochs
-    late = [row["late"] for row in service]
-    shares = [c["late_share"] for c in run.summary["staleness"]["clients"]]
-    assert all(share is not None for share in shares)
-    assert np.mean(late) < 0.5  # the machine served the rates; how well is measured in benchmarks, not here
+    assert np.median(waits) < 0.05 + 5 * np.median(naps)
+    # nobody waits for the slow client's epochs
+    counts = np.bincount([row["client"] for row in service])
+    assert counts[:3].min() >= 2 * counts[3] > 0
     ages = [c.mean for c in metrics.staleness(run.rows("staleness"), 4)]
     assert ages[3] > 1.5 * max(ages[:3])
     assert replay(tmp_path / "run").verified
@@ -190,14 +209,16 @@ def test_a_lost_actor_ends_the_run_with_one_line_and_a_readable_folder(small, tm
     assert len(list(fault)) == 1
 
 
-def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path):
-    started = time.monotonic()
+def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path, monkeypatch):
+    def started(*_, **__):
+        raise AssertionError("an actor was asked for")
+
+    monkeypatch.setattr("ray.actor.ActorClass._remote", started)
     greedy = small("resources.client_cpus=1", "resources.server_cpus=0.5")
     with pytest.raises(Unplaceable, match=r"4 actors ask 2 GPU in all .*clients 2\), the cluster has 0"):
         scenarios.run(small("resources.client_gpus=0.5"), tmp_path / "run", runner="ray")
     with pytest.raises(Unplaceable, match=r"ask 4.5 CPU in all \(server 0.5, clients 4\), the cluster has 2"):
         scenarios.run(greedy, tmp_path / "run", runner="ray")
-    assert time.monotonic() - started < 10
     assert not (tmp_path / "run").exists()
 
 

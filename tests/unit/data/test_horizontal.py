@@ -195,7 +195,7 @@ def test_a_client_that_does_not_exist_is_refused(client: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"how": "dirichelt"}, 'how "dirichelt" is unknown. Did you mean "dirichlet"'),
+        ({"how": "dirichelt"}, 'split.how: unknown split "dirichelt". Did you mean "dirichlet"'),
         ({"sizes": "equl"}, 'sizes "equl" is unknown. Did you mean "equal"'),
         ({"alpha": 0.0}, "alpha is 0.0"),
         ({"alpha": float("nan")}, "alpha is nan"),

@@ -248,7 +248,7 @@ def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after:
     sent = [orders for orders, _ in toy.rounds(make(whole), Scribe(), 80)]
     ledger = copy(at)
     server = make(ledger)
-    server.resume(at)
+    server.restore(at, None)
     for expected, (orders, _) in zip(sent[at:], toy.rounds(server, Scribe(), 80 - at), strict=True):
         assert all(same_order(a, b) for a, b in zip(expected, orders, strict=True))
     assert ledger.digest == whole.digest
