@@ -85,7 +85,9 @@ def prepare_vertical(spec: VerticalScenario) -> PreparedVertical:
     loaded = load_scenario(spec)
     how, train, batch = spec.split, loaded.split.train, spec.method.batch
     if batch > train.rows:
-        raise SpecError(f"method.batch: wanted at most {train.rows}, the number of training rows, got {batch}")
+        raise SpecError(
+            f"method.batch: wanted at most {train.rows}, the number of training rows, got {batch}"
+        )
     columns = [list(c) for c in how.columns] if how.columns is not None else None
     parts = partition(train.x.shape[1:], how.how, how.clients, columns=columns, grid=how.grid)
     privacy = privacy_setting(spec, train.rows)

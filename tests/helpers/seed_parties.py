@@ -93,11 +93,7 @@ def header(given: DecomflSettings) -> Header:
 
 def server(
     ledger: Ledger,
-<<<<<<< HEAD
     given: DecomflSettings,
-=======
-    given: Settings,
->>>>>>> tests
     *,
     clients: int = CLIENTS,
     cohort: int = 3,
@@ -118,11 +114,7 @@ def server(
 
 
 def pull_server(
-<<<<<<< HEAD
     ledger: Ledger, given: DecomflSettings, *, clients: int = CLIENTS, pull_after: int | None = None
-=======
-    ledger: Ledger, given: Settings, *, clients: int = CLIENTS, pull_after: int | None = None
->>>>>>> tests
 ) -> AsyncDecomflServer:
     model = replica(given) if pull_after is not None else None
     return AsyncDecomflServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
@@ -130,11 +122,7 @@ def pull_server(
 
 def shared(
     updates: UpdateSource,
-<<<<<<< HEAD
     given: DecomflSettings,
-=======
-    given: Settings,
->>>>>>> tests
     *,
     clients: int = CLIENTS,
     secret: Key | None = None,
@@ -146,11 +134,7 @@ def shared(
 
 def separate(
     updates: UpdateSource,
-<<<<<<< HEAD
     given: DecomflSettings,
-=======
-    given: Settings,
->>>>>>> tests
     *,
     clients: int = CLIENTS,
     secret: Key | None = None,

@@ -11,14 +11,9 @@ import scenarios
 from raydpzv.config.toml import parse
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.reexecute import replay, resuming
-<<<<<<< HEAD
 from raydpzv.experiment.vertical import prepare_vertical
 from tests.helpers.baseline_runs import MESSY, NOISE, SEEDED, SHORT, B, E, T, run
 from tests.helpers.runs import run_prepared
-=======
-from raydpzv.experiment.vertical import prepare
-from tests.helpers.baseline_runs import MESSY, NOISE, SEEDED, SHORT, B, E, T, run
->>>>>>> tests
 
 
 def bytes_of(found):

@@ -8,11 +8,7 @@ import pytest
 import scenarios
 from raydpzv.data.table import limit
 from raydpzv.errors import SpecError
-<<<<<<< HEAD
 from raydpzv.experiment.prepare import load_data
-=======
-from raydpzv.experiment.vertical import load_data
->>>>>>> tests
 from raydpzv.keys import Key
 from tests.helpers.dataset_files import (
     TINY_RESNET,

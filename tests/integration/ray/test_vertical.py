@@ -20,11 +20,8 @@ from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.records import metrics
-<<<<<<< HEAD
-from tests.helpers.runs import run_prepared
-=======
 from tests.helpers.naps import overslept
->>>>>>> tests
+from tests.helpers.runs import run_prepared
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 

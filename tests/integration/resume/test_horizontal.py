@@ -18,20 +18,7 @@ from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
-<<<<<<< HEAD
 from tests.helpers.small_horizontal import METHODS, OFTEN, SEEDED, resume, same, small, stop_after, stopped
-=======
-from tests.helpers.small_horizontal import (
-    METHODS,
-    OFTEN,
-    SEEDED,
-    resume,
-    same,
-    small,
-    stop_after,
-    stopped,
-)
->>>>>>> tests
 
 
 @pytest.mark.parametrize("kind", METHODS)

@@ -17,14 +17,7 @@ from raydpzv.experiment.initial_model import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder
-<<<<<<< HEAD
 from tests.helpers.small_horizontal import one_line, small
-=======
-from tests.helpers.small_horizontal import (
-    one_line,
-    small,
-)
->>>>>>> tests
 
 
 def by_hand(folder: Path, version: int) -> np.ndarray:

@@ -14,18 +14,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.checkpoint import read_checkpoint
-<<<<<<< HEAD
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
-=======
-from tests.helpers.small_horizontal import (
-    OFTEN,
-    contents,
-    one_line,
-    resume,
-    small,
-    stopped,
-)
->>>>>>> tests
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,7 @@ from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import NEXT, OLD, RunFolder
 from raydpzv.records.store import digest, read_rows
-<<<<<<< HEAD
 from tests.helpers.runs import run_prepared
-=======
->>>>>>> tests
 from tests.helpers.small_horizontal import stop_after
 
 MESSY = (

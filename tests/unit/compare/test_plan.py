@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_entrants, resolved
-<<<<<<< HEAD
-from raydpzv.compare.plan import Comparison, Line, read_comparison
-=======
 from raydpzv.compare.plan import Comparison, PlannedLine, read_comparison
-from raydpzv.errors import DataError, SpecError
->>>>>>> tests
 from raydpzv.config import catalog
 from raydpzv.errors import DataError, SpecError
 
