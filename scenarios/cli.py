@@ -27,7 +27,7 @@ from raydpzv.sim.interfaces import Status
 from scenarios import compare
 from scenarios.exit_codes import STOPPED, errors, failures
 from scenarios.model_output import one_model, print_models, whose
-from scenarios.options import Address, Json, Seed, Set, Verbose, chosen_runner, new_folder
+from scenarios.options import Address, Json, Moved, Seed, Set, Verbose, chosen_runner, new_folder
 from scenarios.progress import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
@@ -120,6 +120,7 @@ def resume(
         str | None,
         typer.Option(help="local (this process) or ray (actors) [default: local; comparisons: auto]."),
     ] = None,
+    moved: Moved = None,
     address: Address = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -127,13 +128,13 @@ def resume(
     """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not; or a comparison."""
     with errors(verbose):
         if is_comparison(run):
-            plan = read_comparison(run / PLAN)
+            plan = read_comparison(run / PLAN, moved or ())
             compare.carry_out(
                 plan, run, runner=runner or "auto", address=address, as_json=as_json, verbose=verbose
             )
             return
         chosen = chosen_runner(runner or "local")
-        experiment, folder, name = continued(run)
+        experiment, folder, name = continued(run, moved or ())
         _watch(
             experiment.spec,
             folder.path,
@@ -149,6 +150,7 @@ def replay(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     at: Annotated[int | None, typer.Option(help="Stop after so many updates.")] = None,
     client: Annotated[int | None, typer.Option(help="Only this client's model.")] = None,
+    moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:
     """Rebuild models of a run, of now or back in time, from its ledger or its recorded order; check every bit."""
@@ -156,13 +158,13 @@ def replay(
     from raydpzv.experiment.reexecute import replay as replay_run
 
     with errors():
-        if rebuilt := from_ledger(run, at, client):
+        if rebuilt := from_ledger(run, at, client, moved or ()):
             print(f"ledger intact, digest {rebuilt.digest}")
             checked = "; the final model has the recorded bits" if rebuilt.verified else ""
             print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
             print_models(rebuilt.models, out)
             return
-        result = replay_run(run, at)
+        result = replay_run(run, at, moved or ())
         models = result.models if client is None else one_model(result.models, client)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
         if result.ledger:
@@ -174,6 +176,7 @@ def replay(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the report of several runs.")] = None,
 ) -> None:
     """Write a self-contained HTML page and PNG plots, of runs or of a comparison as far as it has come."""
@@ -183,10 +186,10 @@ def report(
         if compared := [run for run in runs if is_comparison(run)]:
             if len(runs) > 1:
                 raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
-            plan = read_comparison(runs[0] / PLAN)
+            plan = read_comparison(runs[0] / PLAN, moved or ())
             print(compare.write(plan, runs[0], collect(plan, runs[0]), out))
             return
-        print(write_report(runs, out))
+        print(write_report(runs, out, moved=moved or ()))
 
 
 @app.command("list")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from raydpzv.compare.plan import Comparison, Line, by_seed
+from raydpzv.compare.plan import Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields
 from raydpzv.config.toml import as_tree, overridden, parse
@@ -158,7 +158,7 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
 
 def _lines(
     entrant: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, last: Sequence[str]
-) -> Iterator[Line]:
+) -> Iterator[PlannedLine]:
     method = _method(entrant, base)
     label = entrant.label or entrant.scenario or str(method["method"]["name"])
     wanted = [e for e in epsilons if entrant.epsilons is None or e in entrant.epsilons]
@@ -167,7 +167,7 @@ def _lines(
         epsilon = None if isinstance(value, str) else float(value)
         _check_overrides([*entrant.set, *entrant.private, *last], label)
         spec = _spec(base, method, epsilon, _items(entrant, epsilon, last), label)
-        yield Line(label, epsilon, is_control, spec)
+        yield PlannedLine(label, epsilon, is_control, spec)
 
 
 def _items(entrant: MethodEntry, epsilon: float | None, last: Sequence[str]) -> list[str]:
@@ -227,10 +227,10 @@ def _spec(
 def _controls(
     file: ComparisonFile,
     base: VerticalScenario,
-    lines: Sequence[Line],
+    lines: Sequence[PlannedLine],
     first: Sequence[str],
     last: Sequence[str],
-) -> list[Line]:
+) -> list[PlannedLine]:
     """Return the controls that are not among the entrants."""
     there = {line.spec.method.name for line in lines}
     found = []
@@ -243,7 +243,7 @@ def _controls(
         before, after = ([o for o in items if _key(o) in own] for items in (first, last))
         method = {"method": {"name": name} | batches, "clip": None}
         found.append(
-            Line(
+            PlannedLine(
                 CONTROLS[key], None, True, _spec(base, method, None, [*before, *items, *after], CONTROLS[key])
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_entrants, resolved
-from raydpzv.compare.plan import Comparison, Line, read_comparison
+from raydpzv.compare.plan import Comparison, PlannedLine, read_comparison
 from raydpzv.config import catalog
 from raydpzv.errors import DataError, SpecError
 
@@ -157,7 +157,7 @@ def test_what_makes_no_sense_is_refused_and_the_method_named(changes, overrides,
 
 def test_lines_that_are_not_comparable_are_refused():
     line = comparison().lines[0]
-    other = Line("other", None, False, catalog.load("vafl", ["split.clients=2"]))
+    other = PlannedLine("other", None, False, catalog.load("vafl", ["split.clients=2"]))
     with pytest.raises(SpecError, match=r"other has another \[split\] than vafl"):
         Comparison("x", "", (0,), (), (line, other))
 
