@@ -18,10 +18,12 @@ from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import Diverged, InputError, RunError, SpecError
+from raydpzv.experiment.failure import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.sim.interfaces import Status
 from scenarios import compare
@@ -103,10 +105,9 @@ def privacy(
         facts = dataclasses.asdict(found) if found else {}
         planned = spec.budget.updates is not None
         if as_json:
-            held = True if private and planned else why if planned else UNPLANNED
-            _print_json(
-                {"private": held, "verdict": why, "planned": planned, "epsilon": table, "setting": facts}
-            )
+            reason = None if private and planned else why if planned else UNPLANNED
+            answer = {"private": reason is None, "private_reason": reason, "verdict": why, "planned": planned}
+            _print_json(answer | {"epsilon": table, "setting": facts})
             return
         show_privacy(table, why, facts, planned=planned)
 
@@ -244,10 +245,18 @@ def _watch(
     as_json: bool,
     start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
 ) -> None:
-    """Run with live progress, show what came of it, and leave with 130 if the user stopped it."""
+    """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
+
+    Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
+    """
     console = Console(stderr=True)
-    with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
-        result = start(progress, stop)
+    try:
+        with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+            result = start(progress, stop)
+    except RunError as error:
+        if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
+            show_run(RunFolder.open(folder).summary(), folder, as_json)
+        raise
     show_run(result.summary, folder, as_json)
     if result.summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual"
@@ -255,6 +264,8 @@ def _watch(
             f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
         )
         raise typer.Exit(STOPPED)
+    if result.summary["failure"] == DIVERGED:
+        raise RunError(f"the run diverged: {result.summary['failure_reason']} (its record is in {folder})")
 
 
 def _print_json(value: Any) -> None:
