@@ -18,16 +18,18 @@ from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import Diverged, InputError, RunError, SpecError
+from raydpzv.experiment.failure import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.sim.interfaces import Status
 from scenarios import compare
 from scenarios.exit_codes import STOPPED, errors, failures
 from scenarios.model_output import one_model, print_models, whose
-from scenarios.options import Address, Json, Seed, Set, Verbose, chosen_runner, new_folder
+from scenarios.options import Address, Json, Moved, Seed, Set, Verbose, chosen_runner, new_folder
 from scenarios.progress import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
@@ -103,10 +105,9 @@ def privacy(
         facts = dataclasses.asdict(found) if found else {}
         planned = spec.budget.updates is not None
         if as_json:
-            held = True if private and planned else why if planned else UNPLANNED
-            _print_json(
-                {"private": held, "verdict": why, "planned": planned, "epsilon": table, "setting": facts}
-            )
+            reason = None if private and planned else why if planned else UNPLANNED
+            answer = {"private": reason is None, "private_reason": reason, "verdict": why, "planned": planned}
+            _print_json(answer | {"epsilon": table, "setting": facts})
             return
         show_privacy(table, why, facts, planned=planned)
 
@@ -120,6 +121,7 @@ def resume(
         str | None,
         typer.Option(help="local (this process) or ray (actors) [default: local; comparisons: auto]."),
     ] = None,
+    moved: Moved = None,
     address: Address = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -127,13 +129,13 @@ def resume(
     """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not; or a comparison."""
     with errors(verbose):
         if is_comparison(run):
-            plan = read_comparison(run / PLAN)
+            plan = read_comparison(run / PLAN, moved or ())
             compare.carry_out(
                 plan, run, runner=runner or "auto", address=address, as_json=as_json, verbose=verbose
             )
             return
         chosen = chosen_runner(runner or "local")
-        experiment, folder, name = continued(run)
+        experiment, folder, name = continued(run, moved or ())
         _watch(
             experiment.spec,
             folder.path,
@@ -149,6 +151,7 @@ def replay(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     at: Annotated[int | None, typer.Option(help="Stop after so many updates.")] = None,
     client: Annotated[int | None, typer.Option(help="Only this client's model.")] = None,
+    moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:
     """Rebuild models of a run, of now or back in time, from its ledger or its recorded order; check every bit."""
@@ -156,13 +159,13 @@ def replay(
     from raydpzv.experiment.reexecute import replay as replay_run
 
     with errors():
-        if rebuilt := from_ledger(run, at, client):
+        if rebuilt := from_ledger(run, at, client, moved or ()):
             print(f"ledger intact, digest {rebuilt.digest}")
             checked = "; the final model has the recorded bits" if rebuilt.verified else ""
             print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
             print_models(rebuilt.models, out)
             return
-        result = replay_run(run, at)
+        result = replay_run(run, at, moved or ())
         models = result.models if client is None else one_model(result.models, client)
         checked = "every loss and all final parameters have" if result.verified else "every loss has"
         if result.ledger:
@@ -174,6 +177,7 @@ def replay(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the report of several runs.")] = None,
 ) -> None:
     """Write a self-contained HTML page and PNG plots, of runs or of a comparison as far as it has come."""
@@ -183,10 +187,10 @@ def report(
         if compared := [run for run in runs if is_comparison(run)]:
             if len(runs) > 1:
                 raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
-            plan = read_comparison(runs[0] / PLAN)
+            plan = read_comparison(runs[0] / PLAN, moved or ())
             print(compare.write(plan, runs[0], collect(plan, runs[0]), out))
             return
-        print(write_report(runs, out))
+        print(write_report(runs, out, moved=moved or ()))
 
 
 @app.command("list")
@@ -241,10 +245,18 @@ def _watch(
     as_json: bool,
     start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
 ) -> None:
-    """Run with live progress, show what came of it, and leave with 130 if the user stopped it."""
+    """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
+
+    Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
+    """
     console = Console(stderr=True)
-    with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
-        result = start(progress, stop)
+    try:
+        with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+            result = start(progress, stop)
+    except RunError as error:
+        if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
+            show_run(RunFolder.open(folder).summary(), folder, as_json)
+        raise
     show_run(result.summary, folder, as_json)
     if result.summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual"
@@ -252,6 +264,8 @@ def _watch(
             f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
         )
         raise typer.Exit(STOPPED)
+    if result.summary["failure"] == DIVERGED:
+        raise RunError(f"the run diverged: {result.summary['failure_reason']} (its record is in {folder})")
 
 
 def _print_json(value: Any) -> None:

@@ -14,6 +14,12 @@ from raydpzv.registry import RUNNERS
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
 ]
+Moved = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Where the data are, if they have moved: data.folder=, data.file= or arrivals.file=."
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from raydpzv.experiment.failure import collapsed, fallen, not_above
+
 EARLY = "ended early"
 FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "failed")
 """Outcomes that count as failures."""
 NOT_RUN = "not run"
+WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "not above frozen clients (control)": lambda run: not_above(
+        _known(run["accuracy"]), _known(run["control_accuracy"])
+    ),
+    "collapsed: nearly all held-out rows are predicted as one class": lambda run: collapsed(
+        _known(run["top_share"]), _known(run["largest_class_share"])
+    ),
+    "fallen far below its own best accuracy": lambda run: fallen(
+        _known(run["best_accuracy"]), _known(run["accuracy"])
+    ),
+}
+"""What is suspicious in a run (a row of RUNS) that did not fail."""
 _NO_FLOATS = np.zeros(0)
 _FIELDS = ("update", "time", "bytes_up", "bytes_down", "accuracy")
 _NOTHING = dict.fromkeys(_FIELDS, _NO_FLOATS)
@@ -64,6 +78,16 @@ class Line:
         return [run for run in self.runs if run["outcome"] in FAILURES]
 
     @property
+    def warnings(self) -> list[str]:
+        """What is suspicious in its runs that did not fail, each with its seeds; a control's are not compared to it."""
+        sound = [run for run in self.runs if run["outcome"] not in FAILURES]
+        return [
+            f"{what} ({len(seeds)} of {len(self.runs)} runs: seed {', '.join(map(str, seeds))})"
+            for what, holds in WARNINGS.items()
+            if (seeds := [run["seed"] for run in sound if holds(run)])
+        ]
+
+    @property
     def why(self) -> str:
         """How its runs failed, the most frequent outcome first; empty if none did."""
         counts = Counter(str(run["outcome"]) for run in self.failed)
@@ -87,6 +111,11 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
         found.setdefault((run["label"], run["epsilon"]), []).append(run)
     by_run = curves_by_run(curves)
     return [_line(label, epsilon, group, by_run) for (label, epsilon), group in found.items()]
+
+
+def _known(value: float | None) -> float:
+    """Return a number of RUNS; a null, as tables of older versions have it, is NaN."""
+    return math.nan if value is None else value
 
 
 def final_accuracy(run: Mapping[str, Any]) -> float:

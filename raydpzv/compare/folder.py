@@ -26,7 +26,8 @@ def is_comparison(folder: Path) -> bool:
 def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
     """Hold a comparison's folder while the block runs: made now, or with what is there of the same comparison.
 
-    The same is one with the same lines and at least the seeds that it had; the targets may be others. Raises InputError
+    The same is one with the same lines, wherever their data lie, and at least the seeds that it had; the targets may be
+    others. Raises InputError
     for a folder with anything else in it, or one that another process writes.
     """
     try:
@@ -53,7 +54,7 @@ def left(folder: Path, comparison: Comparison) -> list[Planned]:
 
 def _check_same(folder: Path, comparison: Comparison) -> None:
     there = read_comparison(folder / PLAN)
-    if there.lines != comparison.lines:
+    if [line.unlocated() for line in there.lines] != [line.unlocated() for line in comparison.lines]:
         raise InputError(
             f"{folder}: holds another comparison ({there.name}: other entrants or settings); choose another --out, or "
             f"go on with that one: raydpzv resume {folder}"

@@ -103,7 +103,8 @@ def console_report(runs: pa.Table, curves: pa.Table, claims: pa.Table, targets: 
     if targets:
         parts.append(Text(tables.TARGET_NOTE, "dim"))
     parts += [Text(), privacy_block(claims, runs), Text()]
-    return Group(*parts, *(Text(line, "bold red") for line in tables.failure_lines(runs)))
+    cautions = (Text(line, "yellow") for line in tables.warning_lines(runs, curves))
+    return Group(*parts, *(Text(line, "bold red") for line in tables.failure_lines(runs)), *cautions)
 
 
 def _words(
@@ -120,6 +121,7 @@ def _words(
         "privacy_heads": HEADS,
         "privacy_meaning": MEANING,
         "failures": tables.failure_lines(runs),
+        "warnings": tables.warning_lines(runs, curves),
     }
 
 

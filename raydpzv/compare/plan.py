@@ -16,8 +16,9 @@ from typing import Any
 import tomli_w
 
 from raydpzv.compare.table import target_name
+from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_tree, parse
+from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.errors import DataError, SpecError
 
 OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
@@ -32,6 +33,10 @@ class PlannedLine:
     epsilon: float | None
     control: bool
     spec: AnyScenario
+
+    def unlocated(self) -> tuple[str, float | None, bool, dict[str, Any]]:
+        """Return what the line is, wherever its data lie."""
+        return self.label, self.epsilon, self.control, unlocated(as_tree(self.spec))
 
     def __str__(self) -> str:
         return self.label if self.epsilon is None else f"{self.label} at ε={self.epsilon:g}"
@@ -110,19 +115,23 @@ class Comparison:
             raise SpecError(f"targets: wanted different ones, got {list(self.targets)}")
 
 
-def read_comparison(path: Path) -> Comparison:
-    """Read a plan that `as_toml` wrote. Raises DataError if it is damaged."""
+def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
+    """Read a plan that `as_toml` wrote; moved: where its data are now, see `RunFolder.open`.
+
+    Raises DataError if it is damaged, SpecError if `moved` has another setting.
+    """
+    moved = check_moved(moved)
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        lines = tuple(_line(entry) for entry in tree["lines"])
+        lines = tuple(_line(entry, moved) for entry in tree["lines"])
         return Comparison(tree["name"], tree["title"], tuple(tree["seeds"]), tuple(tree["targets"]), lines)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise DataError(f"{path}: no readable plan of a comparison ({error}); start a new one") from None
 
 
-def _line(entry: dict[str, Any]) -> PlannedLine:
+def _line(entry: dict[str, Any], moved: Sequence[str]) -> PlannedLine:
     label, epsilon = entry["label"], entry.get("epsilon")
-    return PlannedLine(label, epsilon, entry["control"], parse(entry["scenario"], label))
+    return PlannedLine(label, epsilon, entry["control"], parse(overridden(entry["scenario"], moved), label))
 
 
 def _shared(spec: AnyScenario) -> dict[str, Any]:

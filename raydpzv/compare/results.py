@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -67,14 +67,15 @@ def collect(
         if row["outcome"] != NOT_RUN:  # half a run has half the releases, and no claim to show
             curves += [who | point for point in found.curve]
             claims += [who | claim for claim in _claims(found.summary)]
+    _set_controls(runs)
     tables = ((runs, RUNS), (curves, CURVES), (claims, CLAIMS))
     return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
 
 
 def _read(planned: Planned, path: Path) -> _Read:
-    if not (path / "summary.json").is_file():
-        return _Read({}, [], "")
     try:
+        if not RunFolder(path).has_summary():
+            return _Read({}, [], "")
         check_own(planned, path)
         folder = RunFolder.open(path)
         summary, rows = folder.summary(), folder.rows()
@@ -116,8 +117,22 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
     }
 
 
-_NUMBERS = ("accuracy", "best_accuracy", "loss", "top_share", "simulated_seconds", "seconds")
+_NUMBERS = (
+    *("accuracy", "best_accuracy", "loss", "top_share", "largest_class_share"),
+    *("simulated_seconds", "seconds"),
+)
 _COUNTS = ("updates", "bytes_up", "bytes_down")
+
+
+def _set_controls(runs: Sequence[Row]) -> None:
+    """Put beside each run that is no control the accuracy that frozen clients reach with its seed; NaN without one.
+
+    A control that predicts one class is a bar all the same, if a low one; one that did not come to its end is none.
+    """
+    done = [row for row in runs if row["method"] == "frozen" and row["status"] == "done"]
+    frozen = {row["seed"]: row["accuracy"] for row in done if row["outcome"] != FAILED}
+    for row in runs:
+        row["control_accuracy"] = math.nan if row["control"] else frozen.get(row["seed"], math.nan)
 
 
 def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:

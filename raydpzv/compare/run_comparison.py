@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from raydpzv.compare.plan import Comparison, Planned
+from raydpzv.config.paths import locations, unlocated
+from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.failure import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
@@ -45,8 +47,8 @@ def finished(planned: Planned, folder: Path) -> bool:
 
 
 def check_own(planned: Planned, folder: Path) -> None:
-    """Raise InputError if the folder holds a run of another scenario than the one that is planned."""
-    if RunFolder.open(folder).spec() != planned.spec:
+    """Raise InputError if the folder holds a run of another scenario than the one planned, wherever its data lie."""
+    if unlocated(as_tree(RunFolder.open(folder).spec())) != unlocated(as_tree(planned.spec)):
         raise InputError(
             f"{folder}: its scenario.toml is not what the comparison plans there; delete the folder to make the run"
         )
@@ -83,7 +85,7 @@ def _begun(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunFolder]:
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
-            experiment, opened, _ = continued(folder)
+            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)))
             return experiment, opened
         except NotRecomputable:
             folder.rename(set_aside(folder)[0])

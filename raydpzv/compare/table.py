@@ -45,6 +45,11 @@ RUNS = pa.schema(
         ("best_accuracy", pa.float64()),
         ("loss", pa.float64()),
         ("top_share", pa.float64()),
+        ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions
+        (
+            "control_accuracy",
+            pa.float64(),
+        ),  # of frozen clients with the same seed; NaN for controls, or without one
         ("updates", pa.int64()),
         ("bytes_up", pa.int64()),
         ("bytes_down", pa.int64()),
@@ -167,6 +172,7 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
             "equal_seconds", [] if math.isnan(passed) else [_accuracy_at(c, c.time, passed) for c in curves]
         ),
         "private": bool(runs) and all(run["private"] for run in runs),
+        "warnings": "; ".join(line.warnings),
     }
     for target in targets:
         row |= _cost(line, target)
@@ -233,6 +239,7 @@ def _schema(targets: Sequence[str]) -> pa.Schema:
         *_floats("equal_bytes", _SPREAD),
         *_floats("equal_seconds", _SPREAD),
         ("private", pa.bool_()),
+        ("warnings", pa.string()),  # what makes its runs suspicious though they did not fail; "" if nothing
     ]
     for name in targets:
         fields += [(f"reached_{name}", pa.int64()), (f"updates_{name}_median", pa.float64())]

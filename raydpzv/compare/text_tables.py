@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from raydpzv.compare.curves import FAILURES, NOT_RUN
+from raydpzv.compare.curves import FAILURES, NOT_RUN, lines
 from raydpzv.compare.table import equal_bytes, equal_seconds, target_name
 from raydpzv.report import text
 
@@ -158,6 +158,15 @@ def failure_lines(runs: pa.Table) -> list[str]:
         verb = "was" if missing == 1 else "were"
         said.append(f"{missing} of {len(rows)} runs {verb} not made to the end: left out of every number")
     return said
+
+
+def warning_lines(runs: pa.Table, curves: pa.Table) -> list[str]:
+    """Return one sentence per line of the table for what is suspicious in its runs that did not fail."""
+    return [
+        f"warning: {named(line.label, line.epsilon)}: {warning}"
+        for line in lines(runs, curves)
+        for warning in line.warnings
+    ]
 
 
 def accuracy_table(table: pa.Table, runs: pa.Table, curves: pa.Table) -> ConsoleGrid:

@@ -26,10 +26,14 @@ def titles() -> dict[str, str]:
 
 
 def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
-    """Load a scenario by name or path, with `key=value` overrides. Raises SpecError."""
-    path = Path(scenario)
+    """Load a scenario by name or path, with `key=value` overrides. Raises SpecError.
+
+    Paths of data in a file count from the file's folder; a scenario that comes with the program has no data beside it,
+    so that its paths count from the working folder.
+    """
+    path, base = Path(scenario), None
     if path.suffix != ".toml" and not path.exists():
-        path = FOLDER / f"{scenario}.toml"
+        path, base = FOLDER / f"{scenario}.toml", Path()
         if scenario in comparisons():
             raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
         if scenario not in names():
@@ -37,7 +41,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
                 f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or one of: '
                 f"{', '.join(names())}"
             )
-    return toml.load(path, overrides)
+    return toml.load(path, overrides, base)
 
 
 def comparisons() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import textwrap
 import tomllib
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 import tomli_w
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from raydpzv.config.paths import located, unlocated
 from raydpzv.config.scenario import (
     SCENARIOS,
     AnyScenario,
@@ -25,8 +27,12 @@ from raydpzv.registry import METHODS
 from raydpzv.settings.sections import CommonSections
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> AnyScenario:
-    """Read a scenario file and apply `key=value` overrides (dotted keys). Raises SpecError."""
+def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) -> AnyScenario:
+    """Read a scenario file and apply `key=value` overrides (dotted keys). Raises SpecError.
+
+    base: the folder that paths of data in the file count from (default: the file's); those of overrides count from the
+    working folder.
+    """
     try:
         text = path.read_text()
     except OSError as error:
@@ -38,6 +44,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> AnyScenario:
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path.name}: not a TOML file: {error}") from None
     where = f"{path.name} with --set" if overrides else path.name
+    tree = located(tree, path.parent if base is None else base)
     return parse({"name": path.stem, **overridden(tree, overrides)}, where)
 
 
@@ -47,7 +54,11 @@ def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
 
 
 def parse(tree: Mapping[str, Any], where: str) -> AnyScenario:
-    """Validate a scenario; SpecError names the first wrong setting, what was wanted and what came."""
+    """Validate a scenario; SpecError names the first wrong setting, what was wanted and what came.
+
+    Paths of data that are still relative count from the working folder.
+    """
+    tree = located(tree)
     given = tree.get("method", {})
     if not isinstance(given, Mapping):
         raise SpecError(f"method: wanted a table [method], got {_shown(given)} in {where}")
@@ -103,6 +114,11 @@ def as_tree(spec: CommonSections) -> dict[str, Any]:
 def as_toml(spec: CommonSections) -> str:
     """Return the resolved scenario as TOML text."""
     return tomli_w.dumps(as_tree(spec))
+
+
+def scenario_sha256(spec: CommonSections) -> str:
+    """Return the digest of a resolved scenario, wherever its data lie."""
+    return hashlib.sha256(tomli_w.dumps(unlocated(as_tree(spec))).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

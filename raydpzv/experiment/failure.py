@@ -1,4 +1,8 @@
-"""What makes a run a failure whatever its accuracy says: a model that predicts one class, or none at all."""
+"""What makes a run a failure whatever its accuracy says: a model that predicts one class, or none at all.
+
+And what is suspicious in a run that is none: a model that all but predicts one class, one far below what it was, one
+that has not passed its control.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,14 @@ import pyarrow.compute as pc
 from raydpzv.records.store import Rows
 
 DIVERGED, CONSTANT, SHARE = "diverged", "constant prediction", "one class' share"
+COLLAPSED_TOP = 0.9
+"""Share of the rows predicted as one class from which a model is suspect; a sound one of two equal classes has 0.5."""
+COLLAPSED_EXCESS = 0.8
+"""... and how much of what is not the largest class must be predicted as it too. Where 95 % of the rows are one class,
+a sound model predicts it about as often, so that 90 % alone would say nothing."""
+FALLEN = 0.2
+"""Share of its best accuracy that a run must have lost. Of the best of many evaluations on a few dozen rows, a tenth is
+luck (two standard errors at 90 % of 36 rows); a fifth is not."""
 
 
 def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
@@ -40,3 +52,22 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
             f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you believe it",
         )
     return "", ""
+
+
+def collapsed(top_share: float, largest_class_share: float) -> bool:
+    """Tell whether a model all but predicts one class, which the data do not explain. Shares of the held-out rows.
+
+    NaN, which stands for what is not known, is no collapse.
+    """
+    excess = top_share - largest_class_share
+    return top_share >= COLLAPSED_TOP and excess >= COLLAPSED_EXCESS * (1 - largest_class_share) > 0
+
+
+def fallen(best: float, accuracy: float) -> bool:
+    """Tell whether a final accuracy is far below the best of the same run; NaN is not."""
+    return best - accuracy >= FALLEN * best > 0
+
+
+def not_above(accuracy: float, control: float) -> bool:
+    """Tell whether a run has not passed its control, whose clients are never trained; NaN on either side is not."""
+    return accuracy <= control

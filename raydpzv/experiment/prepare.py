@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.timing import links
-from raydpzv.config.toml import as_toml
+from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.sources import load
 from raydpzv.data.table import Limits, Split, limit, scale
@@ -111,14 +111,13 @@ def load_data(data: DataSection, key: Key) -> Split:
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:
-    """Return digests of a resolved scenario and of its data."""
+    """Return digests of a resolved scenario, wherever its data lie, and of the data."""
     data = hashlib.sha256()
     for array in arrays:
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    scenario = hashlib.sha256(as_toml(spec).encode())
-    return {"scenario_sha256": scenario.hexdigest(), "data_sha256": data.hexdigest()}
+    return {"scenario_sha256": scenario_sha256(spec), "data_sha256": data.hexdigest()}
 
 
 def timing(spec: CommonSections, clients: int) -> Timing:

@@ -6,7 +6,7 @@ there, and has the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +38,16 @@ class Rebuilt:
     verified: bool | None
 
 
-def rebuild(path: Path, at: int | None = None, client: int | None = None) -> Rebuilt:
+def rebuild(
+    path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
+) -> Rebuilt:
     """Rebuild the model after `at` updates (default: all), or the one that a client held then.
 
-    Opening the ledger checks every byte of it. Raises DataError if it is damaged or belongs to another model,
-    InputError for what is not on record, ReplayMismatch if the result is not the model that the run ended with.
+    Opening the ledger checks every byte of it; no data is needed. moved: see `RunFolder.open`. Raises DataError if
+    the ledger is damaged or belongs to another model, InputError for what is not on record, ReplayMismatch if the
+    result is not the model that the run ended with.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, moved)
     spec = folder.spec()
     assert isinstance(spec, HorizontalScenario)
     if spec.descriptor.rule is None:
@@ -101,13 +104,13 @@ def _agrees(rows: Rows, updates: int, x: np.ndarray) -> bool | None:
     return True
 
 
-def resuming_horizontal(path: Path) -> tuple[PreparedHorizontal, RunFolder, str]:
+def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedHorizontal, RunFolder, str]:
     """Return the prepared that goes on, the folder it writes to (locked), and the scenario's name.
 
     Rounds go on after the last checkpoint. Clients that wake by themselves begin again, to the same bits. Raises
     InputError as `raydpzv.experiment.reexecute.resuming` does.
     """
-    began = RunFolder.open(path)
+    began = RunFolder.open(path, moved)
     spec = began.spec()
     assert isinstance(spec, HorizontalScenario)
     if spec.clock.kind == "wall":
@@ -115,12 +118,12 @@ def resuming_horizontal(path: Path) -> tuple[PreparedHorizontal, RunFolder, str]
             f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or rebuild "
             "its models with: raydpzv replay"
         )
-    if (path / "summary.json").is_file() and began.summary().get("status") == "done":
-        raise InputError(f"{path}: this run is complete ({began.summary()['stopped_by']}); nothing to resume")
+    if complete := began.completed_by():
+        raise InputError(f"{path}: this run is complete ({complete}); nothing to resume")
     prepared = prepare_horizontal(spec)
     check_same(prepared, began)
     _check_state(prepared, began)
-    folder = RunFolder.reopened(path)
+    folder = RunFolder.reopened(path, moved)
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 

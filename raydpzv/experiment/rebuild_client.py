@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +18,26 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
 
-def from_ledger(path: Path, at: int | None = None, client: int | None = None) -> Rebuilt | None:
+def from_ledger(
+    path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
+) -> Rebuilt | None:
     """Rebuild what a ledger alone can: a horizontal run's model, or one client of a vertical run; None for all else."""
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, moved)
     spec = folder.spec()
     if not isinstance(spec, VerticalScenario):
-        return rebuild(path, at, client)
+        return rebuild(path, at, client, moved)
     if client is None or spec.descriptor.rule is None or not folder.ledger.exists():
         return None
-    return rebuild_client(path, client, at)
+    return rebuild_client(path, client, at, moved)
 
 
-def rebuild_client(path: Path, client: int, at: int | None = None) -> Rebuilt:
+def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequence[str] = ()) -> Rebuilt:
     """Rebuild a client's model with the answers of rounds 1 to `at` (default: all) in one pass; no data is needed.
 
     Raises DataError if the ledger is damaged or lacks a step, InputError for what is not on record, ReplayMismatch if
     the result is not the model that the run ended with.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, moved)
     spec = folder.spec()
     assert isinstance(spec, VerticalScenario)
     if not 0 <= client < spec.split.clients:

@@ -6,6 +6,7 @@ the releases are on record. Giving recorded releases out again costs no privacy.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,14 +51,14 @@ class Replayed:
     ledger: str | None = None
 
 
-def replay(path: Path, at: int | None = None) -> Replayed:
+def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Replayed:
     """Run the recorded order of services again under the virtual clock, with the recorded releases.
 
-    at: stop after so many updates (default: all that were recorded). Raises DataError if the folder is no run,
-    InputError if `at` is outside the record, ReplayMismatch at the first update whose bits differ, or if rows and
-    ledger do not agree on what was released.
+    at: stop after so many updates (default: all that were recorded); moved: where the data are now, see
+    `RunFolder.open`. Raises DataError if the folder is no run, InputError if `at` is outside the record,
+    ReplayMismatch at the first update whose bits differ, or if rows and ledger do not agree on what was released.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, moved)
     rows = folder.rows()
     recorded = _unbroken(rows["service"].column("round").to_pylist())
     updates = recorded if at is None else at
@@ -98,7 +99,7 @@ def _unbroken(rounds: Sequence[int]) -> int:
     return last
 
 
-def resuming(path: Path) -> tuple[PreparedVertical, RunFolder, str]:
+def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, RunFolder, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
     Everything on record is computed again with the recorded releases, bit for bit (that takes its time), then the
@@ -106,7 +107,7 @@ def resuming(path: Path) -> tuple[PreparedVertical, RunFolder, str]:
     Raises InputError if the run is complete, ran under the wall clock, is being
     written by another process, or if its scenario or data are not what they were.
     """
-    folder = RunFolder.continued(path)
+    folder = RunFolder.continued(path, moved)
     try:
         spec = _vertical(folder)
         if spec.clock.kind == "wall":
@@ -114,10 +115,8 @@ def resuming(path: Path) -> tuple[PreparedVertical, RunFolder, str]:
                 f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
                 "at this one with: raydpzv replay"
             )
-        if (path / "summary.json").is_file() and folder.summary().get("status") == "done":
-            raise InputError(
-                f"{path}: this run is complete ({folder.summary()['stopped_by']}); nothing to resume"
-            )
+        if complete := folder.completed_by():
+            raise InputError(f"{path}: this run is complete ({complete}); nothing to resume")
         experiment = prepare_vertical(spec)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
@@ -142,10 +141,15 @@ def _vertical(folder: RunFolder) -> VerticalScenario:
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise InputError if the scenario or the data are not those with which the run began."""
+    """Raise InputError if the scenario or the data are not those with which the run began.
+
+    Older folders have the digest of scenario.toml itself, the paths of the data included.
+    """
     began, now = folder.environment(), experiment.fingerprint()
+    written = hashlib.sha256(folder.scenario().encode()).hexdigest()
+    same = {"scenario_sha256": (now["scenario_sha256"], written), "data_sha256": (now["data_sha256"],)}
     for key, what in (("scenario_sha256", "scenario.toml"), ("data_sha256", "the data")):
-        if began.get(key) != now[key]:
+        if began.get(key) not in same[key]:
             raise InputError(
                 f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
                 "new run with --out"

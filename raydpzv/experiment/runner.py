@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ _HERE: dict[str, Callable[[Any, RunOptions], Run]] = {
     "vertical": run_vertical,
     "horizontal": run_horizontal,
 }
-_CONTINUED: dict[str, Callable[[Path], tuple[Prepared, RunFolder, str]]] = {
+_CONTINUED: dict[str, Callable[[Path, Sequence[str]], tuple[Prepared, RunFolder, str]]] = {
     "vertical": resuming,
     "horizontal": resuming_horizontal,
 }
@@ -64,9 +64,10 @@ def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
     return _HERE[experiment.spec.kind](experiment, options or RunOptions())
 
 
-def continued(path: Path) -> tuple[Prepared, RunFolder, str]:
+def continued(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared, RunFolder, str]:
     """Return what goes on, the folder it writes to (locked), and the scenario's name.
 
-    Raises InputError if the run is complete or cannot be continued, DataError if its folder is damaged.
+    moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or cannot be
+    continued, DataError if its folder is damaged.
     """
-    return _CONTINUED[RunFolder.open(path).spec().kind](path)
+    return _CONTINUED[RunFolder.open(path, moved).spec().kind](path, moved)

@@ -16,6 +16,7 @@ from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.privacy.statements import claims, verdict
 from raydpzv.records import metrics
 from raydpzv.records.environment import versions
+from raydpzv.records.run_folder import SUMMARY_FORMAT
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.sim.interfaces import Spent
@@ -52,8 +53,10 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     planned = spec.budget.updates is not None
     final = final_setting(setting, ending.spent, planned=planned) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
-    failed, why_failed = _failure(experiment, rows, ending)
+    found, shares = _failure(experiment, rows, ending), experiment.class_shares()
+    failed, why_failed = found
     return {
+        "format": SUMMARY_FORMAT,
         "scenario": scenario,
         "title": spec.title,
         "method": spec.method.name,
@@ -64,6 +67,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "best_accuracy": metrics.best_accuracy(rows["evaluation"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
+        "largest_class_share": max(shares),
         "failure": failed or None,
         "failure_reason": why_failed or None,
         "updates": ending.updates if spec.kind == "horizontal" else metrics.updates(service),
@@ -75,9 +79,10 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "throughput": metrics.throughput(service),
         "staleness": _staleness(experiment, rows),
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
-        "private": True if private else why,
+        "private": private,
+        "private_reason": None if private else why,
         "privacy_verdict": why,
-        "warnings": warnings(experiment, rows),
+        "warnings": warnings(experiment, rows, found),
         "digest": digest(rows),
         "model_digest": model_digest(rows),
         "versions": versions(),

@@ -6,15 +6,17 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
+from raydpzv.config.paths import check_moved
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_toml, load
+from raydpzv.config.toml import as_toml, overridden, parse
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -22,19 +24,24 @@ from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, rea
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
+SUMMARY_FORMAT = 2
+"""Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
+`private_reason` beside it."""
 _CHECKPOINT = "checkpoint.npz"
-_CONTENTS = ("scenario.toml", "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", "summary.json")
+_SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
+_CONTENTS = (_SCENARIO, "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", _SUMMARY)
 
 
 class RunFolder:
-    """Creates and fills one run's folder; everything is written atomically, so a reader never sees a half file.
+    """Creates, fills and reads one run's folder; all is written atomically, so a reader never sees a half file.
 
-    A folder that is written to is locked: one process at a time. Use as a context manager to let go of it.
+    Whatever reads a run folder does so through this class, so that a damaged one gives the same DataError everywhere. A
+    folder that is written to is locked: one process at a time. Use as a context manager to let go of it.
     """
 
-    def __init__(self, path: Path, where: str = "rows") -> None:
+    def __init__(self, path: Path, where: str = "rows", moved: Sequence[str] = ()) -> None:
         self.path = path
-        self._where = where
+        self._where, self._moved = where, check_moved(moved)
         self._lock = FileLock(path / ".lock")
 
     def __enter__(self) -> RunFolder:
@@ -57,8 +64,8 @@ class RunFolder:
             folder = cls(path)
             folder._take()
             (path / "rows").mkdir()
-            write_atomically(path / "scenario.toml", as_toml(spec).encode())
-            write_atomically(path / "environment.json", as_json(environment).encode())
+            write_atomically(path / _SCENARIO, as_toml(spec).encode())
+            write_atomically(path / _ENVIRONMENT, as_json(environment).encode())
         except OSError as error:
             raise InputError(
                 f"{path}: cannot write the run folder ({error.strerror or error}); choose another --out"
@@ -66,17 +73,21 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """Open an existing run's folder for reading."""
-        if not (path / "scenario.toml").is_file():
-            raise DataError(f"{path}: not a run folder (no scenario.toml in it); give the folder of a run")
-        return cls(path)
+    def open(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
+        """Open an existing run's folder for reading.
+
+        moved: where its data are now, as "data.folder=...", "data.file=..." or "arrivals.file=...". Raises DataError if
+        there is no run, SpecError if `moved` has another setting.
+        """
+        if not (path / _SCENARIO).is_file():
+            raise DataError(f"{path}: not a run folder (no {_SCENARIO} in it); give the folder of a run")
+        return cls(path, moved=moved)
 
     @classmethod
-    def continued(cls, path: Path) -> RunFolder:
+    def continued(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
         """Open an existing run's folder for a continuation, which writes beside the record until it has ended."""
         cls.open(path)
-        folder = cls(path, NEXT)
+        folder = cls(path, NEXT, moved)
         folder._take()
         folder._complete_commit()
         if (path / NEXT).is_dir():
@@ -85,10 +96,10 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopened(cls, path: Path) -> RunFolder:
+    def reopened(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
         """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped."""
         cls.open(path)
-        folder = cls(path)
+        folder = cls(path, moved=moved)
         folder._take()
         found = read_checkpoint(path / _CHECKPOINT)
         cut_parts(path, found[1] if found else {})
@@ -108,9 +119,24 @@ class RunFolder:
         """Write the place from which the run can go on, which stands for all rows written so far."""
         write_checkpoint(self.path / _CHECKPOINT, checkpoint, count_parts(self.path))
 
+    def scenario(self) -> str:
+        """Return the text of scenario.toml, as it was written."""
+        try:
+            return (self.path / _SCENARIO).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._damaged(_SCENARIO, "text in UTF-8", error) from None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the tables of scenario.toml, not validated, with the data where they are now."""
+        try:
+            tree = tomllib.loads(self.scenario())
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise self._damaged(_SCENARIO, "a TOML file", error) from None
+        return overridden(tree, self._moved)
+
     def spec(self) -> AnyScenario:
-        """Return the resolved scenario."""
-        return load(self.path / "scenario.toml")
+        """Return the resolved scenario, with the data where they are now."""
+        return parse({"name": "scenario", **self.settings()}, str(self.path / _SCENARIO))
 
     def rows(self) -> Rows:
         """Return the rows of the record."""
@@ -120,13 +146,26 @@ class RunFolder:
         """Return the rows written through this object: of a continuation, those of its own."""
         return read_all(self.path, self._where)
 
+    def has_summary(self) -> bool:
+        """Tell whether the run came to an end of any kind: a killed one did not."""
+        return (self.path / _SUMMARY).is_file()
+
     def summary(self) -> dict[str, Any]:
-        """Return summary.json; DataError if the run has not written one."""
-        return self._json("summary.json", "the run was killed before it could end")
+        """Return summary.json in today's format; DataError if the run has not written one."""
+        return _today(
+            self._json(_SUMMARY, f"the run was killed; continue it first: raydpzv resume {self.path}"),
+            self.path,
+        )
+
+    def completed_by(self) -> str | None:
+        """Return which budget ended the run; None if it was stopped, failed or was killed."""
+        if not self.has_summary() or (summary := self.summary()).get("status") != "done":
+            return None
+        return str(summary.get("stopped_by") or "its budget is spent")
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json."""
-        return self._json("environment.json", "it was deleted")
+        return self._json(_ENVIRONMENT, "it was deleted; bring it back from a copy")
 
     def append(self, rows: Rows) -> None:
         """Add rows."""
@@ -163,7 +202,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        write_atomically(self.path / "summary.json", as_json(summary).encode())
+        write_atomically(self.path / _SUMMARY, as_json(summary).encode())
 
     def _take(self) -> None:
         try:
@@ -178,12 +217,33 @@ class RunFolder:
         if not path.is_file():
             raise DataError(f"{self.path}: has no {name}: {why}")
         try:
-            value = json.loads(path.read_text())
-        except ValueError:
-            value = None
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._damaged(name, "a JSON object", error) from None
         if not isinstance(value, dict):
-            raise DataError(f"{path}: is damaged: wanted a JSON object")
+            raise self._damaged(name, "a JSON object", f"it holds a {type(value).__name__}")
         return value
+
+    def _damaged(self, name: str, wanted: str, why: object) -> DataError:
+        reason = " ".join(str(why).split())[:150]
+        return DataError(
+            f"{self.path / name}: is damaged: wanted {wanted} ({reason}); bring it back from a copy, or run it again"
+        )
+
+
+def _today(summary: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a summary of any format as one of today's."""
+    found = summary.get("format", 1)
+    if found == SUMMARY_FORMAT:
+        return summary
+    if found != 1:
+        raise DataError(
+            f"{path / _SUMMARY}: has format {found!r}, this program reads up to {SUMMARY_FORMAT}; read it with the "
+            "version that wrote it (environment.json names it)"
+        )
+    private = summary.get("private") is True
+    reason = None if private else str(summary.get("private") or summary.get("privacy_verdict") or "") or None
+    return {**summary, "format": SUMMARY_FORMAT, "private": private, "private_reason": reason}
 
 
 def _length(path: Path, where: str) -> tuple[int, int]:

@@ -68,7 +68,10 @@ def _part(folder: Path, number: int) -> Path:
 
 
 def _number(part: Path) -> int:
-    return int(part.stem.removeprefix("part-"))
+    number = part.stem.removeprefix("part-")
+    if not number.isdecimal():
+        raise DataError(f"{part}: wanted a part's number in its name; the run's record is damaged")
+    return int(number)
 
 
 def _next_number(folder: Path) -> int:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import pyarrow as pa
 
-from raydpzv.errors import DataError, InputError
+from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
-from raydpzv.records.store import read_all
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import clients, horizontal, plots, privacy, style, tables, traffic
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
@@ -42,8 +40,8 @@ TARGETS = (0.8, 0.9)
 
 
 @dataclass(frozen=True)
-class RunFolder:
-    """What a run folder says: what pictures need, the resolved scenario's text, the environment as JSON."""
+class ReportedRun:
+    """What a report shows of a run: what pictures need, the resolved scenario's text, the environment as JSON."""
 
     view: RunView
     scenario: str
@@ -51,18 +49,23 @@ class RunFolder:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path | None = None, *, targets: Sequence[float] = TARGETS
+    runs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    targets: Sequence[float] = TARGETS,
+    moved: Sequence[str] = (),
 ) -> Path:
     """Write `plots/*.png` and `report.html` into `out` (one run: its own folder by default); return the page.
 
-    targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them.
-    Raises DataError if a folder is not a run's, InputError if several runs are given without `out`.
+    targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them. moved: see
+    `RunFolder.open`; a report reads no data, so it may be left out. Raises DataError if a folder is not a run's,
+    InputError if several runs are given without `out`.
     """
     if not runs:
         raise InputError("a report needs at least one run folder; none was given")
     if out is None and len(runs) > 1:
         raise InputError(f"{len(runs)} runs need a folder of their own for the report; say which one")
-    folders = read_runs(runs)
+    folders = read_runs(runs, moved)
     target = runs[0] if out is None else out
     (target / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
@@ -75,23 +78,23 @@ def write_report(
     return target / "report.html"
 
 
-def read_runs(runs: Sequence[Path]) -> list[RunFolder]:
+def read_runs(runs: Sequence[Path], moved: Sequence[str] = ()) -> list[ReportedRun]:
     """Read run folders and label them so that they can be told apart. Raises DataError."""
-    summaries = [_json(run, "summary.json") for run in runs]
-    scenarios = [_read(run, "scenario.toml") for run in runs]
-    named = zip(runs, labels(summaries, [_tree(s) for s in scenarios]), summaries, scenarios, strict=True)
+    folders = [RunFolder.open(run, moved) for run in runs]
+    summaries = [folder.summary() for folder in folders]
+    named = zip(folders, labels(summaries, [f.settings() for f in folders]), summaries, strict=True)
     return [
-        RunFolder(
-            view=RunView(label, summary, _rows(run)),
-            scenario=scenario,
-            environment=json.dumps(_json(run, "environment.json"), indent=2, ensure_ascii=False),
+        ReportedRun(
+            view=RunView(label, summary, folder.rows()),
+            scenario=folder.scenario(),
+            environment=json.dumps(folder.environment(), indent=2, ensure_ascii=False),
         )
-        for run, label, summary, scenario in named
+        for folder, label, summary in named
     ]
 
 
 def _render(
-    folders: Sequence[RunFolder], pictures: Sequence[tuple[str, bytes]], targets: Sequence[float]
+    folders: Sequence[ReportedRun], pictures: Sequence[tuple[str, bytes]], targets: Sequence[float]
 ) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
@@ -113,7 +116,7 @@ def _render(
     )
 
 
-def _for_page(folder: RunFolder, *, alone: bool) -> dict[str, Any]:
+def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
     view, summary = folder.view, folder.view.summary
     traffic_rows = horizontal.client_rows(view.rows["message"]) if view.horizontal else []
     if view.horizontal and not alone:  # what a lone run's summary table says already
@@ -142,48 +145,3 @@ def _facts(summaries: Sequence[tables.Summary]) -> str:
         return ", ".join(sorted({str(s.get("scenario")) for s in summaries}))
     rows = dict(tables.summary_rows(summaries[0]))
     return f"method {rows['method']}, seed {rows['seed']}, {rows['status']}"
-
-
-def _tree(scenario: str) -> dict[str, Any]:
-    """Return a scenario's settings; none if a person has made the file unreadable, which costs but a label."""
-    try:
-        return tomllib.loads(scenario)
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
-def _rows(run: Path) -> dict[str, pa.Table]:
-    try:
-        return read_all(run)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{run}: its rows cannot be read ({reason}); the folder is damaged, run it again"
-        ) from None
-
-
-def _json(run: Path, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(_read(run, name))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{run / name} is not JSON (line {error.lineno}: {error.msg}); run it again"
-        ) from None
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{run / name} holds a {type(value).__name__} where an object was wanted; run it again"
-        )
-    return value
-
-
-def _read(run: Path, name: str) -> str:
-    try:
-        return (run / name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        if (run / "scenario.toml").is_file() and name == "summary.json":
-            raise DataError(
-                f"{run}: this run was killed before it could write its summary; continue it first: raydpzv resume {run}"
-            ) from None
-        raise DataError(
-            f"{run} is not a run folder: no readable {name}; give a folder that `raydpzv run` wrote"
-        ) from None

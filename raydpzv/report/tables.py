@@ -43,8 +43,8 @@ class Verdict:
 
 def verdict(summary: Summary) -> Verdict:
     """Return PRIVATE only if the summary says so and states at least one proved, finite, complete claim."""
-    reason, stated = summary.get("private"), summary.get("privacy_verdict")
-    if reason is not True:
+    reason, stated = summary.get("private_reason"), summary.get("privacy_verdict")
+    if summary.get("private") is not True:
         return Verdict(False, str(reason or "the summary gives no reason").removeprefix("NOT PRIVATE: "))
     proved = [text.claim_text(c) for c in summary.get("epsilon") or () if text.proves(c)]
     if not proved:

@@ -27,9 +27,9 @@ class DataSection(Section):
     source: Annotated[str, Named(DATA_SOURCES)] = "digits"
     """Data set, one of `raydpzv list`."""
     folder: str | None = None
-    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity)."""
+    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity); see docs/data.md."""
     file: str | None = None
-    """Table or array file (csv, parquet, multiview, tokens)."""
+    """Table or array file (csv, parquet, multiview, tokens); counts from the scenario file's folder."""
     target: str | None = None
     """Column with the label (csv, parquet)."""
     test_fraction: Fraction = 0.2
@@ -128,7 +128,7 @@ class ArrivalsSection(Section):
     rate: PerClientPositive = 1.0
     """Activations per second of "poisson" and "constant"; one number or one per client."""
     file: str | None = None
-    """Trace: a CSV or Parquet file with the columns client and time."""
+    """Trace: a CSV or Parquet file with the columns client and time; counts from the scenario file's folder."""
 
 
 class NetworkSection(Section):

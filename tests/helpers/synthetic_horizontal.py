@@ -99,7 +99,9 @@ def _summary(method: str, rows: Rows, updates: int, pause: float) -> dict[str, A
         "throughput": metrics.throughput(rows["service"]) if pause else None,
         "staleness": lag_summary(rows["sync"], rows["service"]),
         "epsilon": [],
-        "private": NO_NOISE,
+        "format": 2,
+        "private": False,
+        "private_reason": NO_NOISE,
         "privacy_verdict": NO_NOISE,
         "warnings": [],
     } | ({"ledger": ledger} if seeded else {})

@@ -137,7 +137,8 @@ def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
     for word in ("paper", "client", "external", "server", "replace", "NOT PRIVATE", "157,480"):
         assert word in result.stdout
     found = json.loads(call("privacy", "digits_dpzv", "--json").stdout)
-    assert found["private"].startswith("NOT PRIVATE")
+    assert found["private"] is False
+    assert found["private_reason"].startswith("NOT PRIVATE")
     paper = [c for c in found["epsilon"] if c["adversary"] == "paper"]
     assert paper[0]["epsilon"] == pytest.approx(1.0)
     assert {c["adversary"] for c in found["epsilon"]} == {"paper", "client", "external", "server"}
@@ -293,4 +294,5 @@ def test_without_planned_updates_nothing_is_called_private():
     settings = [part for item in overrides for part in ("--set", item)]
     found = json.loads(call("privacy", "digits_dpzv", *settings, "--json").stdout)
     assert found["planned"] is False
-    assert "ONE update" in found["private"]
+    assert found["private"] is False
+    assert "ONE update" in found["private_reason"]

@@ -136,7 +136,7 @@ def test_the_wall_clock_is_real(small, tmp_path):
     assert [row["round"] for row in service] == list(range(1, len(service) + 1))
     assert service[-1]["served"] < elapsed
     assert all(row["woke"] < row["served"] <= row["applied"] for row in service)
-    arrivals, waits, pooled = prepare(spec).timing.arrivals, [], []
+    arrivals, waits, pooled = prepare_vertical(spec).timing.arrivals, [], []
     for client, rate in enumerate(rates):
         trips = [row for row in service if row["client"] == client]
         epochs = np.array(list(islice(arrivals.epochs(client), int(12 * rate))))

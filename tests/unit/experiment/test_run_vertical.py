@@ -32,7 +32,8 @@ def test_a_run_folder_holds_everything(small, tmp_path):
     assert summary["updates"] == 120
     assert summary["bytes_up"] == 120 * 64 * (4 + 2 * 2 * 4)
     assert summary["bytes_down"] == 120 * 4
-    assert summary["private"].startswith("NOT PRIVATE")
+    assert summary["private"] is False
+    assert summary["private_reason"].startswith("NOT PRIVATE")
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["threads"] == 1
     assert environment["device"] == "cpu"
@@ -211,7 +212,7 @@ def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     unplanned = prepare_vertical(small("method.server=frozen", sigma, "budget={seconds=10}"))
     found = summarise("x", unplanned, scenarios.run(small()).tables, lost)
     assert found["epsilon"] == []
-    assert found["private"] == NO_ACCOUNT
+    assert (found["private"], found["private_reason"]) == (False, NO_ACCOUNT)
     planned = prepare_vertical(small("method.server=frozen", "privacy.noise=system"))
     bound = summarise("x", planned, scenarios.run(small()).tables, lost)
     assert bound["private"] is True

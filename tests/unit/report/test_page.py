@@ -102,7 +102,7 @@ def test_several_runs_without_a_folder_are_refused(run: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
     folder = build_run(tmp_path / "run", rounds=5)
     (folder / name).unlink()
-    said = "was killed before" if name == "summary.json" else f"not a run folder: no readable {name}"
+    said = "not a run folder" if name == "scenario.toml" else f"has no {name}"
     with pytest.raises(DataError, match=said):
         write_report([folder])
     assert not (folder / "report.html").exists()
@@ -111,7 +111,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     folder = build_run(tmp_path / "run", rounds=5)
     kept = (folder / "summary.json").read_text()
-    for broken, said in (("{", "not JSON"), ("[]", "holds a list")):
+    for broken, said in (("{", "is damaged: wanted a JSON object"), ("[]", "holds a list")):
         (folder / "summary.json").write_text(broken)
         with pytest.raises(DataError, match=said):
             write_report([folder])

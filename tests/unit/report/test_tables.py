@@ -104,7 +104,7 @@ def test_private_needs_the_summary_and_a_proved_finite_claim() -> None:
     terms = "; ".join(text.claim_text(c) for c in CLAIMS[1:4])
     assert tables.verdict(summary()) == tables.Verdict(True, terms)
     assert tables.verdict(summary(privacy_verdict="Proved.")) == tables.Verdict(True, "Proved.")
-    refused = summary(private="NOT PRIVATE: seeded noise", privacy_verdict="NOT PRIVATE: seeded noise")
+    refused = summary(private=False, private_reason="NOT PRIVATE: seeded noise", privacy_verdict="seeded")
     assert tables.verdict(refused) == tables.Verdict(False, "seeded noise")
     for claims in ([], None, [CLAIMS[0]], [PROVED | {"epsilon": "infinity"}]):
         assert not tables.verdict(summary(epsilon=claims)).private

@@ -1,0 +1,55 @@
+"""Where a scenario's data files are: paths counted from where they were written, and given anew where data moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raydpzv.errors import SpecError
+
+PATHS = (("data", "folder"), ("data", "file"), ("arrivals", "file"))
+"""The settings that say where data are, as (table, key). What the data are is told by their digest."""
+
+
+def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]:
+    """Return a scenario's tree with the paths of its data absolute.
+
+    base: the folder that relative paths count from; None: the working folder. What is no path is left for validation.
+    """
+    found = dict(tree)
+    for table, key in PATHS:
+        given = found.get(table)
+        value = given.get(key) if isinstance(given, Mapping) else None
+        if isinstance(value, str) and value and not Path(value).is_absolute():
+            found[table] = {**found[table], key: str((base or Path()).absolute() / value)}
+    return found
+
+
+def unlocated(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario's tree without the paths of its data: what a run is, wherever its data lie."""
+    return {
+        name: {k: v for k, v in table.items() if (name, k) not in PATHS}
+        if isinstance(table, Mapping)
+        else table
+        for name, table in tree.items()
+    }
+
+
+def locations(tree: Mapping[str, Any]) -> list[str]:
+    """Return the paths of a scenario's data as overrides, such as "data.file=..."."""
+    found = {f"{table}.{key}": (tree.get(table) or {}).get(key) for table, key in PATHS}
+    return [f"{name}={json.dumps(path, ensure_ascii=False)}" for name, path in found.items() if path]
+
+
+def check_moved(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return overrides that say where a recorded run's data are now. Raises SpecError for any other setting."""
+    known = [".".join(names) for names in PATHS]
+    for item in overrides:
+        if item.partition("=")[0].strip() not in known:
+            raise SpecError(
+                f"--set {item}: a run on record keeps its settings; only {', '.join(known[:-1])} and {known[-1]} can "
+                "be given anew, where its data have moved; for other settings start a new run"
+            )
+    return tuple(overrides)

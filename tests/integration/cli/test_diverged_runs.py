@@ -1,0 +1,48 @@
+"""A run that diverged ends with exit status 1 and one line, with its summary written and shown."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from scenarios.cli import app
+
+WINE = (
+    "data.source=wine",
+    "split.how=columns",
+    "method.batch=32",
+    "budget.updates=300",
+    "privacy.noise=seeded",
+)
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def overrides(*items):
+    return [part for item in items for part in ("--set", item)]
+
+
+def test_a_run_that_reached_its_budget_and_diverged_fails(tmp_path):
+    folder = tmp_path / "run"
+    result = call("run", "digits_dpzv", *overrides(*WINE, "method.lr=0.1"), "--out", folder)
+    assert result.exit_code == 1, result.output
+    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
+    assert line.startswith("raydpzv: the run diverged: the test loss went from ")
+    assert str(folder) in line
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["failure"]) == ("done", "diverged")
+    assert "COLLAPSED: " in result.stdout
+    assert "test accuracy" in result.stdout
+
+
+def test_a_run_that_divergence_broke_off_shows_its_summary_too(tmp_path):
+    folder = tmp_path / "run"
+    wild = overrides("method.lr=1e9", "budget.updates=300")
+    result = call("run", "vafl", *wild, "--json", "--out", folder)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["failure"] == "diverged"
+    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
+    assert "error.log" in line

@@ -1,0 +1,85 @@
+"""Runs that did not fail and are no good: one class nearly everywhere, far below their own best."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import scenarios
+from raydpzv.experiment.failure import collapsed, fallen, not_above
+
+WINE = (
+    "data.source=wine",
+    "split.how=columns",
+    "method.batch=32",
+    "budget.updates=300",
+    "privacy.noise=seeded",
+)
+
+
+@pytest.mark.parametrize(
+    ("top", "largest", "expected"),
+    [
+        (0.97, 0.389, True),  # wine at ε = 1: 41.7 % where frozen clients have 88.9 %
+        (0.9, 0.5, True),
+        (0.89, 0.1, False),  # below the share from which a model is suspect
+        (0.95, 0.9, False),  # the data are like this
+        (0.975, 0.9, False),
+        (0.985, 0.9, True),  # of the other tenth, less than a fifth is predicted as anything else
+        (1.0, 1.0, False),  # there is but one class
+        (math.nan, 0.5, False),
+        (0.97, math.nan, False),
+    ],
+)
+def test_a_model_has_collapsed_where_the_data_do_not_explain_its_one_class(top, largest, expected):
+    assert collapsed(top, largest) is expected
+
+
+@pytest.mark.parametrize(
+    ("best", "accuracy", "expected"),
+    [
+        (0.889, 0.417, True),
+        (0.9, 0.72, True),
+        (0.9, 0.73, False),
+        (0.9, 0.9, False),
+        (0.0, 0.0, False),
+        (math.nan, 0.5, False),
+        (0.9, math.nan, False),
+    ],
+)
+def test_a_run_has_fallen_that_lost_a_fifth_of_its_best(best, accuracy, expected):
+    assert fallen(best, accuracy) is expected
+
+
+def test_equal_to_the_control_is_not_above_it():
+    assert not_above(0.5, 0.5)
+    assert not not_above(0.51, 0.5)
+    assert not not_above(math.nan, 0.5)
+    assert not not_above(0.5, math.nan)
+
+
+def test_a_collapsed_run_says_so_in_its_summary():
+    summary = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "method.lr=0.1"])).summary
+    assert summary["accuracy"] == pytest.approx(15 / 36)
+    assert summary["top_share"] == pytest.approx(35 / 36)
+    assert summary["largest_class_share"] == pytest.approx(14 / 36)
+    by_word = {line.partition(":")[0]: line for line in summary["warnings"]}
+    assert "97.2% of the held-out rows" in by_word["COLLAPSED"]
+    assert "the largest class is 38.9%" in by_word["COLLAPSED"]
+    assert "the final accuracy 41.7% is far below the run's best, 61.1% after update" in by_word["FALLEN"]
+
+
+def test_a_sound_run_warns_of_nothing():
+    summary = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", "method.lr=0.005"])).summary
+    assert summary["accuracy"] > 0.8
+    assert summary["warnings"] == []
+
+
+def test_a_horizontal_run_that_falls_says_so():
+    short = ("data.train_rows=150", "data.test_rows=60", "budget.updates=30", "evaluate.every=2", "seed=2")
+    wild = ("method.name=fedavg", "method.lr=1.0", "method.local_steps=10")
+    summary = scenarios.run(scenarios.load("digits_decomfl", [*short, *wild])).summary
+    assert summary["failure"] is None
+    assert summary["largest_class_share"] == pytest.approx(0.1, abs=0.03)
+    assert [line.partition(":")[0] for line in summary["warnings"]] == ["COLLAPSED", "FALLEN"]
