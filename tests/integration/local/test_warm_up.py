@@ -19,9 +19,12 @@ import torch
 import scenarios
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.errors import Diverged
 from raydpzv.experiment import run_horizontal, warm_up
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.vertical import prepare
+from raydpzv.methods.roles import Upload
+from raydpzv.methods.vertical.vafl import VaflServer
 from raydpzv.records.recorder import Recorder
 from raydpzv.zo.kernels import Kernel
 
@@ -226,8 +229,14 @@ def _files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_what_diverges_on_nothing_is_left_to_the_run_to_say() -> None:
-    warm_up.warm_up(prepare(vertical("vafl", "method.lr=1e38", "method.server_lr=1e38")), "cpu")
+def test_what_diverges_on_nothing_is_left_to_the_run_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(self: VaflServer, upload: Upload) -> None:
+        raise Diverged("a gradient must be finite")
+
+    monkeypatch.setattr(VaflServer, "receive", diverge)
+    warm_up.warm_up(prepare(vertical("vafl")), "cpu")
+    with pytest.raises(Diverged):
+        scenarios.run(vertical("vafl", "clock.kind=wall", "arrivals.rate=200"))
 
 
 def test_a_wall_clock_run_counts_from_its_own_first_upload(tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ import warnings
 from numba.core import caching
 
 caching.CompileResultCacheImpl._locator_classes = []
-caught = warnings.catch_warnings(record=True)
-with caught as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     from raydpzv.zo import numba_kernel
-    print([str(w.message) for w in said if "kernels" in str(w.message)].__len__(), numba_kernel.cache_folder("add_scaled"))
+told = [warning for warning in caught if "NUMBA_CACHE_DIR" in str(warning.message)]
+print(len(told), numba_kernel.cache_folder("add_scaled"))
 """
 
 
