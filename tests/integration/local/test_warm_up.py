@@ -17,12 +17,13 @@ import pytest
 import torch
 
 import scenarios
-from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.scenario_horizontal import HorizontalScenario
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import Diverged
 from raydpzv.experiment import run_horizontal, warm_up
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import prepare_horizontal
-from raydpzv.experiment.vertical import prepare
+from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.vafl import VaflServer
 from raydpzv.records.recorder import Recorder
@@ -155,10 +156,11 @@ def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_o
             *recipe.x_train.shape[1:],
         )  # two batches, whatever the table's size
     server = experiment.with_record({(0, 0, 0): 1.0}, continues=True).server
+    assert server.noise.recorded
     bare_server = warm_up.server_without_data(server)
     assert not bare_server.y_train.any()
     assert not bare_server.y_test.any()
-    assert (bare_server.recorded, bare_server.continues) == (None, False)
+    assert (bare_server.noise.recorded, bare_server.noise.continues) == (None, False)
 
 
 def test_nothing_else_than_zeros_is_sent_through_the_clients_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +191,7 @@ def test_a_vertical_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_pa
         experiment.spec,
         tmp_path,
         lambda: warm_up.warm_up(experiment, "cpu"),
-        lambda out: _run(experiment, out),
+        lambda out: run_vertical(experiment, RunOptions(out)),
     )
 
 
@@ -200,18 +202,12 @@ def test_a_horizontal_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_
         prepared.spec,
         tmp_path,
         lambda: run_horizontal.warm_up(prepared, "cpu"),
-        lambda out: run_horizontal.run_horizontal(prepared, out),
+        lambda out: run_horizontal.run_horizontal(prepared, RunOptions(out)),
     )
 
 
 def _seeded(kind: str) -> tuple[str, ...]:
     return ("privacy.noise=seeded",) if kind.startswith("dpzv") else ()
-
-
-def _run(experiment: Any, out: Path) -> Any:
-    from raydpzv.experiment.run_vertical import run_prepared
-
-    return run_prepared(experiment, out)
 
 
 def _is_the_same(spec: Any, folder: Path, warmed: Callable[[], None], run: Callable[[Path], Any]) -> None:
@@ -254,7 +250,8 @@ COUNTED = """
 import json, sys
 from numba.core import event
 import scenarios
-from raydpzv.experiment.vertical import prepare
+from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.experiment.warm_up import warm_up
 
 with event.install_recorder("numba:compile") as compiled:

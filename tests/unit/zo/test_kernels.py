@@ -19,7 +19,7 @@ from raydpzv.zo.kernels import Kernel
 IMPORTED = """
 import json, sys
 import raydpzv.zo.update, raydpzv.zo.directions, raydpzv.zo.apply_seeds, raydpzv.zo.device, raydpzv.zo.perturbation
-import raydpzv.methods.vertical.dpzv, raydpzv.methods.horizontal.decomfl_clients
+import raydpzv.methods.vertical.dpzv, raydpzv.methods.horizontal.decomfl
 print(json.dumps("numba" in sys.modules))
 """
 STEPPED = """
