@@ -31,7 +31,8 @@ from raydpzv.zo.update import Descent, Rule, Step
 with event.install_recorder("numba:compile") as compiled:
     x = torch.zeros(10)
     Descent(x, Rule("gaussian", 0.9)).apply([Step([7], [0.5], 1.0)])
-names = [found.data["dispatcher"].py_func.__name__ for _, found in compiled.buffer if found.is_start]
+found = [event.data["dispatcher"].py_func for _, event in compiled.buffer if event.is_start]
+names = [function.__name__ for function in found if function.__module__ == "raydpzv.zo.numba_kernel"]
 print(json.dumps([sorted(names), x.tolist()]))
 """
 WITHOUT_A_CACHE = """
