@@ -47,6 +47,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/vfl_throughput.py
 	$(BIN)/python benchmarks/decomfl_round.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/startup.py
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -225,6 +225,7 @@ class _Driver(Driver):
 
     def _warm_up(self) -> None:
         actors = self._pool.actors
-        get([actor.warm_up.remote() for actor in actors], self._timeout, "the hosts' warm-up")
+        warming = [actor.warm_up.remote() for actor in (self._server, *actors)]
+        get(warming, self._timeout, "the warm-up of server and hosts")
         greetings = [actor.greet.remote(self._server) for actor in actors]
         get(greetings, self._timeout, "the hosts to reach the server")

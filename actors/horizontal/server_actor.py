@@ -14,7 +14,7 @@ from actors.remote import get
 from actors.serialization import Wire, Work, pack_work, unpack_upload
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
-from raydpzv.experiment.run_horizontal import checkpoint_of, resume_server, virtual_run
+from raydpzv.experiment.run_horizontal import checkpoint_of, resume_server, virtual_run, warm_up
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.checkpoint import Checkpoint, Cut
 from raydpzv.records.recorder import Recorder
@@ -94,6 +94,10 @@ class HorizontalServerActor:
             run.run()
         finally:
             self._over = True
+
+    def warm_up(self) -> None:
+        """Let throw-away parties make a run's first updates here, so that what compiles is no service's."""
+        warm_up(self._prepared, "cpu")
 
     def open_wall(self, origin: float, host: Any) -> None:
         """Open for hosts under the wall clock; the model is looked at in `host`."""

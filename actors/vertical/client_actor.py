@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from actors.device import claim_device
-from actors.remote import get
 from actors.serialization import Wire, pack_upload, unpack_order
 from actors.vertical.executor import RayConnection
+from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.release_ledger import Past
+from raydpzv.experiment.warm_up import throw_away_clients, warm_up_loops
 from raydpzv.methods.roles import Rebuildable
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
@@ -45,13 +46,13 @@ class ClientActor:
         """Return where this actor computes; the first call that proves that it has come up."""
         return self._device
 
-    def warm_up(self, client: int, order: Wire) -> Wire:
-        """Do a throw-away client's first work, so that compilation does not count as the first round trip."""
-        return pack_upload(self._factories[client].make(self._device).process(unpack_order(order)))
-
-    def greet(self, server: Any) -> None:
-        """Call the server once: the first call between two actors takes seconds, which no epoch should wait for."""
-        get(server.device.remote(), 60.0, "the server's greeting")
+    def warm_up(self, server: Any, timeout: float) -> dict[int, Wire]:
+        """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""
+        roles = throw_away_clients(self._factories.values(), self._device)
+        spec = next(iter(self._factories.values())).spec
+        loops = warm_up_loops(roles, RayConnection(server, timeout, warm_up=True), spec)
+        run_together(loops, lambda reason: _stop(loops))
+        return {client: pack_upload(role.evaluate()) for client, role in roles.items()}
 
     def process(self, order: Wire) -> Wire:
         """Do what an order asks for."""
@@ -72,26 +73,12 @@ class ClientActor:
         }
         if self._stopping.is_set():
             return
-        failures: list[BaseException] = []
-        threads = [
-            threading.Thread(target=_kept, args=(loop, failures), daemon=True)
-            for loop in self._loops.values()
-        ]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            if failures:
-                self.stop()
-            for thread in threads:
-                thread.join(0.2)
-        if failures:
-            raise failures[0]
+        run_together(list(self._loops.values()), lambda reason: self.stop())
 
     def stop(self) -> None:
         """Leave the loops at the next opportunity."""
         self._stopping.set()
-        for loop in self._loops.values():
-            loop.stop()
+        _stop(self._loops.values())
 
     def evaluate_wall(self, client: int) -> Wire:
         """Return a client's held-out embeddings while its loop runs."""
@@ -103,8 +90,6 @@ class ClientActor:
         return self._roles[client].parameters()
 
 
-def _kept(loop: ClientLoop, failures: list[BaseException]) -> None:
-    try:
-        loop.run()
-    except BaseException as error:
-        failures.append(error)
+def _stop(loops: Iterable[ClientLoop]) -> None:
+    for loop in loops:
+        loop.stop()

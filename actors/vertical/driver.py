@@ -14,9 +14,8 @@ from actors.driver import HEAD_START, LOOK, Driver, RunHooks, drive, translated
 from actors.ledger_control import LedgerControl
 from actors.placement import Plan, plan, reserved
 from actors.remote import get, lost
-from actors.serialization import Wire
 from actors.vertical.actor_set import ActorSet, create, dismiss
-from raydpzv.errors import SpecError
+from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.clock import WallClock
@@ -69,7 +68,6 @@ class _Driver(Driver):
         self._losses = 0
         self._loops: dict[Any, int] = {}
         self._start: Callable[[int], None] = lambda actor: None
-        self._opening: Wire = ()
 
     def _work(self) -> None:
         self._ledger_control.open()
@@ -124,17 +122,22 @@ class _Driver(Driver):
         self._evaluate(actor_set)
 
     def _warm_up(self, actor_set: ActorSet) -> None:
-        self._opening = order = get(
-            actor_set.server.first_order.remote(), self._timeout, "the server's warm-up"
-        )
-        uploads = [
-            actor.warm_up.remote(held[0], (held[0], *order[1:]))
-            for actor, held in zip(actor_set.actors, self._plan.clients, strict=True)
-        ]
-        upload = get(uploads, self._timeout, "the clients' warm-up")[0]
-        get(actor_set.server.warm_up.remote(upload), self._timeout, "the server's warm-up")
-        greetings = [actor.greet.remote(actor_set.server) for actor in actor_set.actors]
-        get(greetings, self._timeout, "the clients to reach the server")
+        """Let throw-away parties in all actors make a run's first exchanges, see `raydpzv.experiment.warm_up`."""
+        server, clients = actor_set.server, sorted(actor_set.holder)
+        try:
+            get(server.open_warm_up.remote(clients), self._timeout, "the server's warm-up")
+            calls = [actor.warm_up.remote(server, self._timeout) for actor in actor_set.actors]
+            found = {
+                client: upload
+                for uploads in get(calls, self._timeout, "the clients' warm-up")
+                for client, upload in uploads.items()
+            }
+            closing = server.close_warm_up.remote([found[client] for client in clients])
+            get(closing, self._timeout, "the server's warm-up")
+        except Exception as error:
+            if not isinstance(translated(error), Diverged):
+                raise
+            # what diverges on rows of zeros diverges in the run, which puts it on record
 
     def _evaluate(self, actor_set: ActorSet) -> None:
         uploads = self._ask("evaluate_wall", "held-out embeddings")
@@ -192,10 +195,8 @@ class _Driver(Driver):
         self._loops = {loop: a for loop, a in self._loops.items() if a != actor}
         new = self._actor_set.replace(actor, self._server.pasts.remote(actor, self._actor_set.held[actor]))
         # not waited for: the others go on meanwhile, and this one begins when it is ready
-        first = self._actor_set.held[actor][0]
-        if self._opening:
-            new.warm_up.remote(first, (first, *self._opening[1:]))
-        new.greet.remote(self._server)
+        self._server.open_warm_up.remote(self._actor_set.held[actor])
+        new.warm_up.remote(self._server, self._timeout)
         self._start(actor)
 
     def _may_replace(self) -> bool:

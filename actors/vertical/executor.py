@@ -29,29 +29,29 @@ class RayExecutor:
 
 
 class RayConnection:
-    """A client's way to the server actor under the wall clock."""
+    """A client's way to the server actor under the wall clock; warm_up: to its throw-away server."""
 
-    def __init__(self, server: Any, timeout: float) -> None:
-        self._server, self._timeout = server, timeout
+    def __init__(self, server: Any, timeout: float, *, warm_up: bool = False) -> None:
+        self._server, self._timeout, self._warm_up = server, timeout, warm_up
 
     def first(self, client: int) -> Answer:
         """Return the client's first order."""
-        return self._answer(self._server.first.remote(client), client)
+        return self._answer(self._server.first.remote(client, self._warm_up), client)
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         """Hand in an upload."""
         details = (how.due, how.woke, how.late, how.sent)
-        return self._answer(
-            self._server.exchange.remote(pack_upload(upload), details, applied), upload.client
-        )
+        reference = self._server.exchange.remote(pack_upload(upload), details, applied, self._warm_up)
+        return self._answer(reference, upload.client)
 
     def wait(self, client: int, seconds: float) -> Answer:
         """Wait for an order that was not ready yet."""
-        return self._answer(self._server.wait.remote(client, seconds), client)
+        return self._answer(self._server.wait.remote(client, seconds, self._warm_up), client)
 
     def finish(self, client: int, applied: float) -> None:
         """Say when the last answer was applied."""
-        get(self._server.finish.remote(client, applied), self._timeout, f"the farewell of client {client}")
+        reference = self._server.finish.remote(client, applied, self._warm_up)
+        get(reference, self._timeout, f"the farewell of client {client}")
 
     def _answer(self, reference: Any, client: int) -> Answer:
         order, over = get(reference, self._timeout, f"the server's answer to client {client}")

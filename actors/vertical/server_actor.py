@@ -16,6 +16,7 @@ from actors.vertical.executor import RayExecutor
 from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import LedgerServer, Past, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import Order
@@ -50,6 +51,8 @@ class VerticalServerActor:
         self._stopping = threading.Event()
         self._wall: LockedServerLoop | None = None
         self._clock: WallClock | None = None
+        self._warm_up: WarmUpServer | None = None
+        self._header: Header | None = None
         self._ledger: Ledger | None = None
         self._ledger_server: LedgerServer | None = None
         self._replacements = ReplacementQueue(experiment.spec.resources.timeout)
@@ -68,6 +71,7 @@ class VerticalServerActor:
 
     def keep(self, path: Path | None, header: Header, relay: Any | None) -> None:
         """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
+        self._header = header
         if relay is None:
             self._ledger = begin_ledger(path, header, None)
         else:
@@ -96,13 +100,15 @@ class VerticalServerActor:
             stop=self._stopping,
         ).run()
 
-    def warm_up(self, upload: Wire) -> None:
-        """Let a throw-away server serve an upload, so that first-call costs do not count as a service."""
-        self._experiment.server.make(self._device).receive(unpack_upload(upload))
+    def open_warm_up(self, clients: Sequence[int]) -> None:
+        """Set up a throw-away server for throw-away clients of these numbers."""
+        self._warm_up = WarmUpServer(self._experiment, self._device, self._header, clients)
 
-    def first_order(self) -> Wire:
-        """Return what a throw-away server would open with (for warming up)."""
-        return pack_order(self._experiment.server.make(self._device).first_orders()[0])
+    def close_warm_up(self, uploads: Sequence[Wire]) -> None:
+        """Evaluate throw-away clients' embeddings, in client order, and drop the server."""
+        if self._warm_up:
+            self._warm_up.finish([unpack_upload(upload) for upload in uploads])
+        self._warm_up = None
 
     def open_wall(self, origin: float) -> None:
         """Open for clients under the wall clock."""
@@ -113,29 +119,41 @@ class VerticalServerActor:
             self._server_loop, self._clock, lambda which: timing.service.of(0, which), clients, barred
         )
 
-    def first(self, client: int) -> tuple[Wire | None, bool]:
+    def first(self, client: int, warm_up: bool = False) -> tuple[Wire | None, bool]:
         """Return a client's first order; one that was rebuilt is told to go on."""
-        answer = self._open().first(client)
+        answer = self._open(warm_up).first(client)
+        if warm_up:
+            return _packed(answer)
+        self._warm_up = None  # who begins has warmed up
         if answer.order is None and client in self._returned:
             return pack_order(Order(client, Start())), answer.over
         return _packed(answer)
 
     def exchange(
-        self, upload: Wire, how: tuple[float, float, bool, float], applied: float
+        self,
+        upload: Wire,
+        how: tuple[float, float, bool, float],
+        applied: float,
+        warm_up: bool = False,
     ) -> tuple[Wire | None, bool]:
         """Serve one upload; one that was served before gets the answer that it got."""
-        unpacked = unpack_upload(upload)
-        if self._ledger_server and (order := self._ledger_server.again(unpacked)):
+        unpacked, wall = unpack_upload(upload), self._open(warm_up)
+        if not warm_up and self._ledger_server and (order := self._ledger_server.again(unpacked)):
             return pack_order(order), self._server_loop.stop_reason is not None
-        return _packed(self._open().exchange(unpacked, Activation(*how), applied))
+        try:
+            return _packed(wall.exchange(unpacked, Activation(*how), applied))
+        except BaseException:
+            if warm_up:
+                wall.stop("the warm-up failed")  # clients of other actors would wait for this one
+            raise
 
-    def wait(self, client: int, seconds: float) -> tuple[Wire | None, bool]:
+    def wait(self, client: int, seconds: float, warm_up: bool = False) -> tuple[Wire | None, bool]:
         """Wait for an order for this client."""
-        return _packed(self._open().wait(client, seconds))
+        return _packed(self._open(warm_up).wait(client, seconds))
 
-    def finish(self, client: int, applied: float) -> None:
+    def finish(self, client: int, applied: float, warm_up: bool = False) -> None:
         """Note when a client's last answer was applied."""
-        self._open().finish(client, applied)
+        self._open(warm_up).finish(client, applied)
 
     def evaluate(self, uploads: list[Wire]) -> None:
         """Score held-out embeddings, in client order."""
@@ -211,7 +229,11 @@ class VerticalServerActor:
         """Return the parameters of a client that lives here."""
         return self._local[client].parameters()
 
-    def _open(self) -> LockedServerLoop:
+    def _open(self, warm_up: bool = False) -> LockedServerLoop:
+        if warm_up:
+            if self._warm_up is None:
+                raise RuntimeError("nothing is warmed up: open_warm_up comes first")
+            return self._warm_up.wall
         if self._wall is None:
             raise RuntimeError("the server is not open: open_wall comes first")
         return self._wall

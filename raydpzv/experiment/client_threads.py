@@ -74,6 +74,18 @@ def run_threads(
         raise failures[0]
 
 
+def run_together(loops: Sequence[Loop], end: Callable[[str], None]) -> None:
+    """Run every loop until it ends by itself. `end` ends the others when one fails, whose error is then raised."""
+    failures: list[BaseException] = []
+    threads = [threading.Thread(target=_kept(loop.run, failures, end), daemon=True) for loop in loops]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
 def _kept(
     work: Callable[[], None], failures: list[BaseException], end: Callable[[str], None]
 ) -> Callable[[], None]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 
+from raydpzv.errors import Diverged
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.horizontal import PreparedHorizontal
@@ -21,17 +22,24 @@ from raydpzv.experiment.model_evaluator import (
     WeightsEvaluator,
 )
 from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
-from raydpzv.methods.roles import ClientGroup, LedgerGroup, Order, OwnModels
+from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
 from raydpzv.records.checkpoint import Checkpoint, Cut
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
+from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
+from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import VirtualRun
-from raydpzv.wire.seeds import Tail
+from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.wire.network import instant
+
+_WARM_UP_ROWS = 512
+"""Held-out rows that a warm-up scores, at most."""
 
 
 def horizontal_device(prepared: PreparedHorizontal) -> str:
@@ -67,6 +75,17 @@ def open_ledger(
     )
 
 
+def parties(
+    prepared: PreparedHorizontal, ledger: Ledger | None, device: str
+) -> tuple[ClientGroup, GroupExecutor, Any, ModelEvaluator]:
+    """Return the clients of one process, what does their work, the server, and what evaluates the model."""
+    group, server = prepared.client_group(ledger, device), prepared.server(ledger, device)
+    executor = GroupExecutor(group)
+    if ledger is None:
+        return group, executor, server, WeightsEvaluator(prepared, server, device)
+    return group, executor, server, ReplicaEvaluator(prepared, cast(LedgerGroup, group), executor, device)
+
+
 class _Session:
     """One run in this process, from the first order to the summary."""
 
@@ -84,21 +103,9 @@ class _Session:
         self._finalizer = RunFinalizer(prepared, self._writer, options)
         self._progress, self._stop = options.progress, options.stop
         self._checkpoint = checkpoint
-        self._client_group: ClientGroup
-        self._server: Any
         self._recorder = Recorder()
         self._cut = Cut(self._recorder, prepared.spec.record.flush)
-        self._view: ModelEvaluator
-        if ledger:
-            self._client_group = client_group = prepared.client_group(ledger, device)
-            self._host = GroupExecutor(client_group)
-            self._server = prepared.server(ledger, device)
-            self._view = ReplicaEvaluator(prepared, cast(LedgerGroup, client_group), self._host, device)
-        else:
-            self._client_group = prepared.client_group(device=device)
-            self._host = GroupExecutor(self._client_group)
-            self._server = prepared.server(device=device)
-            self._view = WeightsEvaluator(prepared, self._server, device)
+        self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
@@ -157,8 +164,7 @@ class _Session:
         assert self._ledger is not None
         hosts = local_hosts(self._prepared)
         pool = [self._prepared.client_group(self._ledger, self._device) for _ in range(hosts)]
-        for client_group in pool:
-            warm_up(client_group)
+        warm_up(self._prepared, self._device)
         clock = WallClock.starting_in(HEAD_START)
         timing = self._prepared.timing
         server_loop = PullServerLoop(self._server_loop, clock, lambda which: timing.service.of(0, which))
@@ -225,10 +231,36 @@ def checkpoint_of(server: Any, round: int, state: dict[str, Any]) -> Checkpoint:
     return Checkpoint(round, state, server.state())
 
 
-def warm_up(client_group: ClientGroup) -> None:
-    """Let a host do a piece of work that nobody uses: first calls compile, and no epoch should wait for that."""
-    nothing = Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))
-    client_group.process([Order(0, nothing, round=1, start_immediately=True)])
+def warm_up(prepared: PreparedHorizontal, device: str) -> None:
+    """Let throw-away parties make a run's first updates, so that first calls, which compile, are no epoch's.
+
+    They are made anew and dropped: clients, server, rows, and a ledger in memory. Nothing leaves this function, so the
+    data may be the run's own. Two clients wake in turn, each to what the other has done; a method of rounds makes two.
+    """
+    clients, test = prepared.parts.clients, prepared.split.test
+    nothing = DelayModel([0.0] * clients, "constant", Key(0))
+    arrivals = Trace({m: [m / 2, m / 2 + 1] for m in range(min(2, clients))})
+    few = replace(test, x=test.x[:_WARM_UP_ROWS], y=test.y[:_WARM_UP_ROWS])
+    prepared = replace(
+        prepared,
+        split=replace(prepared.split, test=few),
+        timing=Timing(arrivals, nothing, nothing, instant(clients)),
+    )
+    ledger = Ledger.create(None, prepared.plan.header()) if prepared.seeded else None
+    _, executor, server, view = parties(prepared, ledger, device)
+    recorder = Recorder()
+    server_loop = ServerLoop(server, prepared.privacy_filter(), recorder, Budget(updates=2))
+    run = virtual_run(
+        *(prepared, server_loop, executor, view, None),
+        stop=threading.Event(),
+        tick=lambda: None,
+        updated=lambda: None,
+    )
+    try:
+        run.run()
+    except Diverged:
+        return  # the run will say so itself, and put it on record
+    recorder.drain()
 
 
 def local_hosts(prepared: PreparedHorizontal) -> int:

@@ -13,6 +13,7 @@ from raydpzv.experiment.client_threads import HEAD_START, run_threads
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.release_ledger import open_release_ledger, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.experiment.warm_up import warm_up
 from raydpzv.ledger.ledger import Ledger, ledger_facts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.recorder import Recorder
@@ -124,12 +125,6 @@ class _Session:
         wall.close()
         evaluate()
         self._tick()
-
-
-def warm_up(experiment: PreparedVertical, device: str) -> None:
-    """Let throw-away parties do one exchange: first calls compile, and no epoch should wait for that."""
-    server, client = experiment.server.make(device), experiment.clients[0].make(device)
-    server.receive(client.process(server.first_orders()[0]))
 
 
 def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:

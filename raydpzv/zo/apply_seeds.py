@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from raydpzv.errors import InputError, suggest
-from raydpzv.zo import device, numba_kernel, philox
+from raydpzv.zo import device, kernels, philox
 
 Base = Literal["gaussian", "rademacher"]
 """What the generator makes. The sphere is the gaussian with `Direction.norm_factor` in the coefficient."""
@@ -60,7 +60,7 @@ def replay(
 def _on_cpu(
     x: np.ndarray, seeds: np.ndarray, scales: np.ndarray, start: int, law: Base, threads: int
 ) -> None:
-    subtract = numba_kernel.subtract_directions if law == "gaussian" else numba_kernel.subtract_signs
+    subtract = kernels.subtract_directions if law == "gaussian" else kernels.subtract_signs
 
     def work(first: int, last: int) -> None:
         subtract(x[first:last], seeds, scales, start + first)

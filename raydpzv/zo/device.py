@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from raydpzv.zo import numba_kernel
+from raydpzv.zo import kernels
 
 _COPY = 1 << 22
 """Elements made at a time on the CPU for parameters that live on another device: 16 MiB."""
@@ -39,7 +39,7 @@ def made_on_cpu(
     out: torch.Tensor, x: torch.Tensor, seeds: np.ndarray, coefficients: np.ndarray, start: int, law: str
 ) -> None:
     """`subtract` with elements made on the CPU and sent piece by piece to where x lives."""
-    add = numba_kernel.add_direction if law == "gaussian" else numba_kernel.add_signs
+    add = kernels.add_direction if law == "gaussian" else kernels.add_signs
     if out is not x:
         out.copy_(x)
     for first in range(0, x.numel(), _COPY):

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from raydpzv.zo import device, numba_kernel
+from raydpzv.zo import device, kernels
 from raydpzv.zo.apply_seeds import Base
 
 Law = Literal["gaussian", "sphere", "rademacher"]
@@ -40,7 +40,7 @@ class Direction:
         """What the generator's elements are multiplied by: 1, or √d / ‖z‖ on the sphere."""
         if self.law != "sphere":
             return 1.0
-        return math.sqrt(self.size / numba_kernel.squared_norm(np.uint64(self.seed), self.size))
+        return math.sqrt(self.size / kernels.squared_norm(np.uint64(self.seed), self.size))
 
     def add_to(
         self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
@@ -66,5 +66,5 @@ class Direction:
         return z * np.float32(self.norm_factor)
 
     def _add(self, out: np.ndarray, x: np.ndarray, coefficient: np.float32, start: int) -> None:
-        add = numba_kernel.add_signs if self.base == "rademacher" else numba_kernel.add_direction
+        add = kernels.add_signs if self.base == "rademacher" else kernels.add_direction
         add(out, x, np.uint64(self.seed), coefficient, start)

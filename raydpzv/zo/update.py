@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from raydpzv.zo import numba_kernel
+from raydpzv.zo import kernels
 from raydpzv.zo.apply_seeds import Base, in_pieces
 from raydpzv.zo.apply_seeds import replay as subtract
 from raydpzv.zo.directions import Direction, Law
@@ -114,7 +114,7 @@ def _with_momentum(
     for terms in steps:
         v_piece *= momentum
         subtract(v_piece, terms.seeds, terms.amounts, start=first, law=base)
-        numba_kernel.add_scaled(x_piece, v_piece, np.float32(-terms.lr))
+        kernels.add_scaled(x_piece, v_piece, np.float32(-terms.lr))
 
 
 def _cut_small(work: Callable[[int, int], None]) -> Callable[[int, int], None]:

@@ -1,0 +1,143 @@
+"""A run's first exchanges, made before t = 0 by parties that are thrown away.
+
+First calls are slow: kernels are compiled or loaded, libraries set themselves up, a first message between two actors
+takes seconds. Under the wall clock that would make epochs late and embeddings stale. So the parties' whole cycle
+(upload, service, answer applied, a second one, evaluation) is run beforehand, through the very code of the run.
+
+What takes part is made anew for this and dropped: roles, server loop, rows, privacy account, a ledger in memory.
+Clients hold rows of zeros and the server labels of zero, so that no record is in anything that is computed or sent: the
+noise drawn here hides nothing, releases nothing and is accounted for nowhere. Streams of randomness are addressed
+(`Key`), so that using them moves none. Under the virtual clock nothing is warmed up: no time of such a run is real.
+"""
+
+# D rows, N held-out rows
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.timing import barrier
+from raydpzv.errors import Diverged
+from raydpzv.experiment.client_threads import run_together
+from raydpzv.experiment.parties import ClientFactory, ServerFactory
+from raydpzv.experiment.release_ledger import with_ledger
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.keys import Key
+from raydpzv.ledger.header import Header
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.roles import Client, Upload
+from raydpzv.records.recorder import Recorder
+from raydpzv.sim.arrivals import Immediate, Trace
+from raydpzv.sim.clock import WallClock
+from raydpzv.sim.delays import DelayModel
+from raydpzv.sim.interfaces import Budget
+from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import Timing
+from raydpzv.sim.wall import ClientLoop, LockedServerLoop, ServerConnection
+from raydpzv.wire.network import instant
+
+_ANSWERS = 2
+"""Answers that every client applies: the second comes to parties that have a past."""
+_BATCHES, _HELD_OUT = 2, 512
+"""Rows of the throw-away parties at most, which is all the memory they take beside their models."""
+
+
+class WarmUpServer:
+    """The server's side: a throw-away server behind a loop of its own, until its clients have applied their answers.
+
+    header: of the run's ledger; None for methods without one. clients: those that take part.
+    """
+
+    def __init__(
+        self, experiment: PreparedVertical, device: str, header: Header | None, clients: Sequence[int]
+    ) -> None:
+        role = server_without_data(experiment.server).make(device)
+        ledger = Ledger.create(None, header) if header else None
+        self._recorder = _AnswerCount(clients, lambda: self._server_loop.stop("warmed up"))
+        self._server_loop = ServerLoop(
+            with_ledger(experiment, role, ledger), experiment.privacy_filter(), self._recorder, Budget()
+        )
+        count, needed = experiment.spec.split.clients, barrier(experiment.spec)
+        self.wall = LockedServerLoop(self._server_loop, WallClock(), lambda which: 0.0, count, needed)
+
+    def finish(self, uploads: Sequence[Upload]) -> None:
+        """Evaluate every client's held-out embeddings, given in client order, and make tables of the rows."""
+        self.wall.evaluate(list(uploads))
+        self.wall.close()
+        self._recorder.drain()
+
+
+class _AnswerCount(Recorder):
+    """Rows that nobody gets; when every client has applied its answers, `enough` is called."""
+
+    def __init__(self, clients: Iterable[int], enough: Callable[[], None]) -> None:
+        super().__init__()
+        self._missing, self._enough = dict.fromkeys(clients, _ANSWERS), enough
+
+    def emit(self, row_type: str, **values: Any) -> None:
+        """Take down one row."""
+        super().emit(row_type, **values)
+        client = values.get("client")
+        if row_type != "service" or client not in self._missing or math.isnan(values["applied"]):
+            return
+        self._missing[client] -= 1
+        if all(left <= 0 for left in self._missing.values()):
+            self._enough()
+
+
+def throw_away_clients(factories: Iterable[ClientFactory], device: str) -> dict[int, Client]:
+    """Return roles without data by their number."""
+    return {factory.client: client_without_data(factory).make(device) for factory in factories}
+
+
+def warm_up_loops(
+    roles: dict[int, Client], connection: ServerConnection, spec: VerticalScenario
+) -> list[ClientLoop]:
+    """Return the loops of throw-away clients, without any simulated delay."""
+    clients, clock = spec.split.clients, WallClock()
+    nothing = DelayModel([0.0] * clients, "constant", Key(0))
+    # those of a barrier go on until the server has had enough of everybody; others leave the processors to the rest
+    due = Immediate() if barrier(spec) > 1 else Trace({m: [0.0] * _ANSWERS for m in range(clients)})
+    timing = Timing(due, nothing, nothing, instant(clients))
+    return [
+        ClientLoop(m, role, connection, timing, clock, spec.resources.timeout) for m, role in roles.items()
+    ]
+
+
+def warm_up(experiment: PreparedVertical, device: str) -> None:
+    """Warm up all parties of a run in this process, each client in a thread as in the run."""
+    plan, clients = experiment.plan(), range(len(experiment.clients))
+    server = WarmUpServer(experiment, device, plan.header() if plan else None, clients)
+    roles = throw_away_clients(experiment.clients, device)
+    try:
+        run_together(warm_up_loops(roles, server.wall, experiment.spec), server.wall.stop)
+        server.finish([role.evaluate() for role in roles.values()])
+    except Diverged:
+        return  # what diverges on rows of zeros diverges in the run, which puts it on record
+
+
+def client_without_data(factory: ClientFactory) -> ClientFactory:
+    """Return a client's factory with rows of zeros, no more than a few batches of them."""
+    rows = _BATCHES * factory.spec.method.batch
+    return replace(factory, x_train=_zeros(factory.x_train, rows), x_test=_zeros(factory.x_test, _HELD_OUT))
+
+
+def server_without_data(factory: ServerFactory) -> ServerFactory:
+    """Return the server's factory with as many labels, all 0, and without a record of releases."""
+    rows = _BATCHES * factory.spec.method.batch
+    return replace(
+        factory,
+        y_train=_zeros(factory.y_train, rows),
+        y_test=_zeros(factory.y_test, _HELD_OUT),
+        noise=replace(factory.noise, recorded=None, continues=False),
+    )
+
+
+def _zeros(array: np.ndarray, rows: int) -> np.ndarray:
+    return np.zeros((min(len(array), rows), *array.shape[1:]), array.dtype)

@@ -1,0 +1,74 @@
+"""The compiled kernels as everybody calls them: numba is imported and a kernel compiled or loaded when first called.
+
+Compiling takes seconds of CPU, loading what is compiled milliseconds. So whoever comes first on a machine compiles
+under a lock in the cache's folder, and every other process waits and loads. What a run compiles is thereby what its
+rule (law of the directions, momentum) calls, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+_TIMEOUT = 120.0
+"""Seconds to wait for another process that compiles; then this one compiles as well, which harms nothing."""
+
+
+class Kernel:
+    """A function of `raydpzv.zo.numba_kernel`, whose docstring says what it does; many threads may call it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._module: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
+        if self._module is None:
+            self._module = _prepared(self._name, arguments)
+        return getattr(self._module, self._name)(*arguments)
+
+
+def _prepared(name: str, arguments: tuple[Any, ...]) -> Any:
+    """Return the module with this kernel ready for such arguments."""
+    module = import_module("raydpzv.zo.numba_kernel")
+    with _setting_up:
+        module.begin()
+    with _one_process_at_a_time(module.cache_folder(name)):
+        module.prepare(name, arguments)
+    return module
+
+
+_setting_up = threading.Lock()
+"""numba's own lists of types are not filled safely by two threads."""
+
+
+@contextmanager
+def _one_process_at_a_time(folder: Path | None) -> Iterator[None]:
+    """Hold the folder's lock. None (nothing is kept): every process compiles for itself, and waiting gains nothing."""
+    if folder is None:
+        yield
+        return
+    lock = FileLock(folder / "raydpzv-kernels.lock")
+    try:
+        lock.acquire(timeout=_TIMEOUT)
+    except (Timeout, OSError):  # the other is slow or stopped, or this file system has no locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+add_direction = Kernel("add_direction")
+add_scaled = Kernel("add_scaled")
+add_signs = Kernel("add_signs")
+squared_norm = Kernel("squared_norm")
+subtract_directions = Kernel("subtract_directions")
+subtract_signs = Kernel("subtract_signs")

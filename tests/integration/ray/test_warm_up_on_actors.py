@@ -1,0 +1,130 @@
+"""The warm-up between actors: for barriers and queries too, and again for an actor that is replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+import scenarios
+from actors.vertical import client_actor
+from actors.vertical.server_actor import VerticalServerActor
+from raydpzv.errors import Diverged
+from raydpzv.experiment.vertical import prepare_vertical as prepare
+from raydpzv.experiment.warm_up import throw_away_clients, warm_up_loops
+from raydpzv.methods.roles import Upload
+from raydpzv.methods.vertical.dpzv import DpzvServer
+
+SHORT = ("budget.updates=24", "evaluate.every=12", "clock.kind=wall", "arrivals.rate=50")
+ONE, TWO = "resources.client_actors=1", "resources.client_actors=2"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("digits_dpzv", (TWO,)),
+        ("vafl", (ONE, "method.synchrony=t-synchronous", "method.wait_for=2")),
+        ("vafl", (TWO, "method.max_delay=8")),
+        ("sgd", (TWO,)),
+    ],
+    ids=["dpzv", "t-synchronous", "queries", "synchronous"],
+)
+def test_a_run_on_actors_counts_from_its_own_first_upload(name: str, extra: tuple[str, ...]) -> None:
+    run = scenarios.run(scenarios.load(name, [*SHORT, *extra]), runner="ray")
+    services = run.rows("service").to_pylist()
+    assert len(services) == run.summary["updates"] == 24
+    for m in {row["client"] for row in services}:
+        steps = [row["step"] for row in services if row["client"] == m]
+        assert steps == list(range(len(steps)))
+    assert all(row["due"] >= 0 for row in services)
+
+
+class Server:
+    """A server actor's methods, called here."""
+
+    def __init__(self, actor: VerticalServerActor) -> None:
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> Call:
+        return Call(getattr(self._actor, name))
+
+
+class Call:
+    """What `.remote` calls, at once."""
+
+    def __init__(self, method: object) -> None:
+        self._method = method
+
+    def remote(self, *arguments: object) -> object:
+        return self._method(*arguments)  # type: ignore[operator]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors' classes in this process: no Ray."""
+    monkeypatch.setattr("actors.device.claim_device", lambda gpus: "cpu")
+    monkeypatch.setattr(client_actor, "claim_device", lambda gpus: "cpu")
+    monkeypatch.setattr("actors.vertical.server_actor.claim_device", lambda gpus: "cpu")
+    monkeypatch.setattr("actors.vertical.executor.get", lambda found, timeout, what: found)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.filterwarnings(
+    "ignore:The given NumPy array is not writable"
+)  # a message's arrays are views of its bytes
+def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
+    experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
+    server = VerticalServerActor(experiment, 0.0)
+    plan = experiment.plan()
+    assert plan is not None
+    server.keep(None, plan.header(), None)
+    client = client_actor.ClientActor(experiment.clients, 0.0)
+    before = server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)]
+    server.open_warm_up(range(4))
+    uploads = client.warm_up(Server(server), 60.0)
+    server.close_warm_up([uploads[m] for m in range(4)])
+    assert before == (server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)])
+    assert server.facts()["ledger"]["updates"] == 0
+    assert server.status().uploads == 0
+    spent = server.spent()
+    assert spent is not None
+    assert spent.releases == 0
+    assert not any(table.num_rows for table in server.drain().values())
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_goes_on() -> None:
+    experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
+    server = VerticalServerActor(experiment, 0.0)
+    server.open_wall(0.0)
+    server.open_warm_up([2])
+    client = client_actor.ClientActor([experiment.clients[2]], 0.0)
+    assert client.warm_up(Server(server), 60.0).keys() == {2}
+    assert server.status().uploads == 0
+    assert server.first(2)[0] is not None  # the run's own first order is still there
+    with pytest.raises(RuntimeError, match="open_warm_up comes first"):
+        server.first(2, True)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(self: DpzvServer, upload: Upload) -> None:
+        raise Diverged("a release must be finite")
+
+    monkeypatch.setattr(DpzvServer, "receive", diverge)
+    experiment = prepare(scenarios.load("digits_dpzv", []))
+    server = VerticalServerActor(experiment, 0.0)
+    server.open_warm_up(range(4))
+    client = client_actor.ClientActor(experiment.clients[:1], 0.0)
+    with pytest.raises(Diverged):
+        client.warm_up(Server(server), 60.0)
+    assert server.first(3, True)[1]  # the others learn that it is over
+
+
+def test_clients_without_a_barrier_stop_by_themselves() -> None:
+    """Else those that are ready would keep the processors busy while others still compile."""
+    experiment = prepare(scenarios.load("frozen", []))
+    roles = throw_away_clients(experiment.clients[:1], "cpu")
+    (loop,) = warm_up_loops(roles, None, experiment.spec)  # type: ignore[arg-type]
+    assert list(loop._timing.arrivals.epochs(0)) == [0.0, 0.0]

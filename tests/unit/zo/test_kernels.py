@@ -1,0 +1,125 @@
+"""Kernels on first use: numba only when needed, compiled once on a machine, and without a cache as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import Timeout
+
+from raydpzv.zo import kernels, philox
+from raydpzv.zo.kernels import Kernel
+
+IMPORTED = """
+import json, sys
+import raydpzv.zo.update, raydpzv.zo.directions, raydpzv.zo.apply_seeds, raydpzv.zo.device, raydpzv.zo.perturbation
+import raydpzv.methods.vertical.dpzv, raydpzv.methods.horizontal.decomfl
+print(json.dumps("numba" in sys.modules))
+"""
+STEPPED = """
+import json, sys
+from numba.core import event
+import torch
+from raydpzv.zo.update import Descent, Rule, Step
+
+with event.install_recorder("numba:compile") as compiled:
+    x = torch.zeros(10)
+    Descent(x, Rule("gaussian", 0.9)).apply([Step([7], [0.5], 1.0)])
+found = [event.data["dispatcher"].py_func for _, event in compiled.buffer if event.is_start]
+names = [function.__name__ for function in found if function.__module__ == "raydpzv.zo.numba_kernel"]
+print(json.dumps([sorted(names), x.tolist()]))
+"""
+WITHOUT_A_CACHE = """
+import warnings
+from numba.core import caching
+
+caching.CompileResultCacheImpl._locator_classes = []
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from raydpzv.zo import numba_kernel
+told = [warning for warning in caught if "NUMBA_CACHE_DIR" in str(warning.message)]
+print(len(told), numba_kernel.cache_folder("add_scaled"))
+"""
+
+
+def script(text: str, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", text],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return out.splitlines()[-1]
+
+
+def test_numba_is_not_imported_before_a_kernel_is_called(tmp_path: Path) -> None:
+    assert json.loads(said(script(IMPORTED, tmp_path))) is False
+
+
+@pytest.mark.slow
+def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bits(tmp_path: Path) -> None:
+    together = [script(STEPPED, tmp_path) for _ in range(3)]
+    names, results = zip(*(json.loads(said(process)) for process in together), strict=True)
+    expected = ["_subtract_tile", "_words", "add_scaled", "subtract_directions"]
+    assert (
+        sorted(name for found in names for name in found) == expected
+    )  # and nothing that this rule does not use
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.slow
+def test_without_a_folder_for_the_cache_kernels_are_compiled_with_a_warning(tmp_path: Path) -> None:
+    assert said(script(WITHOUT_A_CACHE, tmp_path)) == "1 None"
+
+
+def test_a_cache_that_nobody_can_keep_needs_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raydpzv.zo.numba_kernel.cache_folder", lambda name: None)
+    monkeypatch.setattr(kernels, "FileLock", None)  # would fail if it were called
+    assert _one() == 1.0
+
+
+@pytest.mark.parametrize("error", [Timeout("held"), PermissionError("read-only")])
+def test_a_lock_that_cannot_be_had_stops_nobody(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    class Held:
+        def __init__(self, path: Path) -> None:
+            assert path.name == "raydpzv-kernels.lock"
+
+        def acquire(self, timeout: float) -> None:
+            asked.append(timeout)
+            raise error
+
+    monkeypatch.setattr(kernels, "FileLock", Held)
+    assert _one() == 1.0
+    assert asked == [kernels._TIMEOUT]
+
+
+def test_the_lock_is_let_go_when_the_kernel_is_ready() -> None:
+    for _ in range(2):
+        assert _one() == 1.0
+
+
+def test_a_fresh_kernel_has_the_bits_of_the_definition() -> None:
+    x = np.zeros(2000, np.float32)
+    Kernel("add_direction")(x, x, np.uint64(5), np.float32(1), 0)
+    assert np.array_equal(x, philox.normals(5, 0, 2000))
+
+
+def _one() -> float:
+    """What a kernel that was never called before does."""
+    x: Any = np.zeros(1, np.float32)
+    Kernel("add_scaled")(x, np.ones(1, np.float32), np.float32(1))
+    return float(x[0])
