@@ -19,7 +19,7 @@ from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.errors import Diverged, InputError, RunError, SpecError
-from raydpzv.experiment.failure import DIVERGED
+from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
@@ -155,7 +155,7 @@ def replay(
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:
     """Rebuild models of a run, of now or back in time, from its ledger or its recorded order; check every bit."""
-    from raydpzv.experiment.rebuild_client import from_ledger
+    from raydpzv.experiment.rebuild import from_ledger
     from raydpzv.experiment.reexecute import replay as replay_run
 
     with errors():

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from raydpzv.experiment.failure import collapsed, fallen, not_above
+from raydpzv.experiment.diagnostics import collapsed, fallen, not_above
 
 EARLY = "ended early"
 FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "failed")

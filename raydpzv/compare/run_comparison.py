@@ -11,7 +11,7 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
-from raydpzv.experiment.failure import DIVERGED
+from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local

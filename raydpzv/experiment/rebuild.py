@@ -1,7 +1,7 @@
-"""Rebuild a horizontal run's model from its ledger, and continue such a run.
+"""Models rebuilt from the initial key and the ledger alone, of either kind of run; and how a horizontal run goes on.
 
-A rebuild needs the initial key, the ledger and nothing else: no data, no client. With a snapshot on the way it begins
-there, and has the same bits.
+A rebuild needs no data, no server and no other client. With a snapshot on the way it begins there, and has the same
+bits.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from raydpzv.config.scenario import HorizontalScenario
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
-from raydpzv.experiment.initial_model import MODEL, ModelPlan
+from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.reexecute import check_same
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
@@ -70,7 +70,7 @@ def rebuild(
         x = _replayed(plan, ledger, held)
     if client is not None:
         return Rebuilt({f"client {client}": x}, held, ledger.digest, None)
-    return Rebuilt({MODEL: x}, held, ledger.digest, _agrees(folder.rows(), held, x))
+    return Rebuilt({MODEL: x}, held, ledger.digest, _agrees(folder.rows(), MODEL, held, x))
 
 
 def _replayed(plan: ModelPlan, ledger: Ledger, version: int) -> np.ndarray:
@@ -88,20 +88,6 @@ def _held_by(rows: Rows, spec: HorizontalScenario, client: int, updates: int) ->
     sync = rows["sync"]
     mine = sync.filter(pc.and_(pc.equal(sync["client"], client), pc.less_equal(sync["round"], updates)))
     return max(mine["read"].to_pylist(), default=0)
-
-
-def _agrees(rows: Rows, updates: int, x: np.ndarray) -> bool | None:
-    recorded = [
-        r["sha256"] for r in rows["model"].to_pylist() if r["party"] == MODEL and r["round"] == updates
-    ]
-    if not recorded:
-        return None
-    if recorded[-1] != sha256(x):
-        raise ReplayMismatch(
-            f"the model rebuilt from the ledger after update {updates} is not the one on record; another machine or "
-            "other library versions (compare environment.json)"
-        )
-    return True
 
 
 def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedHorizontal, RunFolder, str]:
@@ -147,3 +133,65 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot go on; start a new one with --out"
             )
+
+
+def from_ledger(
+    path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
+) -> Rebuilt | None:
+    """Rebuild what a ledger alone can: a horizontal run's model, or one client of a vertical run; None for all else."""
+    folder = RunFolder.open(path, moved)
+    spec = folder.spec()
+    if not isinstance(spec, VerticalScenario):
+        return rebuild(path, at, client, moved)
+    if client is None or spec.descriptor.rule is None or not folder.ledger.exists():
+        return None
+    return rebuild_client(path, client, at, moved)
+
+
+def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequence[str] = ()) -> Rebuilt:
+    """Rebuild a client's model with the answers of rounds 1 to `at` (default: all) in one pass; no data is needed.
+
+    Raises DataError if the ledger is damaged or lacks a step, InputError for what is not on record, ReplayMismatch if
+    the result is not the model that the run ended with.
+    """
+    folder = RunFolder.open(path, moved)
+    spec = folder.spec()
+    assert isinstance(spec, VerticalScenario)
+    if not 0 <= client < spec.split.clients:
+        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
+    plan = BottomPlan.of(spec, folder.environment())
+    with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
+        updates = ledger.version if at is None else at
+        if not 0 <= updates <= ledger.version:
+            raise InputError(
+                f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
+            )
+        _require_all_steps(ledger, client, updates, plan.updates.perturbations)
+        replica = plan.replica(client)
+        replica.go_to(updates, ledger)
+        x, digest = replica.state()[0], ledger.digest
+    name = f"client {client}"
+    return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x))
+
+
+def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) -> None:
+    """A client's steps follow one another: a gap is no ledger of a run."""
+    step = ledger.since(0, updates).of(client).step
+    if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
+        raise DataError(
+            f"the ledger lacks steps of client {client}: it is damaged; bring it back from a copy"
+        )
+
+
+def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray) -> bool | None:
+    recorded = [
+        r["sha256"] for r in rows["model"].to_pylist() if r["party"] == party and r["round"] == updates
+    ]
+    if not recorded:
+        return None
+    if recorded[-1] != sha256(x):
+        raise ReplayMismatch(
+            f"the model of {party} rebuilt from the ledger after update {updates} is not the one on record; another "
+            "machine or other library versions (compare environment.json)"
+        )
+    return True

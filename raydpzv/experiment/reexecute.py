@@ -18,7 +18,7 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.released import compare, released
+from raydpzv.experiment.release_ledger import compare, released
 from raydpzv.experiment.run_vertical import local_device, one_thread, parameters
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.files import sha256

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.errors import Diverged
-from raydpzv.experiment.diagnostics import warnings
-from raydpzv.experiment.failure import DIVERGED, failure
+from raydpzv.experiment.diagnostics import DIVERGED, failure, warnings
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.privacy.statements import claims, verdict

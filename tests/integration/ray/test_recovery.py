@@ -15,7 +15,7 @@ import scenarios
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.parties import ClientFactory
-from raydpzv.experiment.rebuild_client import rebuild_client
+from raydpzv.experiment.rebuild import rebuild_client
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder

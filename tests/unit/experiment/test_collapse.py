@@ -7,7 +7,7 @@ import math
 import pytest
 
 import scenarios
-from raydpzv.experiment.failure import collapsed, fallen, not_above
+from raydpzv.experiment.diagnostics import collapsed, fallen, not_above
 
 WINE = (
     "data.source=wine",

@@ -11,7 +11,7 @@ import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch, RunError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.initial_model import BottomPlan
-from raydpzv.experiment.rebuild_client import from_ledger, rebuild_client
+from raydpzv.experiment.rebuild import from_ledger, rebuild_client
 from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.release_ledger import LedgerServer
 from raydpzv.experiment.vertical import prepare_vertical

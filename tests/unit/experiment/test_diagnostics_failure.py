@@ -11,7 +11,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import Diverged
-from raydpzv.experiment.failure import failure
+from raydpzv.experiment.diagnostics import failure
 from raydpzv.experiment.prepare import class_shares
 from raydpzv.records.schema import SCHEMAS
 
