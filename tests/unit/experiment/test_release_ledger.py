@@ -37,7 +37,7 @@ def kept(small):
     def make(*overrides, ledger=None):
         experiment = prepare_vertical(small(*overrides))
         ledger = ledger or Ledger.create(None, experiment.plan().header())
-        server = LedgerServer(experiment.server.make(), ledger, lr=experiment.spec.method.lr, key=Key(0))
+        server = LedgerServer(experiment.server.make(), ledger, updates=experiment.plan().updates, key=Key(0))
         return server, ledger, [recipe.make() for recipe in experiment.clients]
 
     return make
@@ -157,7 +157,7 @@ def test_a_client_is_rebuilt_from_key_and_ledger_alone(small, tmp_path, law, mom
 
 def test_a_rebuild_needs_no_data(small, tmp_path, monkeypatch):
     run = scenarios.run(small(), tmp_path / "run")
-    monkeypatch.setattr("raydpzv.experiment.vertical.load_data", None)
+    monkeypatch.setattr("raydpzv.experiment.prepare.load_data", None)
     rebuilt = from_ledger(tmp_path / "run", client=2)
     assert np.array_equal(rebuilt.models["client 2"], run.models["client 2"])
     folder = RunFolder.open(tmp_path / "run")

@@ -179,7 +179,7 @@ def test_an_output_folder_that_cannot_be_made(small, tmp_path):
 
 
 def test_an_unknown_runner(small):
-    with pytest.raises(SpecError, match=r'runner "rya" is unknown. Did you mean "ray"\?'):
+    with pytest.raises(SpecError, match=r'unknown runner "rya". Did you mean "ray"\?'):
         scenarios.run(small(), runner="rya")  # type: ignore[arg-type]
 
 
