@@ -22,6 +22,8 @@ LOOK = 0.2
 """Seconds between looks at a run."""
 HEAD_START = 0.5
 """Seconds until a wall clock strikes 0: time for every loop to be ready, or its first epochs would all be late."""
+STARTING_RAY = "Ray to start"
+"""The first stage of a run on actors (see `Status.stage`)."""
 _CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 

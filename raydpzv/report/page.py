@@ -18,7 +18,7 @@ import jinja2
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.report import clients, horizontal, plots, privacy, style, tables, traffic
+from raydpzv.report import client_table, clients, horizontal, plots, privacy, style, tables, traffic
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
 
@@ -111,13 +111,14 @@ def _render(
         compare_note=tables.COMPARE_NOTE,
         target_head=tables.TARGET_HEAD,
         targets=tables.target_rows(names, [v.rows for v in views], targets),
-        staleness_head=tables.STALENESS_HEAD,
+        client_head=client_table.CLIENT_HEAD,
+        client_note=client_table.CLIENT_NOTE,
         pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
     )
 
 
 def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
-    view, summary = folder.view, folder.view.summary
+    view, summary, tree = folder.view, folder.view.summary, _tree(folder.scenario)
     traffic_rows = horizontal.client_rows(view.rows["message"]) if view.horizontal else []
     if view.horizontal and not alone:  # what a lone run's summary table says already
         traffic_rows = [*horizontal.lag_rows(summary), *horizontal.ledger_rows(summary), *traffic_rows]
@@ -125,9 +126,9 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "label": view.label,
         "verdict": tables.verdict(summary),
         "warnings": summary.get("warnings", []),
-        "summary": tables.summary_rows(summary),
+        "summary": tables.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
-        "staleness": tables.staleness_rows(summary),
+        "clients": client_table.client_table_rows(summary, view.rows, tree),
         "catch_up": traffic_rows,
         "scenario": folder.scenario,
         "environment": folder.environment,
