@@ -92,7 +92,7 @@ def _lines(
     spec: AnyScenario, console: Console, stage: str, interval: float
 ) -> Iterator[Callable[[Status], None]]:
     """Print a line for each stage of the start as it begins, and one every `interval` seconds."""
-    began, latest, over = time.monotonic(), Status(stage=stage), threading.Event()
+    began, latest = time.monotonic(), Status(stage=stage)
 
     def say(status: Status) -> None:
         line = progress_line(status, spec, time.monotonic() - began)
@@ -104,14 +104,23 @@ def _lines(
         if status.stage and status.stage != before.stage:
             say(status)
 
-    def every_so_often() -> None:
-        while not over.wait(interval):
-            say(latest)
+    with repeated(interval, lambda: say(latest)):
+        yield update
 
-    thread = threading.Thread(target=every_so_often, name="progress lines", daemon=True)
+
+@contextmanager
+def repeated(interval: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` every `interval` seconds, from a thread of its own, while the block runs."""
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(interval):
+            act()
+
+    thread = threading.Thread(target=go_on, name="progress lines", daemon=True)
     thread.start()
     try:
-        yield update
+        yield
     finally:
         over.set()
         thread.join()

@@ -81,7 +81,7 @@ class _Driver(Driver):
             self._wall(self._actor_set)
 
     def leave(self) -> None:
-        """Let go of the ledger, so that whoever goes on next finds it free."""
+        """Release the ledger, so that whoever goes on next finds it free."""
         self._ledger_control.close()
 
     def _poll(self) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.records import traffic
+from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 from raydpzv.report import horizontal, text
 
@@ -145,7 +146,7 @@ def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
 
 def _status(summary: Summary) -> str:
     status, by = str(summary.get("status", text.NONE)), summary.get("stopped_by")
-    return f"{status} ({text.outcome(str(by))})" if by else status
+    return f"{status} ({shown(str(by))})" if by else status
 
 
 def _times(summary: Summary, clock: str) -> list[tuple[str, str]]:

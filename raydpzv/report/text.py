@@ -14,12 +14,6 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Claim = Mapping[str, Any]
 
-_OUTCOMES = {
-    "one class' share": "single-class accuracy",
-    "no client wakes any more: the arrivals have ended": "the arrival trace is exhausted",
-}
-"""Words that stay as they are on record (comparisons read them back), and how they are shown."""
-
 
 def number(value: Any, digits: int = 4) -> str:
     """Return a number with `digits` significant digits; infinity as ∞; a dash where there is none."""
@@ -70,11 +64,6 @@ def duration(value: float) -> str:
     if minutes < 1:
         return f"{rest} s"
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def outcome(recorded: str) -> str:
-    """Return why a run stopped, or what is wrong with its result, as it is shown."""
-    return _OUTCOMES.get(recorded, recorded)
 
 
 def epsilon_of(claim: Claim) -> float:

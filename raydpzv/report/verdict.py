@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from raydpzv.records.outcome_words import shown
 from raydpzv.report import horizontal, text
 
 Summary = Mapping[str, Any]
@@ -32,9 +33,9 @@ def accuracy_line(summary: Summary) -> str:
     best = text.percent(summary.get("best_accuracy"))
     line = f"Test accuracy {text.percent(summary.get('accuracy'))} after {updates}{unit} (best {best})"
     if failure := summary.get("failure"):
-        return f"{line}: NO RESULT, {text.outcome(str(failure))}."
+        return f"{line}: NO RESULT, {shown(str(failure))}."
     if summary.get("status") != "done":
-        return f"{line}; the run {text.outcome(str(summary.get('stopped_by') or 'did not finish'))}."
+        return f"{line}; the run {shown(str(summary.get('stopped_by') or 'did not finish'))}."
     return f"{line}."
 
 

@@ -12,10 +12,10 @@ from raydpzv.methods.roles import Upload
 
 
 class Observer(Protocol):
-    """Takes down what happens; `records.Recorder` makes rows of it."""
+    """Records what happens; `records.Recorder` makes rows of it."""
 
     def emit(self, row_type: str, **values: Any) -> None:
-        """Take down one fact."""
+        """Record one fact."""
         ...
 
 

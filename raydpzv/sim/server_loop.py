@@ -122,7 +122,7 @@ class ServerLoop:
             self._record_releases(upload.releases, upload, upload.client, self.server.updates + 1)
 
     def sent(self, order: Order, at: float, arrives: float) -> None:
-        """Take down an order on its way to a client."""
+        """Record an order on its way to a client."""
         if order.sync:
             self._syncs[order.client] = order.sync
         self.observer.emit(
@@ -137,12 +137,12 @@ class ServerLoop:
         )
 
     def applied(self, client: int, at: float) -> None:
-        """Take down that a client has applied the answer to its last served upload."""
+        """Record that a client has applied the answer to its last served upload."""
         if row := self._open_services.pop(client, None):
             self.observer.emit("service", **{**row, "applied": at})
 
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
-        """Take down an evaluation of the model after `version` updates (None: the current one)."""
+        """Record an evaluation of the model after `version` updates (None: the current one)."""
         self._status |= {"accuracy": metrics.accuracy, "loss": metrics.loss}
         self.observer.emit(
             "evaluation",
@@ -155,7 +155,7 @@ class ServerLoop:
         )
 
     def close(self) -> None:
-        """Take down the services whose answers were never applied."""
+        """Record the services whose answers were never applied."""
         for client in sorted(self._open_services):
             self.applied(client, math.nan)
 
@@ -244,7 +244,7 @@ class ServerLoop:
         self._record_releases(order.releases, upload, order.client, order.round)
 
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
-        """Account what was released, and take it down; `upload`: whose service it came of."""
+        """Account what was released, and record it; `upload`: whose service it came of."""
         if not releases:
             return
         ids = releases[0].ids

@@ -9,7 +9,9 @@ import threading
 from rich.console import Console
 
 import scenarios
+from raydpzv.compare.plan import Comparison, Line
 from raydpzv.sim.interfaces import Status
+from scenarios.comparison_progress import Watch
 from scenarios.progress import live_progress, progress_line, view
 
 
@@ -46,16 +48,16 @@ STATUS = Status(
 
 
 def test_a_line_says_where_the_run_stands_and_what_is_left():
-    line = progress_line(STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 20.0)
+    line = progress_line(STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 30.0, 20.0)
     assert line == (
-        "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 20 s elapsed, "
+        "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s elapsed, "
         "about 1 min 00 s left"
     )
 
 
 def test_an_epsilon_in_a_line_has_its_terms():
     status = Status(updates=5, epsilon_paper=0.4, epsilon_client=math.inf)
-    line = progress_line(status, scenarios.load("digits_dpzv"), 1.0)
+    line = progress_line(status, scenarios.load("digits_dpzv"), 1.0, 1.0)
     assert "replace one record, δ=0.001" in line
     assert "0.4 claimed by the paper, not proved and ∞ proved against the clients" in line
 
@@ -119,3 +121,23 @@ def test_the_start_of_a_live_view_says_what_it_waits_for():
         progress(Status(stage="Ray to start"))
     assert "starting: waiting for the data to load" in stream.getvalue()
     assert "starting: waiting for Ray to start" in stream.getvalue()
+
+
+def test_a_comparison_off_a_terminal_says_what_is_at_work():
+    spec = scenarios.load("digits_dpzv")
+    comparison = Comparison("c", "", (0,), (), (Line("dpzv", None, False, spec),))
+    (planned,) = comparison.runs()
+    stream = Heard()
+    with Watch(comparison, [planned], console(stream), {}, interval=0.01) as watch:
+        watch.progress({planned.folder: Status(stage="the data to load")})
+        stream.written.clear()
+        assert stream.written.wait(30)
+        watch.progress({planned.folder: STATUS})
+        stream.written.clear()
+        assert stream.written.wait(30)
+    assert "0/1 runs over; dpzv, seed 0: waiting for the data to load" in stream.getvalue()
+    quiet = Heard()
+    with Watch(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
+        watch.progress({planned.folder: STATUS})
+        watch.ended(planned, "")
+    assert quiet.getvalue() == ""
