@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import raydpzv
 from raydpzv.compare.folder import PLAN, is_comparison
@@ -24,7 +23,7 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.registry import DATA_SOURCES, RUNNERS
+from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 from scenarios import compare
 from scenarios.exit_codes import STOPPED, errors, failures
@@ -222,23 +221,13 @@ def list_(
     settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
 ) -> None:
     """List scenarios, methods and data sets."""
-    from raydpzv.config.catalog import comparisons, titles
     from raydpzv.config.settings_reference import settings_page
+    from scenarios.list_output import show_list
 
     if settings:
         print(settings_page())
         return
-    methods = raydpzv.methods()
-    sources = {
-        name: f"{source.about} (needs {', '.join(source.needs) if source.needs else 'nothing'}; from {source.home})"
-        for name, source in DATA_SOURCES.items()
-    }
-    listed = {"Scenarios": titles(), "Comparisons": comparisons(), "Methods": methods, "Data sets": sources}
-    for title, entries in listed.items():
-        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2))
-        for name, line in entries.items():
-            table.add_row(name, line)
-        Console().print(table)
+    show_list()
 
 
 def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:

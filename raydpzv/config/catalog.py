@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raydpzv.config import toml
 from raydpzv.config.scenario import AnyScenario
@@ -20,9 +22,36 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def titles() -> dict[str, str]:
-    """Return every scenario's name and line."""
-    return {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()).get("title", "") for name in names()}
+@dataclass(frozen=True)
+class Entry:
+    """A scenario, or a comparison by the scenario it is run on, as a list shows it; `source`: its data set."""
+
+    name: str
+    title: str
+    horizontal: bool
+    source: str
+
+
+def scenario_entries() -> list[Entry]:
+    """Return every scenario that comes with the program."""
+    return [
+        _entry(name, tree.get("title", ""), tree) for name, tree in ((n, _scenario_tree(n)) for n in names())
+    ]
+
+
+def comparison_entries() -> list[Entry]:
+    """Return every comparison that comes with the program."""
+    trees = {path.stem: tomllib.loads(path.read_text()) for path in sorted(COMPARISONS.glob("*.toml"))}
+    return [_entry(n, tree.get("title", ""), _scenario_tree(tree["scenario"])) for n, tree in trees.items()]
+
+
+def _scenario_tree(name: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+
+
+def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
+    source = scenario.get("data", {}).get("source", Data.model_fields["source"].default)
+    return Entry(name, title, scenario.get("method", {}).get("name") in HORIZONTAL_METHODS, source)
 
 
 def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
