@@ -17,8 +17,8 @@ def test_every_scenario_stands_under_its_kind_with_the_files_it_needs():
         kind = "horizontal" if isinstance(spec, HorizontalScenario) else "vertical"
         (row,) = [row for row in parts[f"Scenarios, {kind}"] if row[0] == name]
         assert (row[1] != "") == bool(SOURCES[spec.data.source].needs), name
-    assert dict((row[0], row[1]) for row in parts["Comparisons, vertical"])["mnist_field"] == "folder"
-    assert dict((row[0], row[1]) for row in parts["Data sets"])["csv"] == "file"
+    assert {row[0]: row[1] for row in parts["Comparisons, vertical"]}["mnist_field"] == "folder"
+    assert {row[0]: row[1] for row in parts["Data sets"]}["csv"] == "file"
 
 
 @pytest.mark.parametrize("width", [80, 100])
