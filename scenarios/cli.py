@@ -221,12 +221,13 @@ def list_(
     settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
 ) -> None:
     """List scenarios, methods and data sets."""
-    from raydpzv.config.settings_reference import settings_page
-    from scenarios.list_output import show_list
-
     if settings:
+        from raydpzv.config.settings_reference import settings_page
+
         print(settings_page())
         return
+    from scenarios.list_output import show_list
+
     show_list()
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from raydpzv.config.scenario_horizontal import HORIZONTAL_METHODS
 from rich.console import Console
 
-from raydpzv.config.scenario import METHODS
-from raydpzv.data.sources import SOURCES
-from scenarios.catalog import Entry, comparison_entries, scenario_entries
+from raydpzv.config.catalog import Entry, comparison_entries, is_horizontal, scenario_entries
+from raydpzv.registry import DATA_SOURCES, METHODS
 
 WIDTH = 100
 FOOT = (
@@ -51,12 +49,11 @@ def listed() -> Iterable[tuple[str, Sequence[Row]]]:
         rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
         yield f"Scenarios, {_kind(horizontal)}", rows
     yield "Comparisons, vertical", [_row(entry) for entry in comparison_entries()]
-    for horizontal, methods in ((False, METHODS), (True, HORIZONTAL_METHODS)):
-        yield (
-            f"Methods, {_kind(horizontal)}",
-            [(name, "", _about(section)) for name, section in methods.items()],
-        )
-    yield "Data sets", [(name, _needs(name), source.about) for name, source in SOURCES.items()]
+    for horizontal in (False, True):
+        names = [name for name in METHODS if is_horizontal(name) is horizontal]
+        rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in names]
+        yield f"Methods, {_kind(horizontal)}", rows
+    yield "Data sets", [(name, _needs(name), source.about) for name, source in DATA_SOURCES.items()]
 
 
 def _kind(horizontal: bool) -> str:
@@ -69,12 +66,8 @@ def _row(entry: Entry) -> Row:
 
 def _needs(source: str) -> str:
     """Return which files a data set needs; that a table of one's own has a target column goes without saying."""
-    wanted = [need for need in SOURCES[source].needs if need != "target"]
+    wanted = [need for need in DATA_SOURCES[source].needs if need != "target"]
     return " and ".join(wanted)
-
-
-def _about(section: type) -> str:
-    return (section.__doc__ or "").strip().splitlines()[0].removesuffix(".")
 
 
 def _cut(line: str, width: int) -> str:

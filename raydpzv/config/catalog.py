@@ -11,7 +11,7 @@ from typing import Any
 from raydpzv.config import toml
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError, suggest
-from raydpzv.registry import SCENARIO_FOLDERS
+from raydpzv.registry import METHODS, SCENARIO_FOLDERS
 
 FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
@@ -50,8 +50,12 @@ def _scenario_tree(name: str) -> dict[str, Any]:
 
 
 def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
-    source = scenario.get("data", {}).get("source", Data.model_fields["source"].default)
-    return Entry(name, title, scenario.get("method", {}).get("name") in HORIZONTAL_METHODS, source)
+    return Entry(name, title, is_horizontal(scenario["method"]["name"]), scenario["data"]["source"])
+
+
+def is_horizontal(method: str) -> bool:
+    """Tell a method's kind by where it lives, without importing it."""
+    return METHODS.module_of(method).startswith("raydpzv.methods.horizontal")
 
 
 def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:

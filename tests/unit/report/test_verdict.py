@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 import scenarios
-from raydpzv.experiment.vertical import prepare
+from raydpzv.experiment.prepare import load_data
+from raydpzv.experiment.privacy_setting import privacy_setting
+from raydpzv.keys import Key
 from raydpzv.privacy.statements import claims, verdict
 from raydpzv.report.verdict import accuracy_line, epsilon_line, private_line, verdict_lines
 from raydpzv.sim.virtual import NOBODY_WAKES
@@ -17,7 +19,8 @@ PAPER = ["privacy.mode=paper", "privacy.epsilon=1", "privacy.delta=1e-3", "priva
 
 def lines(scenario, *overrides):
     """What is said of a scenario's privacy."""
-    setting = prepare(scenarios.load(scenario, overrides)).setting
+    spec = scenarios.load(scenario, overrides)
+    setting = privacy_setting(spec, load_data(spec.data, Key(spec.seed) / "data").train.rows).claims
     table = [dataclasses.asdict(c) for c in claims(setting)]
     return epsilon_line(table), private_line(table, verdict(setting)[1])
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from raydpzv.config.scenario_horizontal import HorizontalScenario
 
-from raydpzv.data.sources import SOURCES
-from scenarios import catalog
+from raydpzv.config import catalog
+from raydpzv.registry import DATA_SOURCES
 from scenarios.list_output import list_lines, listed
 
 
@@ -14,9 +13,9 @@ def test_every_scenario_stands_under_its_kind_with_the_files_it_needs():
     parts = dict(listed())
     for name in catalog.names():
         spec = catalog.load(name)
-        kind = "horizontal" if isinstance(spec, HorizontalScenario) else "vertical"
+        kind = spec.kind
         (row,) = [row for row in parts[f"Scenarios, {kind}"] if row[0] == name]
-        assert (row[1] != "") == bool(SOURCES[spec.data.source].needs), name
+        assert (row[1] != "") == bool(DATA_SOURCES[spec.data.source].needs), name
     assert {row[0]: row[1] for row in parts["Comparisons, vertical"]}["mnist_field"] == "folder"
     assert {row[0]: row[1] for row in parts["Data sets"]}["csv"] == "file"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import scenarios
-from raydpzv.experiment.prepare import prepared
-from raydpzv.experiment.runner import run_here
 from raydpzv.sim.client_counts import MOST, ClientCounts
 from raydpzv.sim.interfaces import Status
 
@@ -14,7 +12,7 @@ from raydpzv.sim.interfaces import Status
 def statuses(scenario, *overrides):
     """Run a scenario in this process and return what its progress callback was told."""
     found: list[Status] = []
-    run = run_here(prepared(scenarios.load(scenario, overrides)), progress=found.append)
+    run = scenarios.run(scenarios.load(scenario, overrides), progress=found.append)
     return run, found
 
 
