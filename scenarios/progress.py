@@ -93,14 +93,18 @@ def _lines(
 ) -> Iterator[Callable[[Status], None]]:
     """Print a line for each stage of the start as it begins, and one every `interval` seconds."""
     began, latest = time.monotonic(), Status(stage=stage)
+    under_way = began
 
     def say(status: Status) -> None:
-        line = progress_line(status, spec, time.monotonic() - began)
+        now = time.monotonic()
+        line = progress_line(status, spec, now - began, now - under_way)
         console.print(Text(line), soft_wrap=True)
 
     def update(status: Status) -> None:
-        nonlocal latest
+        nonlocal latest, under_way
         before, latest = latest, status
+        if before.stage and not status.stage:
+            under_way = time.monotonic()
         if status.stage and status.stage != before.stage:
             say(status)
 
@@ -126,8 +130,11 @@ def repeated(interval: float, act: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def progress_line(status: Status, spec: AnyScenario, elapsed: float) -> str:
-    """Return where a run stands as one line of text; elapsed: real seconds since it began."""
+def progress_line(status: Status, spec: AnyScenario, elapsed: float, under_way: float) -> str:
+    """Return where a run stands as one line of text.
+
+    elapsed: real seconds since it began; under_way: those since its start-up was over, by which the rest is foretold.
+    """
     if status.stage:
         return f"starting, {duration(elapsed)}: waiting for {status.stage}"
     limit, unit = limit_of(spec)
@@ -142,7 +149,7 @@ def progress_line(status: Status, spec: AnyScenario, elapsed: float) -> str:
         f"{duration(elapsed)} elapsed",
     ]
     if 0 < amount <= limit < math.inf:
-        parts.append(f"about {duration(elapsed * (limit - amount) / amount)} left")
+        parts.append(f"about {duration(under_way * (limit - amount) / amount)} left")
     return ", ".join(parts)
 
 
@@ -219,7 +226,8 @@ def _epsilon_parts(status: Status, spec: AnyScenario) -> list[str]:
     """The same in a line: with what it is for, without which an ε says nothing."""
     if math.isnan(status.epsilon_paper):
         return []
-    return [f"ε (Gaussian, replace one record, δ={_delta(spec):g}, GDP) {' and '.join(_epsilons(status))}"]
+    terms = f"(Gaussian mechanism, replace one record, δ={_delta(spec):g}, GDP)"
+    return [f"ε {' and '.join(_epsilons(status))} {terms}"]
 
 
 def _epsilons(status: Status) -> tuple[str, str]:

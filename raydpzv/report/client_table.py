@@ -56,8 +56,8 @@ def client_table_rows(
             text.size(int(down[m])),
             text.number(asked[m], 3),
             text.number(uploads[m] / seconds, 3),
-            *(text.number(c.get(k)) for k in ("mean", "max", "delay_mean", "delay_max")),
-            text.percent(c.get("late_share")),
+            *(text.number(c.get(k), 3) for k in ("mean", "max", "delay_mean", "delay_max")),
+            text.NONE if c.get("late_share") is None else f"{c['late_share']:.1%}",
         )
         for m, c in enumerate(stated)
     ]
@@ -66,8 +66,8 @@ def client_table_rows(
 def client_table(rows: Sequence[tuple[str, ...]]) -> Table:
     """Return the rows as a console table of at most 20 clients, those with the oldest embeddings among more."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, head in enumerate(CLIENT_HEAD):
-        table.add_column(head, justify="right", min_width=max(len(row[place]) for row in rows))
+    for head in CLIENT_HEAD:
+        table.add_column(head.replace(" ", "\n"), justify="right", no_wrap=True)
     for row in sorted(sorted(rows, key=_age, reverse=True)[:_MOST], key=rows.index):
         table.add_row(*map(Text, row))
     if len(rows) > _MOST:

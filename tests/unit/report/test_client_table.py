@@ -49,8 +49,8 @@ def test_the_page_of_a_run_has_the_client_table(uneven):
 
 
 def test_of_many_clients_the_console_shows_the_stalest():
-    row = ("3", "1 B", "1 B", "1", "1")
-    rows = [(str(m), *row, str(m), "9", "0", "0", "0 %") for m in range(30)]
+    row = ("123,456", "1023.75 KiB", "1023.75 KiB", "0.0123", "0.0123")
+    rows = [(str(m), *row, str(m), "9,999", "1,234", "1,234", "16.57%") for m in range(30)]
     console = Console(width=100, file=io.StringIO())
     console.print(client_table(rows))
     said = console.file.getvalue()
@@ -58,6 +58,8 @@ def test_of_many_clients_the_console_shows_the_stalest():
     shown = [line.split()[0] for line in said.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
     assert shown == [str(m) for m in range(10, 30)]
     assert max(map(len, said.splitlines())) <= 100
+    assert "…" not in said
+    assert said.count("16.57%") == 20
 
 
 def test_no_rate_is_asked_for_without_clocks():
