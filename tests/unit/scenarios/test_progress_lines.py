@@ -9,7 +9,7 @@ import threading
 from rich.console import Console
 
 import scenarios
-from raydpzv.compare.plan import Comparison, Line
+from raydpzv.compare.plan import Comparison, PlannedLine
 from raydpzv.sim.interfaces import Status
 from scenarios.comparison_progress import Watch
 from scenarios.progress import live_progress, progress_line, view
@@ -125,7 +125,7 @@ def test_the_start_of_a_live_view_says_what_it_waits_for():
 
 def test_a_comparison_off_a_terminal_says_what_is_at_work():
     spec = scenarios.load("digits_dpzv")
-    comparison = Comparison("c", "", (0,), (), (Line("dpzv", None, False, spec),))
+    comparison = Comparison("c", "", (0,), (), (PlannedLine("dpzv", None, False, spec),))
     (planned,) = comparison.runs()
     stream = Heard()
     with Watch(comparison, [planned], console(stream), {}, interval=0.01) as watch:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import math
 
-from comparisons_made import Made, field
 from rich.console import Console
+from tests.helpers.comparisons_made import Made, field
 
 from raydpzv.compare.brief import brief_report, brief_rows, failures_line, target_line
 from raydpzv.compare.privacy_table import privacy_line
