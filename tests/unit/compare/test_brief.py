@@ -6,7 +6,7 @@ import io
 import math
 
 from rich.console import Console
-from tests.helpers.comparisons_made import Made, field
+from tests.helpers.synthetic_comparison import Made, field
 
 from raydpzv.compare.brief import brief_report, brief_rows, failures_line, target_line
 from raydpzv.compare.privacy_table import privacy_line
