@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,11 @@ TARGETS = (0.8, 0.9)
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a report shows of a run: what pictures need, the resolved scenario's text, the environment as JSON."""
+    """What a report shows of a run: what pictures need, the resolved scenario as text and tree, the environment as JSON."""
 
     view: RunView
     scenario: str
+    settings: Mapping[str, Any]
     environment: str
 
 
@@ -87,6 +88,7 @@ def read_runs(runs: Sequence[Path], moved: Sequence[str] = ()) -> list[ReportedR
         ReportedRun(
             view=RunView(label, summary, folder.rows()),
             scenario=folder.scenario(),
+            settings=folder.settings(),
             environment=json.dumps(folder.environment(), indent=2, ensure_ascii=False),
         )
         for folder, label, summary in named
@@ -118,7 +120,7 @@ def _render(
 
 
 def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
-    view, summary, tree = folder.view, folder.view.summary, _tree(folder.scenario)
+    view, summary, tree = folder.view, folder.view.summary, folder.settings
     traffic_rows = horizontal.client_rows(view.rows["message"]) if view.horizontal else []
     if view.horizontal and not alone:  # what a lone run's summary table says already
         traffic_rows = [*horizontal.lag_rows(summary), *horizontal.ledger_rows(summary), *traffic_rows]

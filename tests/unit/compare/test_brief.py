@@ -6,11 +6,11 @@ import io
 import math
 
 from rich.console import Console
-from tests.helpers.synthetic_comparison import Made, field
 
 from raydpzv.compare.brief import brief_report, brief_rows, failures_line, target_line
 from raydpzv.compare.privacy_table import privacy_line
 from raydpzv.compare.table import equal_bytes, equal_seconds, table
+from tests.helpers.synthetic_comparison import Made, field
 
 
 def printed(made, targets, width=120):
