@@ -21,11 +21,13 @@ from raydpzv.compare.text_tables import (
     named,
     seconds_text,
     target_title,
+    warning_lines,
 )
 from raydpzv.records.outcome_words import shown
 from raydpzv.report import text
 
 _TITLE = "Test accuracy: median over the seeds (lowest to highest)"
+_MOST_WARNINGS = 3
 
 Cell = Callable[[Mapping[str, Any]], str]
 
@@ -40,8 +42,16 @@ def brief_report(runs: pa.Table, curves: pa.Table, claims: pa.Table, targets: Se
         Text(failed, "bold red" if "FAILED" in failed else ""),
         *(Text(target_line(folded, target)) for target in dict.fromkeys(targets)),
         Text(privacy_line(claims, runs)),
+        *_warnings(warning_lines(runs, curves)),
     ]
     return Group(*parts)
+
+
+def _warnings(lines: Sequence[str]) -> list[Text]:
+    """Return the first few warnings, and how many more there are."""
+    first = [Text(line, "yellow") for line in lines[:_MOST_WARNINGS]]
+    left = len(lines) - len(first)
+    return first + ([Text(f"{left} more warnings: --explain", "yellow")] if left > 0 else [])
 
 
 def brief_rows(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:

@@ -41,7 +41,7 @@ TARGETS = (0.8, 0.9)
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a report shows of a run: what pictures need, the resolved scenario as text and tree, the environment as JSON."""
+    """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON."""
 
     view: RunView
     scenario: str

@@ -107,3 +107,12 @@ def test_the_line_on_privacy_counts_and_names_the_smallest_and_the_largest_prove
     made.claim("a", 1.0, 8.0).claim("a", 1.0, 8.0, seed=1, holds=False)
     runs, _, claims = made.tables
     assert "nothing is proved" in privacy_line(claims, runs)
+
+
+def test_warnings_are_few_on_the_screen():
+    made = Made()
+    for place in range(5):
+        made.run(f"entrant {place}", None, 0, 0.5, best_accuracy=0.9)
+    said = printed(made, [])
+    assert said.count("warning: entrant") == 3
+    assert "2 more warnings: --explain" in said
