@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from raydpzv.zo.kernels import Kernel
 
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
@@ -28,6 +27,7 @@ from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.vafl import VaflServer
 from raydpzv.records.recorder import Recorder
+from raydpzv.zo.kernels import Kernel
 
 SHORT = ("budget.updates=12", "evaluate.every=6")
 VERTICAL: dict[str, tuple[str, ...]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raydpzv.experiment.failure import CONSTANT, DIVERGED, SHARE
+
 from raydpzv.records.outcome_words import shown
 from raydpzv.sim.virtual import NOBODY_WAKES
 
