@@ -21,7 +21,9 @@ C = TypeVar("C")
 LOOK = 0.2
 """Seconds between looks at a run."""
 HEAD_START = 0.5
-"""Seconds until a wall clock strikes 0: time for every loop to be ready, or its first epochs would all be late."""
+"""Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
+STARTING_RAY = "Ray to start"
+"""The first stage of a run on actors (see `Status.stage`)."""
 _CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 
@@ -63,7 +65,7 @@ class Driver:
         return self._finalizer.done(models, self._status, spent, facts)
 
     def leave(self) -> None:
-        """Let go of the ledger, so that whoever goes on next finds it free."""
+        """Release the ledger, so that whoever goes on next finds it free."""
         raise NotImplementedError
 
     def _work(self) -> None:

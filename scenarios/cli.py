@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import raydpzv
 from raydpzv.compare.folder import PLAN, is_comparison
@@ -24,13 +23,25 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.registry import DATA_SOURCES, RUNNERS
+from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 from scenarios import compare
 from scenarios.exit_codes import STOPPED, errors, failures
 from scenarios.model_output import one_model, print_models, whose
-from scenarios.options import Address, Json, Moved, Seed, Set, Verbose, chosen_runner, new_folder
-from scenarios.progress import live_progress, show_privacy, show_run, stop_on_signal
+from scenarios.options import (
+    Address,
+    Explain,
+    Json,
+    Moved,
+    Quiet,
+    Seed,
+    Set,
+    Verbose,
+    chosen_runner,
+    new_folder,
+)
+from scenarios.progress import LOADING, live_progress, stop_on_signal
+from scenarios.run_output import Output, show_privacy, show_run
 
 app = typer.Typer(
     help="Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors.",
@@ -54,6 +65,8 @@ def run(
     runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
     address: Address = None,
     as_json: Json = False,
+    quiet: Quiet = False,
+    explain: Explain = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a scenario; write its run folder; print a summary."""
@@ -66,7 +79,7 @@ def run(
         _watch(
             spec,
             folder,
-            as_json,
+            Output(as_json, quiet, explain, LOADING),
             lambda progress, stop: raydpzv.run(
                 spec,
                 folder,
@@ -92,6 +105,7 @@ def privacy(
         int | None, typer.Option(min=1, max=10**12, help="Training rows D, where the data is not at hand.")
     ] = None,
     as_json: Json = False,
+    explain: Explain = False,
 ) -> None:
     """Show, before training, every ε with its adversary, and why the run is or is not private."""
     from raydpzv.experiment.summary import NO_NOISE
@@ -109,7 +123,7 @@ def privacy(
             answer = {"private": reason is None, "private_reason": reason, "verdict": why, "planned": planned}
             _print_json(answer | {"epsilon": table, "setting": facts})
             return
-        show_privacy(table, why, facts, planned=planned)
+        show_privacy(table, why, facts, planned=planned, explain=explain)
 
 
 @app.command()
@@ -124,6 +138,8 @@ def resume(
     moved: Moved = None,
     address: Address = None,
     as_json: Json = False,
+    quiet: Quiet = False,
+    explain: Explain = False,
     verbose: Verbose = False,
 ) -> None:
     """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not; or a comparison."""
@@ -131,7 +147,14 @@ def resume(
         if is_comparison(run):
             plan = read_comparison(run / PLAN, moved or ())
             compare.carry_out(
-                plan, run, runner=runner or "auto", address=address, as_json=as_json, verbose=verbose
+                plan,
+                run,
+                runner=runner or "auto",
+                address=address,
+                as_json=as_json,
+                quiet=quiet,
+                explain=explain,
+                verbose=verbose,
             )
             return
         chosen = chosen_runner(runner or "local")
@@ -139,7 +162,7 @@ def resume(
         _watch(
             experiment.spec,
             folder.path,
-            as_json,
+            Output(as_json, quiet, explain, "the run to go on"),
             lambda progress, stop: RUNNERS[chosen](
                 experiment, RunOptions(folder, name, progress, stop, address, verbose)
             ),
@@ -198,23 +221,14 @@ def list_(
     settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
 ) -> None:
     """List scenarios, methods and data sets."""
-    from raydpzv.config.catalog import comparisons, titles
-    from raydpzv.config.settings_reference import settings_page
-
     if settings:
+        from raydpzv.config.settings_reference import settings_page
+
         print(settings_page())
         return
-    methods = raydpzv.methods()
-    sources = {
-        name: f"{source.about} (needs {', '.join(source.needs) if source.needs else 'nothing'}; from {source.home})"
-        for name, source in DATA_SOURCES.items()
-    }
-    listed = {"Scenarios": titles(), "Comparisons": comparisons(), "Methods": methods, "Data sets": sources}
-    for title, entries in listed.items():
-        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2))
-        for name, line in entries.items():
-            table.add_row(name, line)
-        Console().print(table)
+    from scenarios.list_output import show_list
+
+    show_list()
 
 
 def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
@@ -242,7 +256,7 @@ def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnySc
 def _watch(
     spec: AnyScenario,
     folder: Path,
-    as_json: bool,
+    output: Output,
     start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
@@ -250,14 +264,16 @@ def _watch(
     Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
     """
     console = Console(stderr=True)
+    live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
-        with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
+        with failures(folder), stop_on_signal(console) as stop, live as progress:
             result = start(progress, stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
-            show_run(RunFolder.open(folder).summary(), folder, as_json)
+            broken = RunFolder.open(folder)
+            show_run(broken.summary(), broken.rows(), spec, folder, output)
         raise
-    show_run(result.summary, folder, as_json)
+    show_run(result.summary, result.tables, spec, folder, output)
     if result.summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual"
         console.print(

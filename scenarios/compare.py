@@ -17,11 +17,13 @@ from raydpzv.compare.folder import begun, is_comparison, left
 from raydpzv.compare.plan import Comparison
 from raydpzv.compare.results import FAILED, OK, Compared, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.config import catalog
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.registry import RUNNERS
 from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED, errors
-from scenarios.options import Address, Json, Set, Verbose, chosen_runner, new_folder
+from scenarios.options import Address, Explain, Json, Quiet, Set, Verbose, chosen_runner, new_folder
 from scenarios.progress import stop_on_signal
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
@@ -63,6 +65,8 @@ def compare(
     runner: Runner = "auto",
     address: Address = None,
     as_json: Json = False,
+    quiet: Quiet = False,
+    explain: Explain = False,
     verbose: Verbose = False,
 ) -> None:
     """Compare methods x values of ε x seeds on the same split and budget; controls are always beside them."""
@@ -77,7 +81,10 @@ def compare(
             runner=runner,
             address=address,
             as_json=as_json,
+            quiet=quiet,
+            explain=explain,
             verbose=verbose,
+            notes=[] if epsilons else noise_dropped(what, comparison),
         )
 
 
@@ -89,10 +96,14 @@ def carry_out(
     runner: str = "auto",
     address: str | None = None,
     as_json: bool = False,
+    quiet: bool = False,
+    explain: bool = False,
     verbose: bool = False,
+    notes: Sequence[str] = (),
 ) -> None:
     """Make what is left of a comparison's runs, then write and show what it comes to.
 
+    quiet: no progress; explain: print all tables, not a screen; notes: what to say before the first run.
     Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
     """
     console, reasons = Console(stderr=True), dict[str, str]()
@@ -100,11 +111,13 @@ def carry_out(
     new = not is_comparison(folder)
     if new:
         check_ready(comparison)  # before anything is written
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     with begun(folder, comparison):
         todo = left(folder, comparison)
         if todo and not new:
             check_ready(comparison)
-        with stop_on_signal(console) as stop, Watch(comparison, todo, console, reasons) as watch:
+        with stop_on_signal(console) as stop, Watch(comparison, todo, console, reasons, quiet=quiet) as watch:
             if ray:
                 from actors.run_pool import side_by_side
 
@@ -122,8 +135,20 @@ def carry_out(
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
         compared = collect(comparison, folder, reasons)
         write(comparison, folder, compared)
-    show_comparison(comparison, folder, compared, as_json)
+    show_comparison(comparison, folder, compared, as_json=as_json, explain=explain)
     _leave(compared, folder, console, stopped=stop.is_set())
+
+
+def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
+    """Return a sentence for each scenario that adds noise by itself but none in a comparison without values of ε."""
+    if catalog.comparison(what[0]) is not None or any(line.epsilon is not None for line in comparison.lines):
+        return []
+    noisy = [name for name in what if _adds_noise(catalog.load(name))]
+    return [f"noise of {name} dropped: no --epsilons given" for name in noisy]
+
+
+def _adds_noise(spec: AnyScenario) -> bool:
+    return isinstance(spec, VerticalScenario) and spec.privacy.mode != "none"
 
 
 def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool) -> None:

@@ -19,7 +19,8 @@ from raydpzv.compare.run_comparison import STOPPED
 from raydpzv.compare.table import table
 from raydpzv.files import as_json as json_text
 from raydpzv.sim.interfaces import Status
-from scenarios.progress import limit_of
+from scenarios.progress import INTERVAL, limit_of, repeated
+from scenarios.run_output import tables_console
 
 _REDRAW = 0.2
 """Seconds between redraws."""
@@ -28,15 +29,24 @@ _WIDTH = 120
 
 
 class Watch:
-    """Shows progress while its block runs: a line for each run that ends; on a terminal also a bar, and what runs.
+    """Shows progress while its block runs: a line for each run that ends, and what runs.
 
-    reasons: filled with why runs have no result, by their folders' names.
+    What runs is drawn below a bar on a terminal, and is a line every `interval` seconds elsewhere. reasons: filled with
+    why runs have no result, by their folders' names; quiet: show nothing.
     """
 
     def __init__(
-        self, comparison: Comparison, todo: Sequence[Planned], console: Console, reasons: dict[str, str]
+        self,
+        comparison: Comparison,
+        todo: Sequence[Planned],
+        console: Console,
+        reasons: dict[str, str],
+        *,
+        quiet: bool = False,
+        interval: float = INTERVAL,
     ) -> None:
-        self._console, self._reasons = console, reasons
+        self._console, self._reasons, self._quiet, self._interval = console, reasons, quiet, interval
+        self._standing: Mapping[str, Status] = {}
         self._names = {p.folder: p for p in todo}
         total = len(list(comparison.runs()))
         self._done, self._total, self._last = total - len(todo), total, 0.0
@@ -48,12 +58,16 @@ class Watch:
         self._live: Live | None = None
 
     def __enter__(self) -> Watch:
+        if self._quiet:
+            return self
         if self._done:
             self._console.print(f"{self._done} of {self._total} runs are there already", highlight=False)
         if self._console.is_terminal:
             self._live = self._stack.enter_context(
                 Live(self._bar, console=self._console, refresh_per_second=4)
             )
+        else:
+            self._stack.enter_context(repeated(self._interval, self._say))
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -61,11 +75,18 @@ class Watch:
 
     def progress(self, standing: Mapping[str, Status]) -> None:
         """Show where the runs at work stand."""
+        self._standing = standing
         if self._live is None or time.monotonic() - self._last < _REDRAW:
             return
         self._last = time.monotonic()
-        lines = [_line(self._names[name], status) for name, status in standing.items() if name in self._names]
-        self._live.update(Group(self._bar, *lines))
+        self._live.update(Group(self._bar, *(Text(f"  {line}") for line in self._at_work())))
+
+    def _at_work(self) -> list[str]:
+        return [_line(self._names[name], s) for name, s in self._standing.items() if name in self._names]
+
+    def _say(self) -> None:
+        at_work = "; ".join(self._at_work()) or "waiting for the first run to begin"
+        self._console.print(Text(f"{self._done}/{self._total} runs over; {at_work}"), soft_wrap=True)
 
     def ended(self, planned: Planned, reason: str) -> None:
         """Say that a run is over, and why it has no result if it has none."""
@@ -73,32 +94,39 @@ class Watch:
             self._reasons[planned.folder] = reason
         self._done += reason != STOPPED
         self._bar.update(self._task, completed=self._done)
+        if self._quiet:
+            return
         said = reason if reason == STOPPED else f"no result: {reason}" if reason else "done"
         line = f"{self._done}/{self._total} {planned.line}, seed {planned.spec.seed}: {said}"
         self._console.print(Text(line), soft_wrap=True)
 
 
-def _line(planned: Planned, status: Status) -> Text:
+def _line(planned: Planned, status: Status) -> str:
+    who = f"{planned.line}, seed {planned.spec.seed}"
+    if status.stage:
+        return f"{who}: waiting for {status.stage}"
     limit, unit = limit_of(planned.spec)
     amounts = {"updates": float(status.updates), "seconds": status.time}
     at = amounts.get(unit, float(status.bytes_up + status.bytes_down))
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
     accuracy = "" if math.isnan(status.accuracy) else f", accuracy {status.accuracy:.3f}"
-    return Text(f"  {planned.line}, seed {planned.spec.seed}: {at:,.0f}{of} {unit}{accuracy}")
+    return f"{who}: {at:,.0f}{of} {unit}{accuracy}"
 
 
-def show_comparison(comparison: Comparison, folder: Path, compared: Compared, as_json: bool) -> None:
-    """Print what a comparison comes to: tables, or the lines of its table as JSON."""
+def show_comparison(
+    comparison: Comparison, folder: Path, compared: Compared, *, as_json: bool, explain: bool
+) -> None:
+    """Print what a comparison comes to: a screen of it or, with `explain`, all; or the lines of its table as JSON."""
     tables = (compared.runs, compared.curves)
     if as_json:
         lines = table(*tables, comparison.targets).to_pylist()
         rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
         print(json_text({"folder": str(folder), "lines": lines} | rows), end="")
         return
+    from raydpzv.compare.brief import brief_report
     from raydpzv.compare.page import console_report
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    console.print(console_report(*tables, compared.claims, comparison.targets))
-    console.print(f"\ncomparison: {folder}\npage: {folder / 'comparison.html'}", soft_wrap=True)
+    console, report = tables_console(_WIDTH), console_report if explain else brief_report
+    console.print(report(*tables, compared.claims, comparison.targets))
+    more = "" if explain else " (costs of every target, every ε and its notes: there, or --explain)"
+    console.print(f"\ncomparison: {folder}\npage: {folder / 'comparison.html'}{more}", soft_wrap=True)

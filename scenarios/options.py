@@ -23,6 +23,11 @@ Moved = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Seed of everything but the noise.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what actors print, and tracebacks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Also print the notes: what each ε rests on, and the rest of the tables."),
+]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: live progress, then tables. Quiet when not on a terminal."""
+"""What a person sees while a run is at work: a live view on a terminal, a line every ten seconds anywhere else."""
 
 from __future__ import annotations
 
@@ -8,52 +8,78 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.report.text import size
+from raydpzv.report.client_table import rates_asked
+from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 
+INTERVAL = 10.0
+"""Seconds between lines where there is no terminal to draw on."""
+LOADING = "the data to load"
+"""What a run waits for before anything else (see `Status.stage`)."""
 _REDRAW = 0.1
 """Seconds between redraws; between them a call costs next to nothing."""
+_MOST_CLIENTS = 8
+"""Lines of clients in the live view; of more clients, those with the stalest embeddings."""
 
 
 @contextmanager
-def live_progress(spec: AnyScenario, console: Console) -> Iterator[Callable[[Status], None]]:
-    """Show progress while the block runs; yields the function to call with where the run stands."""
-    if not console.is_terminal:
+def live_progress(
+    spec: AnyScenario,
+    console: Console,
+    *,
+    quiet: bool = False,
+    stage: str = LOADING,
+    interval: float = INTERVAL,
+) -> Iterator[Callable[[Status], None]]:
+    """Show progress while the block runs; yields the function to call with where the run stands.
+
+    quiet: show nothing; stage: what the run waits for until it says so itself; interval: seconds between the lines
+    that are printed where `console` is no terminal.
+    """
+    if quiet:
         yield lambda status: None
-        return
+    elif console.is_terminal:
+        with _live(spec, console, stage) as update:
+            yield update
+    else:
+        with _lines(spec, console, stage, interval) as update:
+            yield update
+
+
+@contextmanager
+def _live(spec: AnyScenario, console: Console, stage: str) -> Iterator[Callable[[Status], None]]:
     limit, unit = limit_of(spec)
     bar = Progress(
         TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
         BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
     )
-    rounds = isinstance(spec, HorizontalScenario) and not _pulls(spec) and not spec.descriptor.agent
-    task = bar.add_task("rounds" if unit == "updates" and rounds else unit, total=limit)
-    last, latest = 0.0, Status()
-    delta = (spec.privacy.delta if isinstance(spec, VerticalScenario) else None) or math.nan
+    task = bar.add_task(_unit_name(spec, unit), total=limit)
+    last, latest = 0.0, Status(stage=stage)
 
-    with Live(Group(bar, Text("starting")), console=console, refresh_per_second=4) as live:
+    with Live(Group(bar, _waiting(stage)), console=console, refresh_per_second=4) as live:
 
         def draw(status: Status) -> None:
-            amounts = {"updates": float(status.updates), "seconds": status.time}
-            bar.update(task, completed=amounts.get(unit, status.bytes_up + status.bytes_down))
-            live.update(Group(bar, *_facts(status, spec, delta)))
+            bar.update(task, completed=_amount(status, unit))
+            live.update(Group(bar, *view(status, spec)))
 
         def update(status: Status) -> None:
             nonlocal last, latest
-            latest = status
-            if time.monotonic() - last >= _REDRAW:
+            new_stage, latest = status.stage != latest.stage, status
+            if new_stage or time.monotonic() - last >= _REDRAW:
                 last = time.monotonic()
                 draw(status)
 
@@ -61,17 +87,127 @@ def live_progress(spec: AnyScenario, console: Console) -> Iterator[Callable[[Sta
         draw(latest)
 
 
-def _facts(status: Status, spec: AnyScenario, delta: float) -> list[Text]:
-    """Accuracy, bytes and what is stale; then ε with all its terms, if there is one."""
+@contextmanager
+def _lines(
+    spec: AnyScenario, console: Console, stage: str, interval: float
+) -> Iterator[Callable[[Status], None]]:
+    """Print a line for each stage of the start as it begins, and one every `interval` seconds."""
+    began, latest = time.monotonic(), Status(stage=stage)
+    under_way = began
+
+    def say(status: Status) -> None:
+        now = time.monotonic()
+        line = progress_line(status, spec, now - began, now - under_way)
+        console.print(Text(line), soft_wrap=True)
+
+    def update(status: Status) -> None:
+        nonlocal latest, under_way
+        before, latest = latest, status
+        if before.stage and not status.stage:
+            under_way = time.monotonic()
+        if status.stage and status.stage != before.stage:
+            say(status)
+
+    with repeated(interval, lambda: say(latest)):
+        yield update
+
+
+@contextmanager
+def repeated(interval: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` every `interval` seconds, from a thread of its own, while the block runs."""
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(interval):
+            act()
+
+    thread = threading.Thread(target=go_on, name="progress lines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def progress_line(status: Status, spec: AnyScenario, elapsed: float, under_way: float) -> str:
+    """Return where a run stands as one line of text.
+
+    elapsed: real seconds since it began; under_way: those since its start-up was over, by which the rest is foretold.
+    """
+    if status.stage:
+        return f"starting, {duration(elapsed)}: waiting for {status.stage}"
+    limit, unit = limit_of(spec)
+    amount = _amount(status, unit)
+    of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
+    parts = [
+        f"{amount:,.0f}{of} {_unit_name(spec, unit)}",
+        f"accuracy {_number(status.accuracy, '.3f')}",
+        f"loss {_number(status.loss, '.4g')}",
+        *_epsilon_parts(status, spec),
+        f"up {size(status.bytes_up)}, down {size(status.bytes_down)}",
+        f"{duration(elapsed)} elapsed",
+    ]
+    if 0 < amount <= limit < math.inf:
+        parts.append(f"about {duration(under_way * (limit - amount) / amount)} left")
+    return ", ".join(parts)
+
+
+def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
+    """Return what stands below the bar: what the start waits for; then the model, ε with all its terms, the clients."""
+    if status.stage:
+        return [_waiting(status.stage)]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
-    lines = [f"accuracy {_number(status.accuracy, '.3f')}  {sent}{_stale(status, spec)}"]
+    model = f"accuracy {_number(status.accuracy, '.3f')}  loss {_number(status.loss, '.4g')}"
+    lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if not math.isnan(status.epsilon_paper):
         lines += [
-            f"ε (Gaussian mechanism, replace one record, δ={delta:g}, closed-form GDP):",
-            f"  {_number(status.epsilon_paper, ',.3g')} claimed by the paper, not proved; "
-            f"{_number(status.epsilon_client, ',.4g')} proved against the clients",
+            Text(f"ε (Gaussian mechanism, replace one record, δ={_delta(spec):g}, closed-form GDP):"),
+            Text(f"  {'; '.join(_epsilons(status))}"),
         ]
-    return [Text(line) for line in lines]
+    if isinstance(spec, HorizontalScenario):
+        return lines + _participants(status, spec)
+    return [*lines, _clients(status, spec)] if status.client_uploads else lines
+
+
+def _waiting(stage: str) -> Text:
+    return Text(f"starting: waiting for {stage}")
+
+
+def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableType]:
+    if not status.participants:
+        return []
+    rate = f", {status.uploads / status.time:,.3g} per second of the run's clock" if status.time > 0 else ""
+    return [
+        Text(
+            f"{status.participants:,} of {spec.split.clients:,} clients took part, {status.uploads:,} uploads{rate}"
+        )
+    ]
+
+
+def _clients(status: Status, spec: VerticalScenario) -> Table:
+    """One line per client: uploads, activations per second of the run's clock (asked, achieved), staleness."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for head in ("client", "uploads", "rate asked", "achieved", "staleness"):
+        table.add_column(head, justify="right")
+    asked, stalest = rates_asked(spec.arrivals.kind, spec.arrivals.rate, spec.split.clients), []
+    for client, (uploads, age) in enumerate(zip(status.client_uploads, status.client_staleness, strict=True)):
+        rate = uploads / status.time if status.time > 0 else math.nan
+        cells = (
+            str(client),
+            f"{uploads:,}",
+            _number(asked[client], ".3g"),
+            _number(rate, ".3g"),
+            _number(age, ".1f"),
+        )
+        stalest.append((-1.0 if math.isnan(age) else age, client, cells))
+    shown = sorted(stalest, reverse=True)[:_MOST_CLIENTS]
+    for _, _, cells in sorted(shown, key=lambda line: line[1]):
+        table.add_row(*cells)
+    if len(stalest) > len(shown):
+        table.caption = f"the {len(shown)} stalest of {len(stalest)} clients"
+        table.caption_justify = "left"
+    return table
 
 
 def _stale(status: Status, spec: AnyScenario) -> str:
@@ -84,6 +220,35 @@ def _stale(status: Status, spec: AnyScenario) -> str:
 
 def _pulls(spec: AnyScenario) -> bool:
     return isinstance(spec, HorizontalScenario) and spec.descriptor.pulls(spec.method)
+
+
+def _epsilon_parts(status: Status, spec: AnyScenario) -> list[str]:
+    """The same in a line: with what it is for, without which an ε says nothing."""
+    if math.isnan(status.epsilon_paper):
+        return []
+    terms = f"(Gaussian mechanism, replace one record, δ={_delta(spec):g}, GDP)"
+    return [f"ε {' and '.join(_epsilons(status))} {terms}"]
+
+
+def _epsilons(status: Status) -> tuple[str, str]:
+    return (
+        f"{_number(status.epsilon_paper, ',.3g')} claimed by the paper, not proved",
+        f"{_number(status.epsilon_client, ',.4g')} proved against the clients",
+    )
+
+
+def _delta(spec: AnyScenario) -> float:
+    return (spec.privacy.delta if isinstance(spec, VerticalScenario) else None) or math.nan
+
+
+def _amount(status: Status, unit: str) -> float:
+    amounts = {"updates": float(status.updates), "seconds": status.time}
+    return amounts.get(unit, float(status.bytes_up + status.bytes_down))
+
+
+def _unit_name(spec: AnyScenario, unit: str) -> str:
+    rounds = isinstance(spec, HorizontalScenario) and not _pulls(spec) and not spec.descriptor.agent
+    return "rounds" if unit == "updates" and rounds else unit
 
 
 @contextmanager
@@ -122,47 +287,3 @@ def _number(value: float, form: str) -> str:
     if math.isnan(value):
         return "–"
     return "∞" if math.isinf(value) else format(value, form)
-
-
-def show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    """Print a run's summary: tables, or its summary.json alone."""
-    if as_json:
-        print((folder / "summary.json").read_text(), end="")
-        return
-    from raydpzv.report.privacy import PrivacyBlock
-    from raydpzv.report.tables import summary_table, verdict_line
-
-    console = Console()
-    console.print(summary_table(summary))
-    console.print()
-    if summary["epsilon"]:
-        console.print(PrivacyBlock(summary["epsilon"]))
-        console.print()
-    console.print(verdict_line(summary["privacy_verdict"]))
-    for warning in summary["warnings"]:
-        console.print(Text(f"warning: {warning}", style="yellow"))
-    console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
-
-
-def show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *, planned: bool) -> None:
-    """Print what is known of a scenario's privacy before it runs."""
-    from raydpzv.report.privacy import PrivacyBlock, calibration
-    from raydpzv.report.tables import verdict_line
-
-    console = Console()
-    if table:
-        console.print(Text(calibration(facts)))
-        if not planned:
-            console.print("The scenario plans no number of updates: this is the table for ONE update.")
-        console.print()
-        console.print(PrivacyBlock(table))
-        console.print()
-    console.print(verdict_line(why))
-    if table and facts["delta"] * facts["rows"] > 1:
-        console.print(
-            Text(
-                f"warning: δ={facts['delta']:g} is above 1/D (D·δ = {facts['delta'] * facts['rows']:.3g}): such an ε "
-                "permits revealing whole records",
-                style="yellow",
-            )
-        )

@@ -16,7 +16,7 @@ from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
 
 Noted = Callable[[int, str], None]
-"""Takes down that a host was lost, and what was done."""
+"""Records that a host was lost, and what was done."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.cluster import OBJECT_STORE, connected
-from actors.driver import HEAD_START, LOOK, Driver, RunHooks, drive, is_ray_error, translated
+from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
 from actors.horizontal.client_group_pool import ClientGroupPool
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_client import ledger_actor
@@ -21,6 +21,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 
@@ -33,6 +34,7 @@ class _ActorSet:
 
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
     """Run on Ray. Raises InputError before anything is written, RunError after."""
+    options.progress(Status(stage=STARTING_RAY))
     with connected(options.address, verbose=options.verbose, object_store_memory=_room_for(prepared)):
         import ray
 
@@ -42,6 +44,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
+        options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
         with reserved(plan, fewer="hosts") as group:
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
@@ -111,6 +114,7 @@ class _Driver(Driver):
 
     def _work(self) -> None:
         if self._prepared.spec.clock.kind == "virtual":
+            self._progress(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
         else:
             self._wall()
@@ -146,6 +150,7 @@ class _Driver(Driver):
                 self._writer.add(rows)
 
     def _wall(self) -> None:
+        self._progress(Status(stage=WARM_UP))
         self._warm_up()
         clock = WallClock.starting_in(HEAD_START)
         opening = self._server.open_wall.remote(clock.origin, self._pool.actors[0])

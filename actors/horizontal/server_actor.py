@@ -144,7 +144,7 @@ class HorizontalServerActor:
         return facts
 
     def note_loss(self, host: int, done: str) -> None:
-        """Take down that a host was lost."""
+        """Record that a host was lost."""
         time = self._server_loop.status().time
         self._recorder.emit("fault", time=time, party=f"host {host}", kind="host lost", message=done)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.cluster import connected
-from actors.driver import HEAD_START, LOOK, Driver, RunHooks, drive, translated
+from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, translated
 from actors.ledger_control import LedgerControl
 from actors.placement import Plan, plan, reserved
 from actors.remote import get, lost
@@ -19,6 +19,7 @@ from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.clock import WallClock
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 
@@ -29,10 +30,12 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
         raise SpecError(
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
+    options.progress(Status(stage=STARTING_RAY))
     with connected(options.address, verbose=options.verbose):
         import ray
 
         placed = plan(spec, ray.cluster_resources())
+        options.progress(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
         with reserved(placed) as group:
             actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
             return drive(experiment, options, actor_set, driver)
@@ -72,12 +75,13 @@ class _Driver(Driver):
     def _work(self) -> None:
         self._ledger_control.open()
         if self._experiment.spec.clock.kind == "virtual":
+            self._progress(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held))
         else:
             self._wall(self._actor_set)
 
     def leave(self) -> None:
-        """Let go of the ledger, so that whoever goes on next finds it free."""
+        """Release the ledger, so that whoever goes on next finds it free."""
         self._ledger_control.close()
 
     def _poll(self) -> None:
@@ -91,6 +95,7 @@ class _Driver(Driver):
         import ray
 
         spec = self._experiment.spec
+        self._progress(Status(stage=WARM_UP))
         self._warm_up(actor_set)
         clock = WallClock.starting_in(HEAD_START)
         self._control(actor_set.server.open_wall.remote(clock.origin), "the server to open")

@@ -28,7 +28,7 @@ class ReplacementQueue:
         with self._changed:
             self._wanted[actor] = pasts
             if not self._changed.wait_for(lambda: actor in self._found, self._timeout):
-                raise Stalled(f"waited {self._timeout:g} s for client actor {actor} to be made again")
+                raise Stalled(f"waited {self._timeout:g} s for client actor {actor} to be recreated")
             return self._found.pop(actor)
 
     def wanted(self) -> dict[int, list[Past]]:
@@ -52,7 +52,7 @@ class Records(Protocol):
         ...
 
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
-        """Take down that the clients of an actor were rebuilt."""
+        """Record that the clients of an actor were rebuilt."""
         ...
 
 

@@ -160,7 +160,7 @@ class VerticalServerActor:
         self._open().evaluate([unpack_upload(u) for u in uploads])
 
     def close(self) -> None:
-        """Take down what was left open (wall clock)."""
+        """Record what was left open (wall clock)."""
         self._open().close()
 
     def past(self, client: int, before: Order | None) -> Past:
@@ -169,7 +169,7 @@ class VerticalServerActor:
         return self._ledger_server.past(client, before)
 
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
-        """Take down that the clients of a lost actor were rebuilt."""
+        """Record that the clients of a lost actor were rebuilt."""
         made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
         self._recorder.emit(
             "fault",
@@ -199,7 +199,7 @@ class VerticalServerActor:
         return ledger_facts(self._ledger)
 
     def leave(self) -> None:
-        """Let go of the ledger."""
+        """Release the ledger."""
         if self._ledger:
             self._ledger.close()
 

@@ -120,6 +120,29 @@ def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
     return Group(*parts, *(Text(f"[{i}] {note}") for i, note in enumerate(found.notes, 1)))
 
 
+def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
+    """Return in a line how many lines have noise, how many are private, and which ε is proved against the clients."""
+    stated = claims.to_pylist()
+    noised = {_place(c) for c in stated if c["mechanism"] != "none"}
+    if not noised:
+        return "Privacy: no line adds noise; there is no ε, and nothing is private."
+    private = {_place(r) for r in runs.to_pylist()} & noised
+    private -= {_place(r) for r in runs.to_pylist() if not r["private"]}
+    worst: dict[Place, float] = {}
+    for group in _groups(c for c in stated if _place(c) in noised and c["adversary"] == "client"):
+        claim = _largest(group)
+        bound = float(claim["claimed"]) if claim["holds"] else math.inf
+        worst[_place(claim)] = max(worst.get(_place(claim), 0.0), bound)
+    proved = sorted(
+        ((bound, place) for place, bound in worst.items() if math.isfinite(bound)), key=lambda found: found[0]
+    )
+    said = "nothing is proved against the clients"
+    if proved:
+        ends = [f"ε = {text.number(bound)} ({named(*place)})" for bound, place in (proved[0], proved[-1])]
+        said = f"proved against the clients for {len(proved)}: {' to '.join(dict.fromkeys(ends))}"
+    return f"Privacy: {len(private)} of {len(noised)} lines with noise are private; {said}"
+
+
 def _said(mechanism: str) -> str:
     return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
 

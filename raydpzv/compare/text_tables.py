@@ -20,6 +20,7 @@ from rich.text import Text
 
 from raydpzv.compare.curves import FAILURES, NOT_RUN, lines
 from raydpzv.compare.table import equal_bytes, equal_seconds, target_name
+from raydpzv.records.outcome_words import shown
 from raydpzv.report import text
 
 Cells = tuple[str, ...]
@@ -106,15 +107,15 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     if bytes_at:
         columns[f"at {text.size(bytes_at)}"] = lambda r: _range(r, "equal_bytes", text.percent)
     if not math.isnan(seconds_at):
-        columns[f"at {_seconds(seconds_at)}"] = lambda r: _range(r, "equal_seconds", text.percent)
+        columns[f"at {seconds_text(seconds_at)}"] = lambda r: _range(r, "equal_seconds", text.percent)
     columns["bytes up, bytes down"] = lambda r: (
-        f"{_bytes(r['bytes_up_median'])}\n{_bytes(r['bytes_down_median'])}"
+        f"{bytes_text(r['bytes_up_median'])}\n{bytes_text(r['bytes_down_median'])}"
     )
     if math.isnan(seconds_at):
         columns["updates"] = lambda r: text.number(r["updates_median"])
     else:
         columns["updates, seconds"] = lambda r: (
-            f"{text.number(r['updates_median'])}\n{_seconds(r['seconds_median'])}"
+            f"{text.number(r['updates_median'])}\n{seconds_text(r['seconds_median'])}"
         )
     columns["staleness"] = lambda r: text.number(r["staleness_median"], 3)
     return _grid(columns, table)
@@ -128,10 +129,10 @@ def target_rows(table: pa.Table, target: float) -> Grid:
         CALIBRATED: lambda r: calibrated(r["epsilon"]),
         "reached": lambda r: f"{r[f'reached_{name}']} of {r['runs']}",
         "updates": lambda r: _cost(r[f"updates_{name}_median"], "{:,.0f}".format),
-        "bytes up and down": lambda r: _range(r, f"bytes_{name}", lambda v: _cost(v, _bytes)),
+        "bytes up and down": lambda r: _range(r, f"bytes_{name}", lambda v: _cost(v, bytes_text)),
     }
     if _time_passes(table, name):
-        columns["seconds"] = lambda r: _range(r, f"seconds_{name}", lambda v: _cost(v, _seconds))
+        columns["seconds"] = lambda r: _range(r, f"seconds_{name}", lambda v: _cost(v, seconds_text))
         columns["time, × the quickest"] = lambda r: _times(r[f"slower_{name}"])
     found = _grid(columns, table)
     return found if any(table[f"reached_{name}"].to_pylist()) else replace(found, rows=(), failed=())
@@ -149,7 +150,7 @@ def failure_lines(runs: pa.Table) -> list[str]:
     rows = sorted(found, key=lambda r: order.index((r["label"], r["epsilon"])))
     said = [
         f"FAILED: {named(r['label'], r['epsilon'])}, seed {r['seed']} (runs/{r['run']}): "
-        f"{r['outcome']}{': ' if r['reason'] else ''}{r['reason']}"
+        f"{shown(r['outcome'])}{': ' if r['reason'] else ''}{shown(r['reason'])}"
         for r in rows
         if r["outcome"] in FAILURES
     ]
@@ -206,7 +207,7 @@ def _runs(row: Mapping[str, Any]) -> str:
         kinds = row["why"].removeprefix(
             f"{row['failures']} "
         )  # the count stands before, if there is one kind
-        said += f", {row['failures']} FAILED: {kinds}"
+        said += f", {row['failures']} FAILED: {shown(kinds)}"
     return said + (f", {row['not_run']} not run" if row["not_run"] else "")
 
 
@@ -228,11 +229,13 @@ def _cost(value: float, said: Callable[[float], str]) -> str:
     return "never" if math.isinf(value) else said(value)
 
 
-def _bytes(value: float) -> str:
+def bytes_text(value: float) -> str:
+    """Return a median number of bytes in its binary unit; a dash where there is none."""
     return text.NONE if math.isnan(value) else text.size(round(value))
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
+    """Return a median duration in seconds; a dash where there is none."""
     return text.NONE if math.isnan(value) else f"{text.number(value)} s"
 
 

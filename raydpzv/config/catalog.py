@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raydpzv.config import toml
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError, suggest
-from raydpzv.registry import SCENARIO_FOLDERS
+from raydpzv.registry import METHODS, SCENARIO_FOLDERS
 
 FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
@@ -20,9 +22,40 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def titles() -> dict[str, str]:
-    """Return every scenario's name and line."""
-    return {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()).get("title", "") for name in names()}
+@dataclass(frozen=True)
+class Entry:
+    """A scenario, or a comparison by the scenario it is run on, as a list shows it; `source`: its data set."""
+
+    name: str
+    title: str
+    horizontal: bool
+    source: str
+
+
+def scenario_entries() -> list[Entry]:
+    """Return every scenario that comes with the program."""
+    return [
+        _entry(name, tree.get("title", ""), tree) for name, tree in ((n, _scenario_tree(n)) for n in names())
+    ]
+
+
+def comparison_entries() -> list[Entry]:
+    """Return every comparison that comes with the program."""
+    trees = {path.stem: tomllib.loads(path.read_text()) for path in sorted(COMPARISONS.glob("*.toml"))}
+    return [_entry(n, tree.get("title", ""), _scenario_tree(tree["scenario"])) for n, tree in trees.items()]
+
+
+def _scenario_tree(name: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+
+
+def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
+    return Entry(name, title, is_horizontal(scenario["method"]["name"]), scenario["data"]["source"])
+
+
+def is_horizontal(method: str) -> bool:
+    """Tell a method's kind by where it lives, without importing it."""
+    return METHODS.module_of(method).startswith("raydpzv.methods.horizontal")
 
 
 def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:

@@ -14,7 +14,7 @@ from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 HEAD_START = 0.1
-"""Seconds until a wall clock strikes 0, so that every thread is ready by then."""
+"""Seconds until t = 0 of a wall clock, so that every thread is ready by then."""
 _LOOK = 0.02
 """Seconds between looks at the run."""
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.records import metrics
+from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 
 LATE = 0.1
@@ -39,7 +40,7 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
     if rows["evaluation"].num_rows == 0 or rows["service"].num_rows == 0:
         return ["no update was made"]
     word, why = failed
-    found = [f"{word.upper()}: {why}"] if word else []
+    found = [f"{shown(word).upper()}: {why}"] if word else []
     found += [*_collapse(rows, max(experiment.class_shares()), word), *_fall(rows)]
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
     if nonfinite:

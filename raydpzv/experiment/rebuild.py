@@ -21,6 +21,7 @@ from raydpzv.experiment.reexecute import check_same
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.outcome_words import shown
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
@@ -105,7 +106,7 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
             "its models with: raydpzv replay"
         )
     if complete := began.completed_by():
-        raise InputError(f"{path}: this run is complete ({complete}); nothing to resume")
+        raise InputError(f"{path}: this run is complete ({shown(complete)}); nothing to resume")
     prepared = prepare_horizontal(spec)
     check_same(prepared, began)
     _check_state(prepared, began)

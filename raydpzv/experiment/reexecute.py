@@ -25,6 +25,7 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.mechanisms import Address
+from raydpzv.records.outcome_words import shown
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -116,7 +117,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
                 "at this one with: raydpzv replay"
             )
         if complete := folder.completed_by():
-            raise InputError(f"{path}: this run is complete ({complete}); nothing to resume")
+            raise InputError(f"{path}: this run is complete ({shown(complete)}); nothing to resume")
         experiment = prepare_vertical(spec)
         check_same(experiment, folder)
         check_recomputable(experiment, path)

@@ -32,7 +32,7 @@ from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
-from raydpzv.sim.interfaces import Budget
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, Status
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
@@ -139,6 +139,7 @@ class _Session:
             self._writer.add(self._recorder.drain())
 
     def _virtual(self) -> None:
+        self._progress(Status(stage=FIRST_EVALUATION))
         run = virtual_run(
             self._prepared,
             self._server_loop,
@@ -162,6 +163,7 @@ class _Session:
 
     def _wall(self) -> None:
         assert self._ledger is not None
+        self._progress(Status(stage=WARM_UP))
         hosts = local_hosts(self._prepared)
         pool = [self._prepared.client_group(self._ledger, self._device) for _ in range(hosts)]
         warm_up(self._prepared, self._device)

@@ -20,6 +20,7 @@ from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
@@ -81,6 +82,7 @@ class _Session:
             self._writer.add(self._recorder.drain())
 
     def _virtual(self) -> None:
+        self._progress(Status(stage=FIRST_EVALUATION))
         host = LocalExecutor(self._clients)
         VirtualRun(
             self._server_loop,
@@ -94,6 +96,7 @@ class _Session:
 
     def _wall(self) -> None:
         spec, timing = self._experiment.spec, self._experiment.timing
+        self._progress(Status(stage=WARM_UP))
         warm_up(self._experiment, local_device(spec))
         clock = WallClock.starting_in(HEAD_START)
         wall = LockedServerLoop(

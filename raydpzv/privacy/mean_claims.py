@@ -58,7 +58,7 @@ def verdict(setting: MeanSetting) -> tuple[bool, str]:
         return False, f"NOT PRIVATE: {broken}."
     client = _client(setting, "replace")
     proved = f"ε = {_figure(client.epsilon)} at δ = {setting.delta:g}"
-    weak = " An ε this large promises next to nothing." if client.epsilon > _WEAK else ""
+    weak = " An ε this large is vacuous." if client.epsilon > _WEAK else ""
     if setting.hidden_state:
         return False, (
             f'NOT PRIVATE: the server trains w_0 on labels without noise (server "{setting.server}"), and w_0 '

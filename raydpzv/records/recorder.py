@@ -23,7 +23,7 @@ class Recorder:
         self._columns = _empty()
 
     def emit(self, row_type: str, **values: Any) -> None:
-        """Take down one row; every column of the type's schema must be given."""
+        """Record one row; every column of the type's schema must be given."""
         if row_type in self._skip:
             return
         columns = self._columns[row_type]

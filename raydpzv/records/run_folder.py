@@ -36,7 +36,7 @@ class RunFolder:
     """Creates, fills and reads one run's folder; all is written atomically, so a reader never sees a half file.
 
     Whatever reads a run folder does so through this class, so that a damaged one gives the same DataError everywhere. A
-    folder that is written to is locked: one process at a time. Use as a context manager to let go of it.
+    folder that is written to is locked: one process at a time. Use as a context manager to release the lock.
     """
 
     def __init__(self, path: Path, where: str = "rows", moved: Sequence[str] = ()) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import jinja2
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.report import clients, horizontal, plots, privacy, style, tables, traffic
+from raydpzv.report import client_table, clients, horizontal, plots, privacy, style, tables, traffic
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
 
@@ -41,10 +41,11 @@ TARGETS = (0.8, 0.9)
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a report shows of a run: what pictures need, the resolved scenario's text, the environment as JSON."""
+    """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON."""
 
     view: RunView
     scenario: str
+    settings: Mapping[str, Any]
     environment: str
 
 
@@ -87,6 +88,7 @@ def read_runs(runs: Sequence[Path], moved: Sequence[str] = ()) -> list[ReportedR
         ReportedRun(
             view=RunView(label, summary, folder.rows()),
             scenario=folder.scenario(),
+            settings=folder.settings(),
             environment=json.dumps(folder.environment(), indent=2, ensure_ascii=False),
         )
         for folder, label, summary in named
@@ -111,13 +113,14 @@ def _render(
         compare_note=tables.COMPARE_NOTE,
         target_head=tables.TARGET_HEAD,
         targets=tables.target_rows(names, [v.rows for v in views], targets),
-        staleness_head=tables.STALENESS_HEAD,
+        client_head=client_table.CLIENT_HEAD,
+        client_note=client_table.CLIENT_NOTE,
         pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
     )
 
 
 def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
-    view, summary = folder.view, folder.view.summary
+    view, summary, tree = folder.view, folder.view.summary, folder.settings
     traffic_rows = horizontal.client_rows(view.rows["message"]) if view.horizontal else []
     if view.horizontal and not alone:  # what a lone run's summary table says already
         traffic_rows = [*horizontal.lag_rows(summary), *horizontal.ledger_rows(summary), *traffic_rows]
@@ -125,9 +128,9 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "label": view.label,
         "verdict": tables.verdict(summary),
         "warnings": summary.get("warnings", []),
-        "summary": tables.summary_rows(summary),
+        "summary": tables.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
-        "staleness": tables.staleness_rows(summary),
+        "clients": client_table.client_table_rows(summary, view.rows, tree),
         "catch_up": traffic_rows,
         "scenario": folder.scenario,
         "environment": folder.environment,

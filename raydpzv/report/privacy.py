@@ -6,7 +6,7 @@ A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.mean_cl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich import box
@@ -78,9 +78,13 @@ def privacy_table(claims: Sequence[text.Claim]) -> PrivacyTable | None:
 
 @dataclass(frozen=True)
 class PrivacyBlock:
-    """The table for a console of 80 columns and more, with what belongs above and below it."""
+    """The table for a console of 80 columns and more, with what belongs above and below it.
+
+    explain: with its notes; else without them and without the conditional column, which no one should read alone.
+    """
 
     claims: Sequence[text.Claim]
+    explain: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the block's parts; nothing where no noise is added."""
@@ -89,7 +93,9 @@ class PrivacyBlock:
             return
         yield from map(Text, found.shared)
         yield Text()
-        yield _grid(found, squeezed=options.max_width < _ROOMY)
+        yield _grid(found, squeezed=options.max_width < _ROOMY, numbered=self.explain)
+        if not self.explain:
+            return
         yield Text()
         if found.conditional:
             yield Text(CONDITION)
@@ -153,8 +159,12 @@ def _row(claim: text.Claim, notes: Sequence[str]) -> PrivacyRow:
     )
 
 
-def _grid(found: PrivacyTable, squeezed: bool) -> Table:
-    """Every column keeps its words whole; squeezed, only the accountant's gives way, to two lines a row."""
+def _grid(found: PrivacyTable, squeezed: bool, numbered: bool) -> Table:
+    """Every column keeps its words whole; squeezed, only the accountant's gives way, to two lines a row.
+
+    numbered: with the numbers of the notes, and with the conditional column, which has a note of its own.
+    """
+    found = found if numbered else _without_notes(found)
     gap = 0 if squeezed else 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
     narrow = max([len("hidden"), *(len(row.conditional) for row in found.rows)])
@@ -170,6 +180,10 @@ def _grid(found: PrivacyTable, squeezed: bool) -> Table:
         cells[found.heads.index("standing")].stylize("green" if row.standing == "proved" else "red")
         table.add_row(*cells)
     return table
+
+
+def _without_notes(found: PrivacyTable) -> PrivacyTable:
+    return replace(found, rows=tuple(replace(row, note=0) for row in found.rows), notes=(), conditional=False)
 
 
 def _notes(notes: Sequence[str]) -> Table:

@@ -6,6 +6,7 @@ rich, readable at 100 columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.records import traffic
+from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 from raydpzv.report import horizontal, text
 
@@ -30,7 +32,6 @@ COMPARE_NOTE = (
     "made between reading the model and the upload's own (horizontal runs)."
 )
 TARGET_HEAD = ("run", "test accuracy", "updates", "clock", "up", "down")
-STALENESS_HEAD = ("client", "mean age", "max age", "mean delay", "max delay", "late share")
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ def verdict(summary: Summary) -> Verdict:
     return Verdict(True, str(stated or "; ".join(proved)))
 
 
-def summary_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return (name, value) for what a summary says, but for privacy and the staleness of single clients."""
+def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, str]]:
+    """Return (name, value) for what a summary says, but for privacy and the staleness of single clients.
+
+    clock: the run's, "virtual" or "wall": its seconds are simulated or real.
+    """
     across = horizontal.is_horizontal(summary)
     rows = [
         ("scenario", str(summary.get("scenario", text.NONE))),
@@ -66,9 +70,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("updates", horizontal.updates_text(summary) if across else text.number(summary.get("updates"))),
         ("bytes up", text.size(summary.get("bytes_up"))),
         ("bytes down", text.size(summary.get("bytes_down"))),
-        ("wall time", text.seconds(summary.get("seconds"))),
-        ("run clock", _clock(summary)),
-        *_throughput(summary),
+        *_times(summary, clock),
         *(horizontal.lag_rows(summary) if across else [_staleness(summary)]),
         *horizontal.ledger_rows(summary),
     ]
@@ -76,20 +78,6 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     rows += [("digest of model", str(summary.get("model_digest", text.NONE)))]
     versions = summary.get("versions") or {}
     return [*rows, ("versions", ", ".join(f"{k} {v}" for k, v in versions.items()) or text.NONE)]
-
-
-def staleness_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row per client of a vertical run under STALENESS_HEAD: ages, delays in server rounds, late share."""
-    if horizontal.is_horizontal(summary):
-        return []
-    return [
-        (
-            str(c["client"]),
-            *(text.number(c.get(k)) for k in ("mean", "max", "delay_mean", "delay_max")),
-            text.percent(c.get("late_share")),
-        )
-        for c in (summary.get("staleness") or {}).get("clients", ())
-    ]
 
 
 def compare_rows(labels: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
@@ -126,12 +114,12 @@ def target_rows(
     return found
 
 
-def summary_table(summary: Summary) -> Table:
-    """Return the summary as a two-column console table: digests shortened, no versions."""
+def summary_table(summary: Summary, clock: str = "virtual") -> Table:
+    """Return the summary as a two-column console table: digests shortened, no versions. clock: see `summary_rows`."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    for name, value in summary_rows(summary):
+    for name, value in summary_rows(summary, clock):
         if name != "versions":
             table.add_row(name, Text(value[:_DIGEST] if name.startswith("digest") else value))
     return table
@@ -158,19 +146,30 @@ def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
 
 def _status(summary: Summary) -> str:
     status, by = str(summary.get("status", text.NONE)), summary.get("stopped_by")
-    return f"{status} ({by})" if by else status
+    return f"{status} ({shown(str(by))})" if by else status
 
 
-def _clock(summary: Summary) -> str:
-    seconds = summary.get("simulated_seconds")
-    return "0 s (no delays simulated)" if seconds == 0 else text.seconds(seconds)
+def _times(summary: Summary, clock: str) -> list[tuple[str, str]]:
+    """Return how long the run took, really and simulated, and its updates per second of each."""
+    updates, real, run = (summary.get(name) for name in ("updates", "seconds", "simulated_seconds"))
+    if clock == "wall":
+        return [
+            ("real time", f"{text.seconds(real)}, of which the run {text.seconds(run)}"),
+            *_rate("real", updates, run),
+        ]
+    simulated = "0 s (no delays simulated)" if run == 0 else text.seconds(run)
+    return [
+        ("real time", text.seconds(real)),
+        ("simulated time", simulated),
+        *_rate("simulated", updates, run),
+        *_rate("real", updates, real),
+    ]
 
 
-def _throughput(summary: Summary) -> list[tuple[str, str]]:
-    rate = summary.get("throughput")
-    return (
-        [] if text.number(rate) == text.NONE else [("throughput", f"{text.number(rate)} uploads per second")]
-    )
+def _rate(kind: str, updates: int | None, seconds: float | None) -> list[tuple[str, str]]:
+    if not updates or not seconds or math.isnan(seconds):
+        return []
+    return [(f"updates per {kind} second", text.number(updates / seconds))]
 
 
 def _staleness(summary: Summary) -> tuple[str, str]:

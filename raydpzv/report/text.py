@@ -8,7 +8,8 @@ from typing import Any
 
 NONE = "–"
 CLAIMED = "claimed, not proved"
-_RELATIONS = {"replace": "replace one record", "add_remove": "add or remove one record"}
+CHANGES = {"replace": "replace", "add_remove": "add or remove"}
+"""What neighbouring data sets differ by, before the word for its unit."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Claim = Mapping[str, Any]
@@ -57,6 +58,14 @@ def seconds(value: float | None) -> str:
     return f"{value:,.0f} s ({minutes // 60}:{minutes % 60:02d}:{rest:02d})"
 
 
+def duration(value: float) -> str:
+    """Return a duration of real time in words, to the second: "12 s", "3 min 05 s", "2 h 10 min"."""
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def epsilon_of(claim: Claim) -> float:
     """Return a claim's ε as a float: infinity for "infinity", NaN where none is stated."""
     value = claim.get("epsilon")
@@ -77,7 +86,8 @@ def proves(claim: Claim) -> bool:
 
 def relation(claim: Claim) -> str:
     """Return the neighbouring relation in words."""
-    return _RELATIONS.get(str(claim["relation"]), str(claim["relation"]))
+    name = str(claim["relation"])
+    return f"{CHANGES[name]} one record" if name in CHANGES else name
 
 
 def claim_text(claim: Claim) -> str:

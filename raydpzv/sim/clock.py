@@ -41,7 +41,7 @@ class WallClock:
 
     @classmethod
     def starting_in(cls, seconds: float) -> WallClock:
-        """Return a clock that strikes 0 that much later; until then its time is negative."""
+        """Return a clock whose t = 0 is that much later; until then its time is negative."""
         return cls(time.time() + seconds)  # noqa: TID251
 
     def now(self) -> float:

@@ -12,10 +12,10 @@ from raydpzv.methods.roles import Upload
 
 
 class Observer(Protocol):
-    """Takes down what happens; `records.Recorder` makes rows of it."""
+    """Records what happens; `records.Recorder` makes rows of it."""
 
     def emit(self, row_type: str, **values: Any) -> None:
-        """Take down one fact."""
+        """Record one fact."""
         ...
 
 
@@ -92,9 +92,19 @@ class Activation:
     sent: float
 
 
+WARM_UP = "warm-up: first calls compile"
+FIRST_EVALUATION = "the evaluation of the initial model"
+"""Stages of a run before its first update."""
+
+
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands."""
+    """Where a run stands.
+
+    loss: of the last evaluation; stage: what the run waits for before its first update, "" once it is under way;
+    participants: how many clients have uploaded (None: not known, of a run that was gone on with in its midst);
+    client_uploads, client_staleness: by client, () where they are many (see `ClientCounts`).
+    """
 
     updates: int = 0  # of the model, see `Server.updates`
     uploads: int = 0
@@ -103,9 +113,14 @@ class Status:
     bytes_down: int = 0
     late: int = 0
     accuracy: float = math.nan
+    loss: float = math.nan
     epsilon_paper: float = math.nan
     epsilon_client: float = math.nan
     staleness: float = (
         math.nan
     )  # last service: mean age of the cached rows used, or updates since the model was read
     stop_reason: str | None = None
+    stage: str = ""
+    participants: int | None = None
+    client_uploads: tuple[int, ...] = ()
+    client_staleness: tuple[float, ...] = ()

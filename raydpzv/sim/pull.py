@@ -166,7 +166,7 @@ class PullLoop:
         self._stopping, self._over = threading.Event(), False
 
     def run(self) -> None:
-        """Live until the run is over, `stop` is called, or no client wakes any more."""
+        """Live until the run is over, `stop` is called, or the arrival trace is exhausted."""
         self._plan_epoch()
         while self._events and not self._over:
             time, event = self._events.pop()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.sim.client_counts import ClientCounts
 from raydpzv.sim.interfaces import Activation, Budget, Observer, PrivacyFilter, Status
 
 
@@ -22,10 +23,11 @@ class ServerLoop:
     _status: dict[str, Any] = field(default_factory=dict)
     _open_services: dict[int, dict[str, Any]] = field(default_factory=dict)
     _syncs: dict[int, Sync] = field(default_factory=dict)
+    _clients: ClientCounts | None = field(default_factory=ClientCounts)
 
     def status(self) -> Status:
         """Return where the run stands."""
-        return Status(**self._status)
+        return Status(**self._status, **(self._clients.fields() if self._clients else {}))
 
     @property
     def updates(self) -> int:
@@ -60,6 +62,7 @@ class ServerLoop:
     def restart(self, account: Mapping[str, Any]) -> Sequence[Order]:
         """Go on with the counts of a run that was interrupted; return the orders that they count as sent."""
         self._status = dict(account)
+        self._clients = None  # an account does not say what each client did
         return self.server.first_orders()
 
     def wake(self, client: int) -> Order:
@@ -96,6 +99,8 @@ class ServerLoop:
         self._status |= {"time": served, "updates": self.server.updates}
         self._record_upload(upload, how, arrived, round)
         if not upload.is_query:
+            if self._clients:
+                self._clients.uploaded(upload.client)
             self._record_service(upload, how, served, orders, round)
         if not self.server.answers and self.server.updates >= round:  # never in the midst of a round
             self._check_budget()
@@ -117,7 +122,7 @@ class ServerLoop:
             self._record_releases(upload.releases, upload, upload.client, self.server.updates + 1)
 
     def sent(self, order: Order, at: float, arrives: float) -> None:
-        """Take down an order on its way to a client."""
+        """Record an order on its way to a client."""
         if order.sync:
             self._syncs[order.client] = order.sync
         self.observer.emit(
@@ -132,13 +137,13 @@ class ServerLoop:
         )
 
     def applied(self, client: int, at: float) -> None:
-        """Take down that a client has applied the answer to its last served upload."""
+        """Record that a client has applied the answer to its last served upload."""
         if row := self._open_services.pop(client, None):
             self.observer.emit("service", **{**row, "applied": at})
 
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
-        """Take down an evaluation of the model after `version` updates (None: the current one)."""
-        self._status["accuracy"] = metrics.accuracy
+        """Record an evaluation of the model after `version` updates (None: the current one)."""
+        self._status |= {"accuracy": metrics.accuracy, "loss": metrics.loss}
         self.observer.emit(
             "evaluation",
             round=self.updates if version is None else version,
@@ -150,7 +155,7 @@ class ServerLoop:
         )
 
     def close(self) -> None:
-        """Take down the services whose answers were never applied."""
+        """Record the services whose answers were never applied."""
         for client in sorted(self._open_services):
             self.applied(client, math.nan)
 
@@ -202,6 +207,8 @@ class ServerLoop:
         if sync := self._syncs.pop(client, None):
             lag = round - 1 - sync.read
             self._status["staleness"] = float(lag)
+            if self._clients:
+                self._clients.aged(client, float(lag))
             self.observer.emit(
                 "sync",
                 round=round,
@@ -221,6 +228,9 @@ class ServerLoop:
             used = sum(c.rows - c.missing for c in order.cache)
             self._status["staleness"] = sum(c.age_sum for c in order.cache) / used if used else math.nan
         for use in order.cache:
+            if self._clients:
+                there = use.rows - use.missing
+                self._clients.aged(use.client, use.age_sum / there if there else math.nan)
             self.observer.emit(
                 "staleness",
                 round=order.round,
@@ -234,7 +244,7 @@ class ServerLoop:
         self._record_releases(order.releases, upload, order.client, order.round)
 
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
-        """Account what was released, and take it down; `upload`: whose service it came of."""
+        """Account what was released, and record it; `upload`: whose service it came of."""
         if not releases:
             return
         ids = releases[0].ids

@@ -102,7 +102,7 @@ class LockedServerLoop:
             return self._answer(client)
 
     def finish(self, client: int, applied: float) -> None:
-        """Take down when the client's last answer was applied; it will not wake again."""
+        """Record when the client's last answer was applied; it will not wake again."""
         with self._changed:
             self._server_loop.applied(client, applied)
             self._awake.discard(client)
@@ -130,7 +130,7 @@ class LockedServerLoop:
             )
 
     def close(self) -> None:
-        """Take down what was left open."""
+        """Record what was left open."""
         with self._changed:
             self._server_loop.close()
 

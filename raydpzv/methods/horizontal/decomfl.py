@@ -144,7 +144,7 @@ class _Synced:
         return Sync(now, now - behind, pairs)
 
     def note(self, clients: np.ndarray, version: int) -> None:
-        """Take down that clients were brought to a version."""
+        """Record that clients were brought to a version."""
         self._versions[clients] = version
 
     def _pulls(self, behind: int, now: int) -> bool:

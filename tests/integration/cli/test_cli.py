@@ -61,6 +61,7 @@ def test_json_is_alone_on_stdout(tmp_path):
     result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--json", "--seed", 3)
     summary = json.loads(result.stdout)
     assert (summary["scenario"], summary["seed"], summary["updates"]) == ("digits_dpzv", 3, 60)
+    assert summary.pop("folder") == str(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
@@ -198,7 +199,7 @@ def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
         raise ValueError("planted")
 
     monkeypatch.setattr(DpzvServer, "receive", failing)
-    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run")
+    result = call("run", "digits_dpzv", *QUICK, "--quiet", "--out", tmp_path / "run")
     assert result.exit_code == 1
     assert result.stderr.strip().count("\n") == 0
     assert "planted" in result.stderr
@@ -278,7 +279,7 @@ def test_odd_input_ends_with_one_line_and_status_2(frozen, tmp_path, arguments):
 
 
 def test_an_unforeseen_error_is_one_line_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("raydpzv.experiment.vertical.prepare", lambda spec: 1 // 0)
+    monkeypatch.setattr("raydpzv.experiment.prepare.load_data", lambda data, key: 1 // 0)
     result = call("privacy", "digits_dpzv")
     assert result.exit_code == 1
     assert result.stderr.startswith("raydpzv: internal error, ZeroDivisionError")

@@ -125,7 +125,7 @@ def test_what_begins_again_is_set_aside_and_said(tmp_path):
     assert (is_query / "scenario.toml").is_file()
     row = next(r for r in collect(plan, tmp_path).runs.to_pylist() if r["run"] == planned.folder)
     assert row["status"] == "done"
-    assert "begun again 1 time; what it drew before" in row["reason"]
+    assert "restarted 1 time; what it drew before" in row["reason"]
 
 
 def test_a_run_whose_clients_wake_no_more_is_no_equal(tmp_path):

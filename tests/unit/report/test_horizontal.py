@@ -10,6 +10,7 @@ import pytest
 from raydpzv.records import traffic
 from raydpzv.records.store import append_rows
 from raydpzv.report import horizontal, tables, text
+from raydpzv.report.client_table import client_table_rows
 from raydpzv.report.figure import RunView
 from raydpzv.report.page import write_report
 from tests.helpers.report_views import Page, names, printed
@@ -63,14 +64,14 @@ def test_asynchronous_updates_have_lag_lateness_and_pulls() -> None:
     assert said["lag"] == f"mean {lag.mean():.4g}, max {lag.max()} updates"
     assert said["late"] == "12.50 % of the activations"
     assert said["model pulled"] == "25.00 % of the activations"
-    assert said["throughput"] == "2 uploads per second"
-    assert said["run clock"] == "30 s"
+    assert said["updates per simulated second"] == "2"
+    assert said["simulated time"] == "30 s"
 
 
 def test_a_clock_that_stands_still_has_no_throughput() -> None:
     said = rows(prepared())
-    assert said["run clock"] == "0 s (no delays simulated)"
-    assert "throughput" not in said
+    assert said["simulated time"] == "0 s (no delays simulated)"
+    assert "updates per simulated second" not in said
 
 
 def test_the_ledger_and_the_drift_are_shown_where_they_are() -> None:
@@ -96,7 +97,7 @@ def test_clients_are_summed_up_not_listed() -> None:
         f"{text.size(int(down.max()))}",
     }
     assert horizontal.client_rows(run.rows["message"].slice(0, 0)) == []
-    assert tables.staleness_rows(run.summary) == []
+    assert client_table_rows(run.summary, run.rows, {}) == []
 
 
 def test_what_a_target_took_is_said_where_a_run_reached_it() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from raydpzv.records.store import read_all
 from raydpzv.report import tables, text
+from raydpzv.report.client_table import CLIENT_HEAD, client_table_rows
 from tests.helpers.report_views import printed
 from tests.helpers.synthetic_run import CLAIMS, TERMS, build_run
 
@@ -125,7 +127,7 @@ def test_summary_rows_say_the_numbers() -> None:
 def test_an_empty_summary_still_makes_rows() -> None:
     rows = dict(tables.summary_rows({}))
     assert rows["updates"] == rows["bytes up"] == rows["method"] == "–"
-    assert tables.staleness_rows({}) == []
+    assert client_table_rows({}, {}, {}) == []
 
 
 def test_summary_table_prints_markup_as_text() -> None:
@@ -166,8 +168,9 @@ def test_compare_has_a_row_per_run_and_fits() -> None:
     assert "8.25" not in out
 
 
-def test_staleness_rows_of_a_real_folder(tmp_path: Path) -> None:
-    stated = json.loads((build_run(tmp_path / "run", rounds=60) / "summary.json").read_text())
-    rows = tables.staleness_rows(stated)
+def test_client_rows_of_a_real_folder(tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run", rounds=60)
+    stated = json.loads((folder / "summary.json").read_text())
+    rows = client_table_rows(stated, read_all(folder), {})
     assert [r[0] for r in rows] == ["0", "1", "2", "3"]
-    assert all(len(r) == len(tables.STALENESS_HEAD) and r[-1].endswith("%") for r in rows)
+    assert all(len(r) == len(CLIENT_HEAD) and r[-1].endswith("%") for r in rows)

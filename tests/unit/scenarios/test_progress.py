@@ -64,10 +64,6 @@ def test_budgets_other_than_updates_have_their_own_unit():
     assert "120/1000 bytes" in shown(status, paper, "budget={bytes=1000}")
 
 
-def test_off_a_terminal_nothing_is_printed():
-    assert shown(Status(updates=5), terminal=False) == ""
-
-
 def test_horizontal_runs_count_rounds_or_updates_and_lag_only_where_there_is_lag():
     status = Status(updates=20, uploads=200, late=50, bytes_up=2**10, bytes_down=2**20, staleness=19.0)
     rounds = shown(status, scenario="digits_decomfl")

@@ -1,0 +1,111 @@
+"""What a run, or a scenario's privacy before it runs, comes to: the verdict first, tables after it, notes if wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree
+from raydpzv.files import as_json as json_text
+from raydpzv.records.store import Rows
+
+EXPLAIN = "--explain: the full verdict, where σ comes from, and a note on each ε"
+WIDTH = 100
+"""Columns of the tables where the terminal does not say how many it has."""
+
+
+def tables_console(width: int = WIDTH) -> Console:
+    """Return the console that tables are printed on: as wide as the terminal, `width` columns where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is printed of a run: JSON alone, no progress, notes too; stage: what it waits for at first."""
+
+    as_json: bool
+    quiet: bool
+    explain: bool
+    stage: str
+
+
+def show_run(
+    summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: Output
+) -> None:
+    """Print a run's summary: verdict, tables and, if wanted, notes; or JSON: summary.json and its folder.
+
+    tables: the run's rows; folder: where it is written.
+    """
+    if output.as_json:
+        stated = json.loads((folder / "summary.json").read_text())
+        print(json_text({"folder": str(folder)} | stated), end="")
+        return
+    from raydpzv.report.client_table import CLIENT_NOTE, client_table, client_table_rows
+    from raydpzv.report.privacy import PrivacyBlock
+    from raydpzv.report.tables import summary_table, verdict_line
+    from raydpzv.report.verdict import verdict_lines
+
+    console = tables_console()
+    for line in verdict_lines(summary):
+        console.print(verdict_line(line))
+    for warning in summary["warnings"]:
+        console.print(Text(f"warning: {warning}", style="yellow"))
+    console.print()
+    console.print(summary_table(summary, spec.clock.kind))
+    if rows := client_table_rows(summary, tables, as_tree(spec)):
+        console.print()
+        console.print(client_table(rows))
+    if output.explain and rows:
+        console.print(Text(CLIENT_NOTE, "dim"))
+    if summary["epsilon"]:
+        console.print()
+        console.print(PrivacyBlock(summary["epsilon"], output.explain))
+    if output.explain:
+        console.print()
+        console.print(verdict_line(summary["privacy_verdict"]))
+    console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
+
+
+def show_privacy(
+    table: list[dict[str, Any]], why: str, facts: Mapping[str, Any], *, planned: bool, explain: bool
+) -> None:
+    """Print what is known of a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
+
+    table: claims; why: the verdict in full; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
+    says how many updates there will be.
+    """
+    from raydpzv.report.privacy import PrivacyBlock, calibration
+    from raydpzv.report.tables import verdict_line
+    from raydpzv.report.verdict import epsilon_line, private_line
+
+    console = tables_console()
+    console.print(Text(epsilon_line(table)))
+    console.print(verdict_line(private_line(table, why)))
+    if not table:
+        return
+    if not planned:
+        console.print("The scenario plans no number of updates: all of this is for ONE update.")
+    if facts["delta"] * facts["rows"] > 1:
+        console.print(
+            Text(
+                f"warning: δ={facts['delta']:g} is above 1/D (D·δ = {facts['delta'] * facts['rows']:.3g}): such an ε "
+                "permits revealing whole records",
+                style="yellow",
+            )
+        )
+    console.print()
+    console.print(PrivacyBlock(table, explain))
+    console.print()
+    if explain:
+        console.print(verdict_line(why))
+        console.print(Text(calibration(facts)))
+    else:
+        console.print(Text(EXPLAIN, "dim"))

@@ -1,0 +1,143 @@
+"""What is printed while a run is at work, on a terminal and off one."""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+
+from rich.console import Console
+
+import scenarios
+from raydpzv.compare.plan import Comparison, PlannedLine
+from raydpzv.sim.interfaces import Status
+from scenarios.comparison_progress import Watch
+from scenarios.progress import live_progress, progress_line, view
+
+
+class Heard(io.StringIO):
+    """A stream that tells when something has been written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, words: str) -> int:
+        count = super().write(words)
+        if "\n" in words:
+            self.written.set()
+        return count
+
+
+def console(stream, *, terminal=False):
+    return Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+
+
+def seen(status, spec):
+    """The live view as text."""
+    stream = io.StringIO()
+    for part in view(status, spec):
+        console(stream).print(part)
+    return stream.getvalue()
+
+
+STATUS = Status(
+    updates=500, uploads=500, time=100.0, bytes_up=2**20, bytes_down=2**10, accuracy=0.75, loss=0.625,
+    staleness=3.25, late=50, client_uploads=(100, 150, 200, 50), client_staleness=(1.0, 2.0, 3.0, 44.5),
+)  # fmt: skip
+
+
+def test_a_line_says_where_the_run_stands_and_what_is_left():
+    line = progress_line(STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 30.0, 20.0)
+    assert line == (
+        "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s elapsed, "
+        "about 1 min 00 s left"
+    )
+
+
+def test_an_epsilon_in_a_line_has_its_terms():
+    status = Status(updates=5, epsilon_paper=0.4, epsilon_client=math.inf)
+    line = progress_line(status, scenarios.load("digits_dpzv"), 1.0, 1.0)
+    assert "replace one record, δ=0.001" in line
+    assert "0.4 claimed by the paper, not proved and ∞ proved against the clients" in line
+
+
+def test_off_a_terminal_the_start_says_what_it_waits_for_and_lines_follow():
+    stream, spec = Heard(), scenarios.load("digits_dpzv")
+    with live_progress(spec, console(stream), interval=0.01) as progress:
+        assert stream.written.wait(30)
+        assert "waiting for the data to load" in stream.getvalue()
+        progress(Status(stage="5 actors to come up"))
+        assert "waiting for 5 actors to come up" in stream.getvalue()
+        progress(STATUS)
+        stream.written.clear()
+        assert stream.written.wait(30)
+    assert all(line.strip() for line in stream.getvalue().splitlines())
+    assert "500/2,000 updates" in stream.getvalue()
+
+
+def test_nothing_is_printed_before_the_interval_is_over_nor_if_that_is_wanted():
+    spec = scenarios.load("digits_dpzv")
+    for quiet, interval, terminal in ((False, 1e6, False), (True, 0.001, False), (True, 0.001, True)):
+        stream = Heard()
+        with live_progress(
+            spec, console(stream, terminal=terminal), quiet=quiet, interval=interval
+        ) as progress:
+            progress(STATUS)
+            if quiet:
+                progress(Status(stage="warm-up"))
+        assert stream.getvalue() == ""
+
+
+def test_the_live_view_has_loss_and_every_client_s_uploads_rates_and_staleness():
+    said = seen(STATUS, scenarios.load("digits_dpzv", ["arrivals.rate=[2, 2, 2, 0.5]"]))
+    assert "accuracy 0.750  loss 0.625" in said
+    rows = [line.split() for line in said.splitlines()]
+    assert ["client", "uploads", "rate", "asked", "achieved", "staleness"] in rows
+    assert ["0", "100", "2", "1", "1.0"] in rows
+    assert ["3", "50", "0.5", "0.5", "44.5"] in rows
+
+
+def test_of_many_clients_the_live_view_has_the_stalest():
+    spec = scenarios.load("digits_dpzv", ["split.clients=8"]).model_copy(deep=True)
+    ages = tuple(float(m) for m in range(12))
+    wide = spec.model_copy(update={"split": spec.split.model_copy(update={"clients": 12})})
+    said = seen(Status(updates=1, client_uploads=(1,) * 12, client_staleness=ages), wide)
+    assert "the 8 stalest of 12 clients" in said
+    shown = [line.split()[0] for line in said.splitlines() if line.strip()[:1].isdigit()]
+    assert shown == [str(m) for m in range(4, 12)]
+
+
+def test_a_horizontal_view_sums_its_clients_up():
+    status = Status(updates=20, uploads=200, time=50.0, participants=87)
+    said = seen(status, scenarios.load("digits_decomfl"))
+    assert "87 of 100 clients took part, 200 uploads, 4 per second of the run's clock" in said
+    assert "client " not in said
+
+
+def test_the_start_of_a_live_view_says_what_it_waits_for():
+    stream = io.StringIO()
+    with live_progress(scenarios.load("digits_dpzv"), console(stream, terminal=True)) as progress:
+        progress(Status(stage="Ray to start"))
+    assert "starting: waiting for the data to load" in stream.getvalue()
+    assert "starting: waiting for Ray to start" in stream.getvalue()
+
+
+def test_a_comparison_off_a_terminal_says_what_is_at_work():
+    spec = scenarios.load("digits_dpzv")
+    comparison = Comparison("c", "", (0,), (), (PlannedLine("dpzv", None, False, spec),))
+    (planned,) = comparison.runs()
+    stream = Heard()
+    with Watch(comparison, [planned], console(stream), {}, interval=0.01) as watch:
+        watch.progress({planned.folder: Status(stage="the data to load")})
+        stream.written.clear()
+        assert stream.written.wait(30)
+        watch.progress({planned.folder: STATUS})
+        stream.written.clear()
+        assert stream.written.wait(30)
+    assert "0/1 runs over; dpzv, seed 0: waiting for the data to load" in stream.getvalue()
+    quiet = Heard()
+    with Watch(comparison, [planned], console(quiet), {}, quiet=True, interval=0.001) as watch:
+        watch.progress({planned.folder: STATUS})
+        watch.ended(planned, "")
+    assert quiet.getvalue() == ""
