@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import raydpzv
@@ -26,32 +25,54 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.sim.interfaces import Status
-from scenarios import compare
+from scenarios import compare, screen
+from scenarios.command_group import CommandGroup
 from scenarios.exit_codes import STOPPED, errors, failures
 from scenarios.model_output import one_model, print_models, whose
-from scenarios.options import Address, Json, Moved, Seed, Set, Verbose, chosen_runner, new_folder
+from scenarios.options import (
+    Address,
+    Json,
+    Moved,
+    RunnerName,
+    ScenarioName,
+    Seed,
+    Set,
+    Verbose,
+    chosen_runner,
+    new_folder,
+)
 from scenarios.progress import live_progress, show_privacy, show_run, stop_on_signal
 
 app = typer.Typer(
-    help="Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors.",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=CommandGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Scenario = Annotated[
-    str, typer.Argument(help="Name of a scenario (see `raydpzv list`) or path to a TOML file.")
-]
+
+@app.callback()
+def program(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors."""
+    if version:
+        print(f"raydpzv {raydpzv.__version__}")
+        raise typer.Exit()
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
 @app.command()
 def run(
-    scenario: Scenario,
+    scenario: ScenarioName,
     set_: Set = None,
     seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write [default: runs/SCENARIO-...]")] = None,
-    runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
+    runner: RunnerName = "local",
     address: Address = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -85,7 +106,7 @@ app.command()(compare.compare)
 
 @app.command()
 def privacy(
-    scenario: Scenario,
+    scenario: ScenarioName,
     set_: Set = None,
     seed: Seed = None,
     rows: Annotated[
@@ -214,7 +235,7 @@ def list_(
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2))
         for name, line in entries.items():
             table.add_row(name, line)
-        Console().print(table)
+        screen.console().print(table)
 
 
 def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
@@ -249,7 +270,7 @@ def _watch(
 
     Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
     """
-    console = Console(stderr=True)
+    console = screen.console(stderr=True)
     try:
         with failures(folder), stop_on_signal(console) as stop, live_progress(spec, console) as progress:
             result = start(progress, stop)

@@ -19,6 +19,7 @@ from raydpzv.compare.run_comparison import STOPPED
 from raydpzv.compare.table import table
 from raydpzv.files import as_json as json_text
 from raydpzv.sim.interfaces import Status
+from scenarios import screen
 from scenarios.progress import limit_of
 
 _REDRAW = 0.2
@@ -97,8 +98,8 @@ def show_comparison(comparison: Comparison, folder: Path, compared: Compared, as
         return
     from raydpzv.compare.page import console_report
 
-    console = Console()
+    console = screen.console()
     if not console.is_terminal:
-        console = Console(width=_WIDTH)
+        console = screen.console(width=_WIDTH)
     console.print(console_report(*tables, compared.claims, comparison.targets))
     console.print(f"\ncomparison: {folder}\npage: {folder / 'comparison.html'}", soft_wrap=True)

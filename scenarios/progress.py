@@ -20,6 +20,7 @@ from rich.text import Text
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.report.text import size
 from raydpzv.sim.interfaces import Status
+from scenarios import screen
 
 _REDRAW = 0.1
 """Seconds between redraws; between them a call costs next to nothing."""
@@ -132,7 +133,7 @@ def show_run(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     from raydpzv.report.privacy import PrivacyBlock
     from raydpzv.report.tables import summary_table, verdict_line
 
-    console = Console()
+    console = screen.console()
     console.print(summary_table(summary))
     console.print()
     if summary["epsilon"]:
@@ -149,7 +150,7 @@ def show_privacy(table: list[dict[str, Any]], why: str, facts: dict[str, Any], *
     from raydpzv.report.privacy import PrivacyBlock, calibration
     from raydpzv.report.tables import verdict_line
 
-    console = Console()
+    console = screen.console()
     if table:
         console.print(Text(calibration(facts)))
         if not planned:
