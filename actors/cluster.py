@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
         assert address is not None
         _probe(address)
         options |= {"address": address}
-    with _watched() if options["address"] == "local" else nullcontext({}) as mark:
+    with _watched(own=options["address"] == "local") as mark:
         _start(options, mark)
         try:
             yield
@@ -116,15 +116,20 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _watched() -> Iterator[Mapping[str, str]]:
-    """Let no process with the mark that is yielded outlive this one, however it ends (on Linux)."""
-    if not sys.platform.startswith("linux"):
+def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
+    """Let no process with the mark that is yielded outlive this one, however it ends (on Linux); of our own Ray alone."""
+    if not own or not sys.platform.startswith("linux"):
         yield {}
         return
     mark = os.urandom(16).hex()
     command = [sys.executable, "-I", "-S", ray_watcher.__file__, mark, str(os.getpid())]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **silent) as watcher:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as watcher:
         assert watcher.stdin is not None
         try:
             yield {ray_watcher.MARK: mark}

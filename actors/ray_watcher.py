@@ -1,8 +1,8 @@
 """Ends the processes of a Ray of our own when its driver is killed; run as a program of its own, by `watched`.
 
 Ray binds the lives of its first processes to the driver, but not from their first instruction on, and their children
-(agents, workers) find out for themselves, if at all. Whatever Ray starts inherits the driver's environment, so a mark in it
-tells its processes from all others. A killed driver cannot clean up: this program reads a pipe that the system closes
+(agents, workers) find out for themselves, if at all. Whatever Ray starts inherits the driver's environment, so a mark
+in it tells its processes from all others. A killed driver cannot clean up: this program reads a pipe that the system closes
 with the driver, and then kills what bears the mark.
 
 It imports the standard library alone, and runs with `python -I -S`, so that it costs a few milliseconds and megabytes.
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 QUIET = 1.0
 """Seconds without any such process after which there are none."""
 DONE, SWEEP = b"d", b"s"
-"""What a driver says that lives: it has ended its Ray; or it could not quite, and what is left of it is to be killed."""
+"""What a driver says that lives: it has ended its Ray; or it could not quite, and what is left is to be killed."""
 
 
 def marked(mark: str) -> list[int]:

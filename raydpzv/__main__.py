@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -10,7 +9,7 @@ from types import FrameType
 from typing import NoReturn
 
 from raydpzv.errors import InputError
-from raydpzv.own_packages import load_own
+from raydpzv.own_packages import NEIGHBOURS, import_module, load_own
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
@@ -20,9 +19,9 @@ def main() -> None:
     """Run the command line."""
     before = signal.signal(signal.SIGINT, _leave)
     try:
-        for name in ("actors", "scenarios"):
+        for name in NEIGHBOURS:
             load_own(name)
-        command_line = importlib.import_module("scenarios.cli")
+        command_line = import_module("scenarios.cli")
     except InputError as error:
         print(f"raydpzv: {error}", file=sys.stderr)
         sys.exit(2)

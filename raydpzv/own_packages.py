@@ -5,6 +5,7 @@ Their names are common: a user's own `actors.py` or folder `scenarios` beside he
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -14,6 +15,7 @@ from types import ModuleType
 
 from raydpzv.errors import InputError
 
+NEIGHBOURS = ("actors", "scenarios")
 HOME = Path(__file__).resolve().parent.parent
 """The folder in which this package and its two neighbours lie."""
 
@@ -28,8 +30,8 @@ def load_own(name: str) -> ModuleType:
         if _is_own(loaded.__spec__):
             return loaded
         raise InputError(
-            f"wanted raydpzv's own package `{name}`, got {_file(loaded.__spec__) or loaded}, imported before it; rename "
-            "that file or folder"
+            f"wanted raydpzv's own package `{name}`, got {_file(loaded.__spec__) or loaded}, imported before; "
+            "rename that file or folder"
         )
     spec = PathFinder.find_spec(name, [str(HOME)])
     if spec is None or spec.loader is None:
@@ -42,6 +44,14 @@ def load_own(name: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module by its full name; one of a neighbour is ours, as `load_own` says."""
+    first = name.partition(".")[0]
+    if first in NEIGHBOURS:
+        load_own(first)
+    return importlib.import_module(name)
 
 
 def shadowing(name: str, folders: Sequence[Path]) -> Path | None:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from raydpzv.config.tree import is_text
 from scenarios.screen import complain, forgiving_streams
 
-_UsageError = typer.BadParameter.__mro__[1]
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # type: ignore[assignment]
 """What typer raises for a command line it cannot read. Newer versions bring their own, older ones have click's."""
 
 

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 
 from raydpzv.compare.compare_methods import write
-from raydpzv.compare.file import MOST_SEEDS, ComparisonFile, asked, resolved
+from raydpzv.compare.file import ComparisonFile, asked, resolved
 from raydpzv.compare.folder import begun, is_comparison, left
-from raydpzv.compare.plan import Comparison
+from raydpzv.compare.plan import MOST_SEEDS, Comparison
 from raydpzv.compare.results import FAILED, OK, Compared, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.errors import RunError, SpecError, suggest

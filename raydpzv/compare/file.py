@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from raydpzv.compare.plan import Comparison, PlannedLine, by_seed
+from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields
 from raydpzv.config.toml import as_tree, overridden, parse
@@ -22,7 +22,6 @@ from raydpzv.settings.fields import Section
 
 Overrides = Annotated[tuple[str, ...], Field(strict=False)]
 Epsilons = Annotated[tuple[Positive | Literal["none"], ...], Field(strict=False)]
-MOST_SEEDS = 10_000
 Seeds = Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[int, ...], Field(strict=False)]
 Shares = Annotated[tuple[float, ...], Field(strict=False)]
 

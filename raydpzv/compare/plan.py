@@ -24,6 +24,7 @@ from raydpzv.errors import DataError, SpecError
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
 
+MOST_SEEDS = 10_000
 OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
 """What the lines of a comparison may differ in; the rest is the same for all."""
 
@@ -168,5 +169,9 @@ def _slug(line: PlannedLine) -> str:
 
 
 def by_seed(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds: the first so many from 0, or those given."""
-    return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    """Return the seeds: the first so many from 0, or those given. Raises SpecError for more than any table has."""
+    if not isinstance(seeds, int):
+        return tuple(seeds)
+    if not 0 < seeds <= MOST_SEEDS:
+        raise SpecError(f"seeds: wanted 1 to {MOST_SEEDS:,}, got {seeds}; or name them, as [0, 7, 9]")
+    return tuple(range(seeds))

@@ -73,7 +73,7 @@ def _check_value(value: Any, where: str) -> None:
         )
     if isinstance(value, str) and not is_text(value):
         raise SpecError(
-            f"{where}: wanted UTF-8 text without control characters, got {ascii(value):.80}; correct it"
+            f"{where}: wanted UTF-8 text without control characters, got {value!a:.80}; correct it"
         )
 
 

@@ -1,4 +1,4 @@
-"""A driver that is killed, at whatever moment, leaves no process of its Ray behind; one that ends leaves none either."""
+"""A driver that is killed, at whatever moment, leaves no process of its Ray behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from actors import ray_watcher
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Ray binds processes to drivers elsewhere"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="Ray binds processes to drivers elsewhere"
+    ),
 ]
 
 DRIVER = """
@@ -41,7 +43,12 @@ def started(tmp_path: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", DRIVER]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
     )
 
 
@@ -65,7 +72,9 @@ def programs(mark: str) -> list[str]:
     found = []
     for pid in ray_watcher.marked(mark):
         try:
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            found.append(
+                Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
         except OSError:
             continue
     return found
