@@ -96,10 +96,10 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
     """
     import ray
 
-    handler = signal.getsignal(signal.SIGTERM)
     os.environ.update(mark)
     try:
-        ray.init(**options)
+        with _interruptible():
+            ray.init(**options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         ray.shutdown()
         raise InputError(
@@ -111,13 +111,29 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
     finally:
         for name in mark:
             del os.environ[name]
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)  # ray's own exits at once; ours stops the run cleanly
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the block at once, and give back the handlers of before: Ray puts its own for SIGTERM.
+
+    Before the start of a run there is nothing that a clean stop would keep.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
-    """Let no process with the mark that is yielded outlive this one, however it ends (on Linux); of our own Ray alone."""
+    """Let no process with the mark that is yielded outlive this one, however it ends (Linux, our own Ray)."""
     if not own or not sys.platform.startswith("linux"):
         yield {}
         return

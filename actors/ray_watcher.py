@@ -2,8 +2,8 @@
 
 Ray binds the lives of its first processes to the driver, but not from their first instruction on, and their children
 (agents, workers) find out for themselves, if at all. Whatever Ray starts inherits the driver's environment, so a mark
-in it tells its processes from all others. A killed driver cannot clean up: this program reads a pipe that the system closes
-with the driver, and then kills what bears the mark.
+in it tells its processes from all others. A killed driver cannot clean up: this program reads a pipe that the system
+closes with the driver, and then kills what bears the mark.
 
 It imports the standard library alone, and runs with `python -I -S`, so that it costs a few milliseconds and megabytes.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -12,14 +12,22 @@ from typer.core import TyperGroup
 from raydpzv.config.tree import is_text
 from scenarios.screen import complain, forgiving_streams
 
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # type: ignore[assignment]
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a command line it cannot read. Newer versions bring their own, older ones have click's."""
 
 
 class CommandGroup(TyperGroup):
     """Says in one line what is wrong with a command line, and ends with status 2."""
 
-    def main(self, args: Sequence[str] | None = None, **how: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
         """Run the command that `args` (default: the process's) ask for, and end the process with its status."""
         forgiving_streams()
         given = list(sys.argv[1:] if args is None else args)
@@ -30,7 +38,7 @@ class CommandGroup(TyperGroup):
                 )
                 sys.exit(2)
         try:
-            status = super().main(given, **(how | {"standalone_mode": False}))
+            status = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:
             _explain(error)
             sys.exit(2)

@@ -11,7 +11,6 @@ from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 
-
 _MOST_CELLS = 1 << 28
 
 

@@ -37,7 +37,7 @@ from scenarios.cli import app
 SEED = int(os.environ.get("RAYDPZV_ODD_INPUT_SEED", "1"))
 COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "1000"))
 HANG, WAITING = 10, 120
-"""Seconds of work, and by the clock, after which an input counts as one that hangs: another program may have the CPU."""
+"""Seconds of work, and by the clock, after which an input hangs: another program may have the CPU."""
 
 TINY = ["--set", "budget.updates=4", "--set", "evaluate.every=2"]
 OWN_DATA = (
