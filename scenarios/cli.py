@@ -252,7 +252,7 @@ UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE u
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="raydpzv")
+    app()
 
 
 def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnyScenario:

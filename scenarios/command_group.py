@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from raydpzv.config.tree import is_text
 from scenarios.screen import complain, forgiving_streams
 
+NAME = "raydpzv"
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a command line it cannot read. Newer versions bring their own, older ones have click's."""
 
@@ -38,7 +39,7 @@ class CommandGroup(TyperGroup):
                 )
                 sys.exit(2)
         try:
-            status = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
+            status = super().main(given, NAME, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:
             _explain(error)
             sys.exit(2)
@@ -46,5 +47,5 @@ class CommandGroup(TyperGroup):
 
 
 def _explain(error: Any) -> None:
-    command = error.ctx.command_path if error.ctx else "raydpzv"
+    command = error.ctx.command_path if error.ctx else NAME
     complain(f"{error.format_message().rstrip('.')}; see: {command} --help")
