@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from actors import ray_watcher
 from raydpzv.errors import InputError
+from raydpzv.own_packages import shadowing
 
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
@@ -35,7 +39,9 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
         import ray
     except ImportError:
         raise InputError("Ray is not installed: pip install 'raydpzv[ray]', or use --runner local") from None
+    shadow = shadowing("actors", _first_on_workers_path())
     if ray.is_initialized():
+        _check_unshadowed(shadow)
         yield
         return
     options: dict[str, Any] = {
@@ -54,23 +60,99 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE,
         } | local
+        if shadow:  # costs a second of start-up, so only then
+            options["runtime_env"] = {"worker_process_setup_hook": "raydpzv.own_packages.claim_in_worker"}
     else:
+        _check_unshadowed(shadow)
         assert address is not None
         _probe(address)
         options |= {"address": address}
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(**options)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # ray's own exits at once; ours stops the run cleanly
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+    with _watched(own=options["address"] == "local") as mark:
+        _start(options, mark)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _first_on_workers_path() -> list[Path]:
+    """Return the folders of the driver in which the processes of Ray look for modules first."""
+    script = Path(sys.argv[0]).resolve().parent
+    return [Path.cwd(), *([script] if str(script) in sys.path else [])]
+
+
+def _check_unshadowed(shadow: Path | None) -> None:
+    if shadow:
         raise InputError(
-            f"cannot reach Ray at {address or 'local'}: {' '.join(str(error).split())[:300]}"
+            f"wanted raydpzv's own package `actors` in the processes of Ray, got {shadow}, which they would import "
+            "instead; rename that file or folder, or start from another folder"
+        )
+
+
+def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
+    """Start or join Ray; what was started before it failed or was interrupted is ended again. Raises InputError.
+
+    mark: environment variables for the processes of Ray alone; what this process starts later does not have them.
+    """
+    import ray
+
+    os.environ.update(mark)
+    try:
+        with _interruptible():
+            ray.init(**options)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        ray.shutdown()
+        raise InputError(
+            f"cannot reach Ray at {options['address']}: {' '.join(str(error).split())[:300]}"
         ) from None
+    except BaseException:
+        ray.shutdown()
+        raise
+    finally:
+        for name in mark:
+            del os.environ[name]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the block at once, and give back the handlers of before: Ray puts its own for SIGTERM.
+
+    Before the start of a run there is nothing that a clean stop would keep.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        ray.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
+    """Let no process with the mark that is yielded outlive this one, however it ends (Linux, our own Ray)."""
+    if not own or not sys.platform.startswith("linux"):
+        yield {}
+        return
+    mark = os.urandom(16).hex()
+    command = [sys.executable, "-I", "-S", ray_watcher.__file__, mark, str(os.getpid())]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as watcher:
+        assert watcher.stdin is not None
+        try:
+            yield {ray_watcher.MARK: mark}
+        except BaseException:
+            watcher.stdin.write(ray_watcher.SWEEP)
+            raise
+        watcher.stdin.write(ray_watcher.DONE)
 
 
 def _token_without_a_home() -> None:

@@ -8,13 +8,13 @@ is one file and one line here.
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import SpecError, suggest
+from raydpzv.own_packages import import_module
 
 
 class Registry(Mapping[str, Any]):
@@ -35,7 +35,7 @@ class Registry(Mapping[str, Any]):
                 f"Choose {', '.join(self._entries)}"
             )
         module, _, attribute = self._entries[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(import_module(module), attribute)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

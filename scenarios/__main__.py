@@ -1,5 +1,5 @@
 """`python -m scenarios` is the same as `raydpzv`."""
 
-from scenarios.cli import main
+from raydpzv.__main__ import main
 
 main()

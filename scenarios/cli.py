@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import raydpzv
 from raydpzv.compare.folder import PLAN, is_comparison
@@ -25,7 +24,8 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
-from scenarios import compare
+from scenarios import compare, screen
+from scenarios.command_group import CommandGroup
 from scenarios.exit_codes import STOPPED, errors, failures
 from scenarios.model_output import one_model, print_models, whose
 from scenarios.options import (
@@ -34,6 +34,8 @@ from scenarios.options import (
     Json,
     Moved,
     Quiet,
+    RunnerName,
+    ScenarioName,
     Seed,
     Set,
     Verbose,
@@ -44,25 +46,35 @@ from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_privacy, show_run
 
 app = typer.Typer(
-    help="Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors.",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=CommandGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Scenario = Annotated[
-    str, typer.Argument(help="Name of a scenario (see `raydpzv list`) or path to a TOML file.")
-]
+
+@app.callback()
+def program(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors."""
+    if version:
+        print(f"raydpzv {raydpzv.__version__}")
+        raise typer.Exit()
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
 @app.command()
 def run(
-    scenario: Scenario,
+    scenario: ScenarioName,
     set_: Set = None,
     seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write [default: runs/SCENARIO-...]")] = None,
-    runner: Annotated[str, typer.Option(help="local (this process) or ray (actors).")] = "local",
+    runner: RunnerName = "local",
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -98,7 +110,7 @@ app.command()(compare.compare)
 
 @app.command()
 def privacy(
-    scenario: Scenario,
+    scenario: ScenarioName,
     set_: Set = None,
     seed: Seed = None,
     rows: Annotated[
@@ -245,7 +257,7 @@ UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE u
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="raydpzv")
+    app()
 
 
 def _load(scenario: str, overrides: list[str] | None, seed: int | None) -> AnyScenario:
@@ -263,7 +275,7 @@ def _watch(
 
     Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
     """
-    console = Console(stderr=True)
+    console = screen.console(stderr=True)
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
         with failures(folder), stop_on_signal(console) as stop, live as progress:

@@ -14,16 +14,27 @@ from rich.console import Console
 from raydpzv.compare.compare_methods import write
 from raydpzv.compare.file import ComparisonFile, asked, resolved
 from raydpzv.compare.folder import begun, is_comparison, left
-from raydpzv.compare.plan import Comparison
+from raydpzv.compare.plan import MOST_SEEDS, Comparison
 from raydpzv.compare.results import FAILED, OK, Compared, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.registry import RUNNERS
+from scenarios import screen
 from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED, errors
-from scenarios.options import Address, Explain, Json, Quiet, Set, Verbose, chosen_runner, new_folder
+from scenarios.options import (
+    Address,
+    Explain,
+    Json,
+    Quiet,
+    Set,
+    Verbose,
+    chosen_runner,
+    comparable_names,
+    new_folder,
+)
 from scenarios.progress import stop_on_signal
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
@@ -40,7 +51,8 @@ def compare(
         list[str],
         typer.Argument(
             help="A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split, model "
-            "and budget, all give their methods."
+            "and budget, all give their methods.",
+            autocompletion=comparable_names,
         ),
     ],
     methods: Annotated[
@@ -106,7 +118,7 @@ def carry_out(
     quiet: no progress; explain: print all tables, not a screen; notes: what to say before the first run.
     Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
     """
-    console, reasons = Console(stderr=True), dict[str, str]()
+    console, reasons = screen.console(stderr=True), dict[str, str]()
     ray = _on_ray(runner, address, jobs)
     new = not is_comparison(folder)
     if new:
@@ -208,9 +220,12 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = (-1,)
-    if any(not 0 <= seed < 2**63 for seed in found) or (found == (0,) and "," not in text):
-        raise SpecError(f'--seeds: wanted how many (3) or which (0,7,9), got "{text}"')
-    return found[0] if len(found) == 1 and "," not in text else found
+    many = len(found) == 1 and "," not in text
+    if any(not 0 <= seed < 2**63 for seed in found) or (many and not 0 < found[0] <= MOST_SEEDS):
+        raise SpecError(
+            f'--seeds: wanted how many (3, at most {MOST_SEEDS:,}) or which (0,7,9), got "{text}"'
+        )
+    return found[0] if many else found
 
 
 def _epsilons(text: str) -> tuple[float | str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
+from scenarios.screen import complain
 
 STOPPED = 130
 
@@ -42,9 +42,14 @@ def errors(verbose: bool = False) -> Iterator[None]:
         raise typer.Exit(STOPPED) from None
     except RaydpzvError as error:
         _finish(error, str(error), _status(error), verbose)
+    except BrokenPipeError:
+        raise  # nobody reads on: `raydpzv list | head`
     except OSError as error:
         # a path that is too long, a folder that is a file: wrong input that no check foresaw
         _finish(error, f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 2, verbose)
+    except MemoryError as error:
+        line = "wanted a run that fits into memory, got one that does not; make data, model, batch or budget smaller"
+        _finish(error, f"{line} ({error})" if str(error) else line, 2, verbose)
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Exception as error:
@@ -65,8 +70,3 @@ def _finish(error: BaseException, line: str, status: int, verbose: bool) -> NoRe
         traceback.print_exception(error)
     complain(line)
     raise typer.Exit(status) from None
-
-
-def complain(line: str) -> None:
-    """Print one line to stderr."""
-    print(f"raydpzv: {' '.join(line.split())}", file=sys.stderr)

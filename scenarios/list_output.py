@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console
-
 from raydpzv.config.catalog import Entry, comparison_entries, is_horizontal, scenario_entries
 from raydpzv.registry import DATA_SOURCES, METHODS
+from scenarios import screen
 
 WIDTH = 100
 FOOT = (
@@ -21,7 +20,7 @@ Row = tuple[str, str, str]
 
 def show_list() -> None:
     """Print all there is to run."""
-    console = Console()
+    console = screen.console()
     width = min(WIDTH, console.width) if console.is_terminal else WIDTH
     for line in list_lines(width):
         print(line)

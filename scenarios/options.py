@@ -8,9 +8,37 @@ from typing import Annotated
 
 import typer
 
+from raydpzv.config import catalog
 from raydpzv.errors import SpecError
 from raydpzv.registry import RUNNERS
 
+
+def scenario_names(incomplete: str) -> list[str]:
+    """Return the scenarios whose names begin so, for the shell to complete."""
+    return [name for name in catalog.names() if name.startswith(incomplete)]
+
+
+def comparable_names(incomplete: str) -> list[str]:
+    """Return the scenarios and comparisons whose names begin so, for the shell to complete."""
+    known = sorted([*catalog.comparisons(), *catalog.names()])
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def runner_names(incomplete: str) -> list[str]:
+    """Return the runners whose names begin so, for the shell to complete."""
+    return [name for name in RUNNERS if name.startswith(incomplete)]
+
+
+ScenarioName = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a scenario (see `raydpzv list`) or path to a TOML file.",
+        autocompletion=scenario_names,
+    ),
+]
+RunnerName = Annotated[
+    str, typer.Option(help="local (this process) or ray (actors).", autocompletion=runner_names)
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
 ]

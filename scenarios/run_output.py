@@ -15,6 +15,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.files import as_json as json_text
 from raydpzv.records.store import Rows
+from scenarios import screen
 
 EXPLAIN = "--explain: the full verdict, where σ comes from, and a note on each ε"
 WIDTH = 100
@@ -23,8 +24,8 @@ WIDTH = 100
 
 def tables_console(width: int = WIDTH) -> Console:
     """Return the console that tables are printed on: as wide as the terminal, `width` columns where there is none."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+    console = screen.console()
+    return console if console.is_terminal else screen.console(width=width)
 
 
 @dataclass(frozen=True)

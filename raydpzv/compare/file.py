@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from raydpzv.compare.plan import Comparison, PlannedLine, by_seed
+from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields
 from raydpzv.config.toml import as_tree, overridden, parse
+from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
 from raydpzv.methods.vertical.base import Batched
 from raydpzv.registry import METHODS
@@ -22,7 +22,7 @@ from raydpzv.settings.fields import Section
 
 Overrides = Annotated[tuple[str, ...], Field(strict=False)]
 Epsilons = Annotated[tuple[Positive | Literal["none"], ...], Field(strict=False)]
-Seeds = Annotated[int, Field(ge=1, le=10_000)] | Annotated[tuple[int, ...], Field(strict=False)]
+Seeds = Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[int, ...], Field(strict=False)]
 Shares = Annotated[tuple[float, ...], Field(strict=False)]
 
 CONTROLS = {"frozen": "frozen clients (control)", "central": "central SGD (control)"}
@@ -123,14 +123,7 @@ def _unlike(names: Sequence[str], what: Sequence[str]) -> Sequence[str]:
 
 def read_entrants(path: Path) -> ComparisonFile:
     """Read a comparison file. Raises SpecError."""
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(
-            f"{path}: cannot read the comparison file ({error.strerror or error}); check its path"
-        ) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SpecError(f"{path.name}: not a TOML file: {error}") from None
+    tree = read_tree(path, "the comparison file")
     try:
         return ComparisonFile.model_validate({"name": path.stem, **tree})
     except ValidationError as error:

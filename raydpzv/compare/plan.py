@@ -7,20 +7,24 @@ whatever has become of the files it came from.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
+from pydantic import Field, ValidationError
 
 from raydpzv.compare.table import target_name
 from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
+from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError
+from raydpzv.settings.bounds import Positive
+from raydpzv.settings.fields import Section
 
+MOST_SEEDS = 10_000
 OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
 """What the lines of a comparison may differ in; the rest is the same for all."""
 
@@ -115,6 +119,21 @@ class Comparison:
             raise SpecError(f"targets: wanted different ones, got {list(self.targets)}")
 
 
+class _PlanLine(Section):
+    label: str
+    control: bool
+    scenario: dict[str, Any]
+    epsilon: Positive | None = None
+
+
+class _PlanFile(Section):
+    name: str
+    title: str
+    seeds: Annotated[tuple[int, ...], Field(strict=False)]
+    targets: Annotated[tuple[float, ...], Field(strict=False)]
+    lines: Annotated[tuple[_PlanLine, ...], Field(strict=False)]
+
+
 def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
     """Read a plan that `as_toml` wrote; moved: where its data are now, see `RunFolder.open`.
 
@@ -122,16 +141,22 @@ def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
     """
     moved = check_moved(moved)
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        lines = tuple(_line(entry, moved) for entry in tree["lines"])
-        return Comparison(tree["name"], tree["title"], tuple(tree["seeds"]), tuple(tree["targets"]), lines)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: no readable plan of a comparison ({error}); start a new one") from None
+        found = _PlanFile.model_validate(read_tree(path, "the plan of a comparison"))
+        lines = tuple(_planned(line, moved) for line in found.lines)
+        return Comparison(found.name, found.title, found.seeds, found.targets, lines)
+    except (SpecError, ValidationError) as error:
+        fault = str(error) if isinstance(error, SpecError) else _fault(error)
+        raise DataError(f"{path}: no readable plan of a comparison ({fault}); start a new one") from None
 
 
-def _line(entry: dict[str, Any], moved: Sequence[str]) -> PlannedLine:
-    label, epsilon = entry["label"], entry.get("epsilon")
-    return PlannedLine(label, epsilon, entry["control"], parse(overridden(entry["scenario"], moved), label))
+def _planned(line: _PlanLine, moved: Sequence[str]) -> PlannedLine:
+    spec = parse(overridden(line.scenario, moved), line.label)
+    return PlannedLine(line.label, line.epsilon, line.control, spec)
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def _shared(spec: AnyScenario) -> dict[str, Any]:
@@ -144,5 +169,9 @@ def _slug(line: PlannedLine) -> str:
 
 
 def by_seed(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds: the first so many from 0, or those given."""
-    return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    """Return the seeds: the first so many from 0, or those given. Raises SpecError for more than any table has."""
+    if not isinstance(seeds, int):
+        return tuple(seeds)
+    if not 0 < seeds <= MOST_SEEDS:
+        raise SpecError(f"seeds: wanted 1 to {MOST_SEEDS:,}, got {seeds}; or name them, as [0, 7, 9]")
+    return tuple(range(seeds))

@@ -10,6 +10,7 @@ from typing import Any
 
 from raydpzv.config import toml
 from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
 from raydpzv.registry import METHODS, SCENARIO_FOLDERS
 
@@ -90,7 +91,7 @@ def comparison(name: str) -> Path | None:
         found = COMPARISONS / f"{name}.toml"
         return found if found.is_file() and name not in names() else None
     try:
-        tree = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        tree = read_tree(path, "the comparison file")
+    except SpecError:
         return None  # loaded as a scenario, it says what is wrong with it
     return path if isinstance(tree.get("scenario"), str) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,15 @@ from raydpzv.config.scenario import (
     AnyScenario,
     method_fields,
 )
+from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
 from raydpzv.methods.descriptor import Method, MethodConfig
 from raydpzv.registry import METHODS
 from raydpzv.settings.sections import CommonSections
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key of TOML that needs no quotation marks."""
 
 
 def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) -> AnyScenario:
@@ -33,16 +38,7 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     base: the folder that paths of data in the file count from (default: the file's); those of overrides count from the
     working folder.
     """
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise SpecError(f"{path}: cannot read the scenario file ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: a scenario file is text in UTF-8; this one is not") from None
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{path.name}: not a TOML file: {error}") from None
+    tree = read_tree(path, "the scenario file")
     where = f"{path.name} with --set" if overrides else path.name
     tree = located(tree, path.parent if base is None else base)
     return parse({"name": path.stem, **overridden(tree, overrides)}, where)
@@ -133,8 +129,12 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
     for item in overrides:
         key, equals, text = item.partition("=")
         parts = key.strip().split(".")
-        if not equals or not all(parts):
+        if not equals or not all(_BARE.fullmatch(part) for part in parts):
             raise SpecError(f"--set {item}: wanted key=value with a dotted key, such as method.lr=0.002")
+        if len(parts) > DEEPEST:
+            raise SpecError(
+                f"--set {item}: wanted a key of at most {DEEPEST} parts, got {len(parts)}; shorten it"
+            )
         table = tree
         for part in parts[:-1]:
             table = table.setdefault(part, {})
@@ -156,20 +156,23 @@ def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    """Read a TOML value; anything that is none is text."""
+    """Read a TOML value; anything that is none is text. Raises SpecError for a value that no setting can have."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text.strip()
+        found = read_toml(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return checked({"value": text.strip()}, "--set")["value"]
+    # a line break could begin a second key
+    return checked(found, "--set")["value"] if len(found) == 1 else text.strip()
 
 
 def _one_line(error: ValidationError, where: str, kind: type[Any], before: tuple[str, ...] = ()) -> str:
     first = error.errors()[0]
     path = [*before, *(str(p) for p in first["loc"] if isinstance(p, int) or str(p).isidentifier())]
-    name, fault = ".".join(path), first["type"]
+    wrong, fault = str((*before, *first["loc"])[-1]), first["type"]
+    name = ".".join(path) or wrong
     if fault in ("extra_forbidden", "unexpected_keyword_argument"):
         settings = _settings_at(kind, first["loc"][:-1])
-        return f"{name}: unknown setting in {where}. {suggest(path[-1], settings)}Settings here: {', '.join(settings)}"
+        return f"{name}: unknown setting in {where}. {suggest(wrong, settings)}Settings here: {', '.join(settings)}"
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if wanted.startswith("unknown "):
         return f"{name}: {wanted} in {where}"

@@ -11,6 +11,8 @@ from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 
+_MOST_CELLS = 1 << 28
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -45,6 +47,15 @@ class Mixture:
             )
 
 
+def check_cells(rows: int, width: int) -> None:
+    """Raise SpecError for generated data of more than 2^28 numbers: they are drawn anew at every start, in memory."""
+    if rows * width > _MOST_CELLS:
+        raise SpecError(
+            f"synthetic data: wanted at most {_MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of {width:,}; lower "
+            "data.rows, or what makes a row wide (data.columns, data.steps, data.tokens)"
+        )
+
+
 def digits() -> Table:
     """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten classes."""
     data = _bundled("digits")
@@ -63,6 +74,8 @@ def wine() -> Table:
 
 def synthetic(mixture: Mixture, key: Key) -> Table:
     """Return points x [D, F] of a Gaussian mixture: unit covariance, as equal classes as the rows allow."""
+    check_cells(mixture.rows, mixture.columns)
+    check_cells(mixture.classes, mixture.columns)
     here = key / "synthetic"
     shape = (mixture.classes, mixture.columns)
     centres = mixture.separation * (here / "centres").generator().standard_normal(shape)

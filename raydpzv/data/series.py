@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.data.builtin import Mixture
+from raydpzv.data.builtin import Mixture, check_cells
 from raydpzv.data.files import missing, one_line, unreadable
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
@@ -81,6 +81,7 @@ def synthetic_series(mixture: Mixture, key: Key) -> Table:
 
     The mean of every value is 0 in every class, so that it is the course of time alone that tells.
     """
+    check_cells(mixture.rows, mixture.steps * mixture.columns)
     here, shape = key / "synthetic series", (mixture.rows, 1, mixture.columns)
     y = (here / "labels").generator().permutation(np.arange(mixture.rows) % mixture.classes)
     phase = 2 * np.pi * (here / "phases").generator().random(shape)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.data.builtin import Mixture
+from raydpzv.data.builtin import Mixture, check_cells
 from raydpzv.data.files import one_line
 from raydpzv.data.npz import count_classes, read_arrays
 from raydpzv.data.table import MOST_TOKENS, Split, Table, stratified_split
@@ -83,6 +83,7 @@ def synthetic_reviews(mixture: Mixture, text: Text, key: Key) -> Table:
             f"data.vocabulary is {text.vocabulary}: generated reviews of {mixture.classes} classes want at least "
             f"{telling + 2}"
         )
+    check_cells(mixture.rows, text.tokens)
     here, shape = key / "synthetic reviews", (mixture.rows, text.tokens)
     y = (here / "labels").generator().permutation(np.arange(mixture.rows) % mixture.classes)
     draws = (here / "words").generator()

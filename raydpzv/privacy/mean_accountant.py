@@ -25,6 +25,7 @@ BUDGETED = ("paper", "client", "external")
 """Whose ε a budget can bound; the server is trusted and knows everything."""
 
 _MOST = 1 << 22  # no run has more batches; beyond, one evaluation takes ten seconds
+_WIDEST = 1 << 28  # points of a loss distribution that take some seconds
 _ROUNDING = 1 + 1e-9  # a run calibrated to its budget ends on it, not one release before
 
 
@@ -54,7 +55,8 @@ def poisson_epsilon(
 
     Each record enters each batch by its own coin of this rate; the adversary sees no ids and no batch sizes.
     `noise_multiplier` is z for both relations. P releases on one batch are one release with z/√P: reduce
-    before the call, and count batches as releases. Never above the same releases without sampling.
+    before the call, and count batches as releases. Never above the same releases without sampling, and equal to it
+    where the loss distribution would take gigabytes or minutes.
     """
     _require_sampling(noise_multiplier, rate, releases, relation)
     if releases == 0 or rate == 0:
@@ -63,7 +65,7 @@ def poisson_epsilon(
     unsampled = participation_epsilon(
         participations=releases, sensitivity=sensitivity, sigma=noise_multiplier, delta=delta
     )
-    if rate == 1 or noise_multiplier < 0.01:  # the loss distribution would need gigabytes, for ε in thousands
+    if rate == 1 or noise_multiplier < 0.01 or _too_wide(noise_multiplier, rate, releases):
         return unsampled
     return min(unsampled, _sampled_epsilon(noise_multiplier, rate, releases, delta, relation))
 
@@ -232,6 +234,15 @@ class Spending:
 def _ceiling(budget: float, delta: float) -> float:
     """The μ that the budget allows."""
     return mu_of(budget, delta) * _ROUNDING
+
+
+def _too_wide(noise_multiplier: float, rate: float, releases: int) -> bool:
+    """Tell whether the loss distribution has too many points, or is composed too often, to be worked out.
+
+    A bound on its mean, in grid steps: the points have ε in the hundreds where the grid is finest, else in thousands.
+    """
+    points = 2 * releases * rate / noise_multiplier**2 / discretisation(noise_multiplier, rate)
+    return releases > _MOST or points > _WIDEST
 
 
 @functools.lru_cache(maxsize=256)

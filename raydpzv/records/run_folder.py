@@ -21,6 +21,7 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all
+from raydpzv.records.summary_fields import faults
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
@@ -152,10 +153,13 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """Return summary.json in today's format; DataError if the run has not written one."""
-        return _today(
+        found = _today(
             self._json(_SUMMARY, f"the run was killed; continue it first: raydpzv resume {self.path}"),
             self.path,
         )
+        for fault in faults(found):
+            raise self._damaged(_SUMMARY, "what a run writes", fault)
+        return found
 
     def completed_by(self) -> str | None:
         """Return which budget ended the run; None if it was stopped, failed or was killed."""

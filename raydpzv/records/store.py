@@ -81,6 +81,7 @@ def _next_number(folder: Path) -> int:
 def _read(part: Path, name: str) -> pa.Table:
     try:
         table = pq.read_table(part)
+        table.validate(full=True)  # text that is no UTF-8 is damage too, and shows nowhere else
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{part}: cannot be read ({reason}); the run's record is damaged") from None

@@ -1,0 +1,77 @@
+"""Ends the processes of a Ray of our own when its driver is killed; run as a program of its own, by `watched`.
+
+Ray binds the lives of its first processes to the driver, but not from their first instruction on, and their children
+(agents, workers) find out for themselves, if at all. Whatever Ray starts inherits the driver's environment, so a mark
+in it tells its processes from all others. A killed driver cannot clean up: this program reads a pipe that the system
+closes with the driver, and then kills what bears the mark.
+
+It imports the standard library alone, and runs with `python -I -S`, so that it costs a few milliseconds and megabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+MARK = "RAYDPZV_DRIVER"
+"""Environment variable of all processes of a Ray of ours; its value is the driver's and no other's."""
+PATIENCE = 30.0
+"""Seconds for which processes are looked for: one that is being started as the driver dies shows a little later."""
+QUIET = 1.0
+"""Seconds without any such process after which there are none."""
+DONE, SWEEP = b"d", b"s"
+"""What a driver says that lives: it has ended its Ray; or it could not quite, and what is left is to be killed."""
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes, but this one, in whose environment the mark is."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                lines = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:  # it has ended, or is another user's
+                continue
+            if wanted in lines:
+                found.append(int(entry.name))
+    return found
+
+
+def sessions(driver: int, since: float) -> list[Path]:
+    """Return the session folders, not older than `since` (epoch seconds), that Ray made for a driver's process id."""
+    above = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
+    return [folder for folder in above.glob(f"session_*_{driver}") if folder.stat().st_mtime >= since]
+
+
+def end(mark: str) -> None:
+    """Kill all processes with the mark until none shows any more."""
+    last = began = time.monotonic()
+    while time.monotonic() - last < QUIET and time.monotonic() - began < PATIENCE:
+        for pid in marked(mark):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            last = time.monotonic()
+        time.sleep(0.05)
+
+
+def main() -> None:
+    """Wait for the driver; if it was killed nobody reads its session's folder, so that one goes too."""
+    mark, driver = sys.argv[1], int(sys.argv[2])
+    since = Path(f"/proc/{os.getpid()}").stat().st_mtime - 1  # file systems round
+    said = sys.stdin.buffer.read(1)
+    if said == DONE:
+        return
+    end(mark)
+    if said != SWEEP:
+        for folder in sessions(driver, since):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What a summary holds, so that a damaged one is known before a page is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_TEXTS = ("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest")
+_COUNTS = ("seed", "updates", "uploads", "bytes_up", "bytes_down")
+_NUMBERS = ("accuracy", "best_accuracy", "loss", "top_share", "seconds", "simulated_seconds", "throughput")
+_CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
+_CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only")
+
+
+def faults(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say of each value that is not what a run writes under its name, what was wanted; a missing one is no fault."""
+    for name, wanted, holds in (
+        *((name, "a text", _is_text) for name in _TEXTS),
+        *((name, "a whole number", _is_count) for name in _COUNTS),
+        *((name, "a number", _is_number) for name in _NUMBERS),
+        ("warnings", "a list of texts", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+        ("staleness", "a table of numbers", _is_staleness),
+        ("versions", "a table", lambda value: isinstance(value, dict)),
+        ("epsilon", "a list of claims", lambda value: isinstance(value, list) and all(map(_is_claim, value))),
+    ):
+        if name in summary and not holds(summary[name]):
+            yield f"{name}: wanted {wanted}, got {summary[name]!r:.60}"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    """NaN is null in JSON, and infinity a word."""
+    return value is None or value == "infinity" or (isinstance(value, int | float) and abs(value) < 2**1000)
+
+
+def _is_claim(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and "epsilon" in value
+        and all(_is_text(value.get(name)) for name in _CLAIM_TEXTS)
+        and all(_is_number(value.get(name)) for name in _CLAIM_NUMBERS)
+    )
+
+
+def _is_staleness(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("mean", "max"))

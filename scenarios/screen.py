@@ -1,0 +1,34 @@
+"""The one place that prints: text of the user's is printed as it is, never read as markup, and never fails to print."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from rich.console import Console
+
+LONGEST = 2000
+"""Characters of the longest complaint: a number of five thousand digits helps nobody."""
+
+
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Return a console that takes square brackets and colons in names, paths and messages for what they are."""
+    return Console(stderr=stderr, width=width, markup=False, emoji=False)
+
+
+def forgiving_streams() -> None:
+    """Let stdout and stderr escape what their encoding has no bytes for, such as names that are not UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    """Return text as one line in which what a terminal would obey, and what is no character, is escaped."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+
+
+def complain(line: str) -> None:
+    """Print one line to stderr."""
+    print(f"raydpzv: {printable(line)}", file=sys.stderr)

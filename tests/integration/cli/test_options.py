@@ -1,0 +1,153 @@
+"""What the command line itself is asked: version, help, completion, and single inputs that are wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import raydpzv
+from raydpzv.config.catalog import names
+from scenarios import screen
+from scenarios.cli import app
+from scenarios.options import comparable_names, scenario_names
+
+
+def call(*arguments: object):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def complaint(result) -> str:
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr.removeprefix("raydpzv: ")
+
+
+def test_the_version():
+    assert call("--version").stdout == f"raydpzv {raydpzv.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["compare"], ["privacy"], ["resume"], ["replay"], ["report"], ["list"]]
+)
+def test_short_help_is_help(command):
+    short = call(*command, "-h")
+    assert short.exit_code == 0
+    assert short.stdout == call(*command, "--help").stdout
+
+
+def test_no_command_shows_what_there_is():
+    result = call()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "privacy" in result.stderr
+
+
+def test_names_of_scenarios_are_completed():
+    assert scenario_names("digits_d") == ["digits_decomfl", "digits_dpzv"]
+    assert "digits_field" in comparable_names("digits")
+    assert scenario_names("") == names()
+    environment = os.environ | {
+        "_RAYDPZV_COMPLETE": "complete_bash",
+        "COMP_WORDS": "raydpzv run zoo",
+        "COMP_CWORD": "2",
+    }
+    shell = subprocess.run(
+        [sys.executable, "-m", "raydpzv"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert shell.stdout.split() == ["zoo_vfl"], shell.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("privacy", "digits_dpzv", "--set", "{a={b={c=1}}}"), "wanted key=value"),
+        (("privacy", "digits_dpzv", "--set", "methdo.lr=1"), 'Did you mean "method"?'),
+        (("privacy", "digits_dpzv", "--set", "a-b=1"), "a-b: unknown setting"),
+        (("privacy", "digits_dpzv", "--set", "seed=" + "9" * 5000), "seed: wanted"),
+        (("privacy", "digits_dpzv", "--set", "seed=0x" + "f" * 5000), "at most 64 bits"),
+        (("privacy", "digits_dpzv", "--set", "seed=1979-05-27"), "seed: wanted"),
+        (("privacy", "digits_dpzv", "--set", "a." * 500 + "b=1"), "a key of at most"),
+        (
+            ("privacy", "digits_dpzv", "--set", "data.source=synthetic", "--set", f"data.rows={10**12}"),
+            "2 GiB",
+        ),
+        (("privacy", "digits_dpzv", "--rows", "9" * 5000), "--rows"),
+        (("privacy", "digits_\udcff"), "UTF-8"),
+        (("privacy", "[/x]"), '"[/x]" is unknown'),
+        (("run", "digits_dpzv", "--out", "/dev/null/[/x]"), "/dev/null/[/x]: cannot write"),
+        (("compare", "digits_dpzv", "--seeds", "9999999999999999"), "at most 10,000"),
+        (("compare", "digits_dpzv", "--epsilons", ""), "--epsilons: wanted numbers"),
+        (("replay", "/dev/null"), "not a run folder"),
+        (("replay", "x", "--at", "1e3"), "--at"),
+        (("nothing",), "No such command"),
+        (("run", "digits_dpzv", "--nothing"), "see: raydpzv run --help"),
+    ],
+)
+def test_one_line_says_what_is_wrong(arguments, said):
+    assert said in complaint(call(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"seed = 1\n[data]\nx = \xff", "UTF-8"),
+        (b"a = " + b"[" * 5000, "nested too deeply"),
+        (b"a." * 3000 + b"b = 1", "flatten it"),
+        (b"seed = " + b"9" * 5000, "not a TOML file"),
+        (b'title = "\\u0000"', "control characters"),
+        (b"[dpzv]\nlr = 1", "dpzv: unknown setting"),
+        (b"[split]\nclients = nan", "split.clients: wanted"),
+    ],
+)
+def test_a_scenario_file_says_what_is_wrong_with_it(tmp_path, content, said):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    assert said in complaint(call("privacy", path))
+
+
+def test_a_device_is_no_scenario():
+    assert "folder or device" in complaint(call("privacy", "/dev/zero"))
+
+
+@pytest.mark.parametrize("batches", ["shuffle", "uniform", "poisson"])
+def test_any_number_of_updates_has_its_ε_at_once(batches):
+    result = call(
+        "privacy", "digits_dpzv", "--set", f"budget.updates={10**15}", "--set", f"method.batches={batches}"
+    )
+    assert result.exit_code == 0, result.stderr
+
+
+def test_text_of_the_users_is_no_markup(capsys):
+    screen.console().print("[/x] [bold]y[/bold] :smile:")
+    assert capsys.readouterr().out == "[/x] [bold]y[/bold] :smile:\n"
+
+
+def test_a_complaint_holds_nothing_that_a_terminal_obeys():
+    assert screen.printable("a\x1b[2J\nb\udcff") == "a\\x1b[2J b\\udcff"
+    assert len(screen.printable("9" * 10_000)) < 2100
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "raydpzv", "run", "digits_dpzv", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    limit = time.monotonic() + 120
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=120) == ("", "raydpzv: interrupted\n")
+    assert process.returncode == 130
+    assert not (tmp_path / "run").exists()

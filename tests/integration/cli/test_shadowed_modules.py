@@ -1,0 +1,106 @@
+"""A user's own `actors.py` or `scenarios` in her folder: ours are found all the same, or words say what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOREIGN = 'raise RuntimeError("a module of the user\'s own was imported")\n'
+IMPORTS_OURS = """
+from raydpzv.own_packages import import_module
+print(import_module("actors.serialization").__file__)
+print(import_module("scenarios.screen").__file__)
+"""
+IMPORTS_HERS_FIRST = """
+import actors
+from raydpzv.errors import InputError
+from raydpzv.registry import RUNNERS
+try:
+    RUNNERS["ray"]
+except InputError as error:
+    print(error)
+"""
+RUN = ["run", "frozen", "--runner", "ray", "--set", "budget.updates=4", "--set", "resources.client_actors=1"]
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a user's modules of our names."""
+    (tmp_path / "actors.py").write_text(FOREIGN)
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "__init__.py").write_text(FOREIGN)
+    return tmp_path
+
+
+def test_a_script_beside_modules_of_our_names_gets_ours(folder):
+    (folder / "script.py").write_text(IMPORTS_OURS)
+    result = call(folder, "script.py")
+    assert result.stdout.split() == [
+        str(ROOT / "actors/serialization.py"),
+        str(ROOT / "scenarios/screen.py"),
+    ], result.stderr
+
+
+def test_a_module_that_was_imported_before_is_named(folder):
+    (folder / "actors.py").write_text("")
+    (folder / "script.py").write_text(IMPORTS_HERS_FIRST)
+    result = call(folder, "script.py")
+    assert f"got {folder / 'actors.py'}, imported before" in result.stdout, result.stderr
+    assert "rename" in result.stdout
+
+
+@pytest.mark.parametrize("package", [True, False])
+def test_the_command_works_from_a_folder_with_modules_of_our_names(folder, package):
+    if not package:
+        (folder / "scenarios" / "__init__.py").unlink()
+    result = call(folder, "-m", "raydpzv", "--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("raydpzv ")
+
+
+def test_a_folder_of_scenarios_that_is_no_package_is_no_obstacle(tmp_path):
+    (tmp_path / "scenarios").mkdir()
+    result = call(tmp_path, "-m", "scenarios", "--version")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.ray
+def test_actors_come_up_in_a_folder_with_an_actors_module(folder):
+    result = call(folder, "-m", "raydpzv", *RUN, "--out", "run")
+    assert result.returncode == 0, result.stderr
+    assert (folder / "run" / "summary.json").is_file()
+
+
+def test_a_cluster_whose_processes_would_import_it_is_refused(folder):
+    code = """
+import sys, types
+sys.modules["ray"] = types.SimpleNamespace(is_initialized=lambda: True)
+from raydpzv.own_packages import import_module
+from raydpzv.errors import InputError
+try:
+    with import_module("actors.cluster").connected():
+        raise AssertionError("connected")
+except InputError as error:
+    print(error)
+"""
+    result = call(folder, "-c", code)
+    assert f"got {folder / 'actors.py'}" in result.stdout, result.stderr
+    assert "rename that file or folder" in result.stdout
