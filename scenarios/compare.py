@@ -176,7 +176,7 @@ def _leave(compared: Compared, folder: Path, console: Console, *, stopped: bool)
         )
     if not any(row["outcome"] == OK for row in rows if not row["control"]):
         raise RunError(
-            f"no entrant has a result: every run diverged or failed (see {folder / 'comparison.html'})"
+            f"no method has a result: every run diverged or failed (see {folder / 'comparison.html'})"
         )
 
 

@@ -1,6 +1,6 @@
 """Pictures of accuracy for the lines of a comparison: medians over the seeds with their ranges, failures marked.
 
-A function returns None where there is nothing to draw. An entrant has one colour in all pictures; controls are black
+A function returns None where there is nothing to draw. A method has one colour in all pictures; controls are black
 and grey and stand in every panel, since they have no ε.
 """
 
@@ -81,7 +81,7 @@ def accuracy_over_seconds(lines: Sequence[Line]) -> ReportFigure | None:
 
 
 def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
-    """Draw the final accuracy of each entrant at each ε; None without any ε."""
+    """Draw the final accuracy of each method at each ε; None without any ε."""
     values = spent(lines)
     if all(v is None for v in values) or not any(line.runs for line in lines):
         return None
@@ -189,7 +189,7 @@ def _panel(
 
 
 def _points(ax: Axes, points: Sequence[tuple[float, Line]], look: Look) -> None:
-    """Draw the final accuracies of one entrant, joined by a thin line."""
+    """Draw the final accuracies of one method, joined by a thin line."""
     accuracy = [np.array([final_accuracy(run) for run in line.runs]) for _, line in points]
     x, median = [at for at, _ in points], [float(np.median(a)) for a in accuracy]
     below = [m - a.min() for m, a in zip(median, accuracy, strict=True)]

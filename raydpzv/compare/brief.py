@@ -1,4 +1,4 @@
-"""What a comparison comes to on one screen: a line per entrant and ε, one line each for failures, targets, privacy."""
+"""What a comparison comes to on one screen: a line per method and ε, one line each for failures, targets, privacy."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _warnings(lines: Sequence[str]) -> list[Text]:
 
 
 def brief_rows(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
-    """Return one row of one line for each entrant at each ε; columns that would say nothing are left out.
+    """Return one row of one line for each method at each ε; columns that would say nothing are left out.
 
     bytes_at, seconds_at: budgets that every run covers, 0 and NaN where there is none.
     """
     rows = folded.to_pylist()
-    columns: dict[str, Cell] = {"entrant": lambda r: str(r["label"])}
+    columns: dict[str, Cell] = {"method": lambda r: str(r["label"])}
     if any(row["epsilon"] is not None for row in rows):
         columns["aim: ε"] = lambda r: calibrated(r["epsilon"])
     columns |= {"runs": _runs, "accuracy": _accuracy}

@@ -1,6 +1,6 @@
-"""The lines of a comparison: an entrant at one ε, with its runs and their curves, and their band over the seeds.
+"""The lines of a comparison: a method at one ε, with its runs and their curves, and their band over the seeds.
 
-A line is an entrant (its label) at one ε, the one its noise is calibrated to (None: no noise); its runs differ in
+A line is a method (its label) at one ε, the one its noise is calibrated to (None: no noise); its runs differ in
 their seeds. Tables have the schemas of `raydpzv.compare.table`.
 """
 

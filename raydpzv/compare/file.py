@@ -58,7 +58,7 @@ class ComparisonFile(Section):
     scenario: str
     """Scenario that gives data, split, model, clocks, network, budget, evaluation and privacy.delta."""
     set: Overrides = ()
-    """Settings for all, as "key=value"; those of [method] and [privacy] come before an entrant's own."""
+    """Settings for all, as "key=value"; those of [method] and [privacy] come before a method's own."""
     seeds: Seeds = 3
     """How many seeds, from 0, or which."""
     epsilons: Epsilons = ("none",)
@@ -133,16 +133,14 @@ def read_entrants(path: Path) -> ComparisonFile:
 def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
     """Return the comparison that a file asks for; overrides: for all entrants, last.
 
-    Raises SpecError, which names the entrant, if its settings are wrong or contradict one another.
+    Raises SpecError, which names the entry, if its settings are wrong or contradict one another.
     """
     base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
     first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
     lines = [
         line
-        for entrant in file.entrants or (MethodEntry(label=base.method.name),)
-        for line in _lines(
-            entrant.model_copy(update={"set": (*first, *entrant.set)}), file.epsilons, base, last
-        )
+        for entry in file.entrants or (MethodEntry(label=base.method.name),)
+        for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file.epsilons, base, last)
     ]
     if isinstance(base, VerticalScenario):
         lines += _controls(file, base, lines, first, last)
@@ -150,31 +148,31 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
 
 
 def _lines(
-    entrant: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, last: Sequence[str]
+    entry: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, last: Sequence[str]
 ) -> Iterator[PlannedLine]:
-    method = _method(entrant, base)
-    label = entrant.label or entrant.scenario or str(method["method"]["name"])
-    wanted = [e for e in epsilons if entrant.epsilons is None or e in entrant.epsilons]
+    method = _method(entry, base)
+    label = entry.label or entry.scenario or str(method["method"]["name"])
+    wanted = [e for e in epsilons if entry.epsilons is None or e in entry.epsilons]
     is_control = METHODS[method["method"]["name"]].control
     for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
-        _check_overrides([*entrant.set, *entrant.private, *last], label)
-        spec = _spec(base, method, epsilon, _items(entrant, epsilon, last), label)
+        _check_overrides([*entry.set, *entry.private, *last], label)
+        spec = _spec(base, method, epsilon, _items(entry, epsilon, last), label)
         yield PlannedLine(label, epsilon, is_control, spec)
 
 
-def _items(entrant: MethodEntry, epsilon: float | None, last: Sequence[str]) -> list[str]:
-    """Return an entrant's overrides; without noise those of privacy for all are left out, but not its own clip."""
+def _items(entry: MethodEntry, epsilon: float | None, last: Sequence[str]) -> list[str]:
+    """Return a method's overrides; without noise those of privacy for all are left out, but not its own clip."""
     if epsilon is not None:
-        return [*entrant.set, *entrant.private, *last]
-    own = [o for o in entrant.set if _key(o) not in _OF_NOISE]
+        return [*entry.set, *entry.private, *last]
+    own = [o for o in entry.set if _key(o) not in _OF_NOISE]
     return own + [o for o in last if not _key(o).startswith("privacy.")]
 
 
-def _method(entrant: MethodEntry, base: AnyScenario) -> dict[str, Any]:
-    """Return the [method] and privacy.clip that an entrant begins with; a clip is of its method alone."""
-    tree = as_tree(catalog.load(entrant.scenario) if entrant.scenario else base)
-    names = [o.partition("=")[2].strip().strip('"') for o in entrant.set if _key(o) == "method.name"]
+def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
+    """Return the [method] and privacy.clip that a method begins with; a clip is of its method alone."""
+    tree = as_tree(catalog.load(entry.scenario) if entry.scenario else base)
+    names = [o.partition("=")[2].strip().strip('"') for o in entry.set if _key(o) == "method.name"]
     if names and names[-1] != tree["method"]["name"]:
         return {"method": _fresh(names[-1], tree["method"]), "clip": None}
     return {"method": tree["method"], "clip": (tree.get("privacy") or {}).get("clip")}
@@ -269,13 +267,13 @@ def _key(item: str) -> str:
 
 
 def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
-    """Say which entrant a complaint is about, if it does not."""
+    """Say which method a complaint is about, if it does not."""
     try:
         return make()
     except SpecError as error:
         text = str(error)
         if "privacy.clip: wanted" in text:
-            text += '; for all: --set privacy.clip=NUMBER, for one entrant of a file: private = ["privacy.clip=NUMBER"]'
+            text += '; for all: --set privacy.clip=NUMBER, for one method of a file: private = ["privacy.clip=NUMBER"]'
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 

@@ -128,7 +128,7 @@ def _words(
 def _facts(runs: pa.Table) -> str:
     rows = runs.to_pylist()
     counts = {
-        "entrant": len({r["label"] for r in rows if not r["control"]}),
+        "method": len({r["label"] for r in rows if not r["control"]}),
         "control": len({r["label"] for r in rows if r["control"]}),
         "seed": len({r["seed"] for r in rows}),
         "run": len(rows),

@@ -88,7 +88,7 @@ class Comparison:
 
     def _check_lines(self) -> None:
         if not self.lines:
-            raise SpecError("a comparison needs at least one entrant; none is left")
+            raise SpecError("a comparison needs at least one method; none is left")
         seen: set[tuple[str, float | None]] = set()
         first = _shared(self.lines[0].spec)
         for line in self.lines:
@@ -164,7 +164,7 @@ def _shared(spec: AnyScenario) -> dict[str, Any]:
 
 
 def _slug(line: PlannedLine) -> str:
-    words = re.sub(r"[^a-z0-9]+", "-", line.label.lower()).strip("-")[:40] or "entrant"
+    words = re.sub(r"[^a-z0-9]+", "-", line.label.lower()).strip("-")[:40] or "method"
     return words if line.epsilon is None else f"{words}-eps{line.epsilon:g}"
 
 

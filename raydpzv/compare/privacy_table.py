@@ -22,7 +22,7 @@ from raydpzv.compare.text_tables import CALIBRATED, calibrated, named
 from raydpzv.report import text
 
 HEADS = (
-    "entrant", CALIBRATED, "adversary", "relation", "ε", "standing", "δ", "mechanism", "accountant", "notes",
+    "method", CALIBRATED, "adversary", "relation", "ε", "standing", "δ", "mechanism", "accountant", "notes",
 )  # fmt: skip
 MEANING = (
     "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is calibrated to is what a "

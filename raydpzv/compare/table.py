@@ -1,6 +1,6 @@
 """Runs side by side: the rows that a comparison keeps, and the one table they fold into.
 
-A line of the table is an entrant (its label) at one ε, the one its noise is calibrated to (null: no noise); its runs
+A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: no noise); its runs
 differ in their seeds. A run has failed if its outcome is one of FAILURES. Failed runs stay in every median and range:
 
 - with accuracy 0 (final, best, at equal budgets) where the run ends without a model, since it predicts nothing;

@@ -1,7 +1,7 @@
 """What a comparison comes to as rows of text, and as tables for a console of 120 columns.
 
 A function ending in `_rows` returns plain text for any medium (a cell may have two lines); one ending in `_table`
-renders those rows with rich. `table` is what `raydpzv.compare.table.table` returns. The ε beside an entrant is
+renders those rows with rich. `table` is what `raydpzv.compare.table.table` returns. The ε beside a method is
 what its noise is calibrated to, no guarantee: what is proved is in the privacy table alone.
 """
 
@@ -33,10 +33,10 @@ ACCURACY_NOTE = (
 )
 TARGET_NOTE = (
     "Up to the first evaluation at or above the target. A run that never reached it costs infinitely much in "
-    "medians; a failed run has reached nothing. Time: the median as a multiple of the quickest entrant's that is no "
+    "medians; a failed run has reached nothing. Time: the median as a multiple of the quickest method's that is no "
     "control."
 )
-_LEFT = ("entrant", "runs")
+_LEFT = ("method", "runs")
 _ROOMY = 110  # columns from which figures stand whole
 
 
@@ -51,7 +51,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class ConsoleGrid:
-    """A grid for a console: an entrant's name stands once, FAILED in red; below 110 columns figures wrap too."""
+    """A grid for a console: a method's name stands once, FAILED in red; below 110 columns figures wrap too."""
 
     title: str
     grid: Grid
@@ -75,7 +75,7 @@ class ConsoleGrid:
         for row, failed in zip(grid.rows, grid.failed, strict=True):
             cells = [Text(cell) for cell in row]
             if row[0] == above:
-                cells[0] = Text()  # the entrant stands above
+                cells[0] = Text()  # the method stands above
             above = row[0]
             if failed and "runs" in grid.heads:
                 cells[grid.heads.index("runs")].stylize("bold red")
@@ -99,7 +99,7 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     bytes_at, seconds_at: the equal budgets, for the heads.
     """
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "entrant": lambda r: str(r["label"]),
+        "method": lambda r: str(r["label"]),
         CALIBRATED: lambda r: calibrated(r["epsilon"]),
         "runs": _runs,
         "accuracy": lambda r: _range(r, "accuracy", text.percent),
@@ -125,7 +125,7 @@ def target_rows(table: pa.Table, target: float) -> Grid:
     """Return what it took each line to reach an accuracy; no rows if no run of any line did."""
     name = target_name(target)
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "entrant": lambda r: str(r["label"]),
+        "method": lambda r: str(r["label"]),
         CALIBRATED: lambda r: calibrated(r["epsilon"]),
         "reached": lambda r: f"{r[f'reached_{name}']} of {r['runs']}",
         "updates": lambda r: _cost(r[f"updates_{name}_median"], "{:,.0f}".format),

@@ -4,7 +4,7 @@ On "embedding", every client clips each row of what it uploads to norm S and noi
 server does so with each row of what it answers. Replacing a record moves its own row by at most 2S, so that n releases
 of one record's rows are (2S√n/σ)-GDP, if nothing but its own row depends on the record.
 
-The DPZV papers say of their opponents only that they clip embeddings and add calibrated noise. VAFL Theorem 6 has
+The DPZV papers say of their baselines only that they clip embeddings and add calibrated noise. VAFL Theorem 6 has
 c = O(B√K / (μD)), a constant left open. Two calibrations are offered: "counted", σ = 2S√n/μ with n the releases that a
 record takes part in by the plan, and "sampled", σ = 2S (B/D) √K/μ with K releases of batches, which is the argument
 (and the constant) of DPZV Theorem VI.5. The second is a claim: the batches are known to whoever sees the rows.

@@ -1,4 +1,4 @@
-"""The table and the verdict of any setting: a noised mean (DPZV) or noised rows (its opponents)."""
+"""The table and the verdict of any setting: a noised mean (DPZV) or noised rows (its baselines)."""
 
 from __future__ import annotations
 

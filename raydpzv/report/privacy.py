@@ -134,7 +134,7 @@ def _row_calibration(facts: Mapping[str, Any]) -> str:
         f"Calibration: σ = {form}: {sigma} on each coordinate of every {what} row, from the target "
         f"ε = {text.number(target)} at δ = {text.number(facts['delta'])}. S = {text.number(facts['clip'])}; "
         f"μ = {mu} is the Gaussian DP that gives this ε and δ (closed form). The DPZV papers do not state how they "
-        "calibrated their opponents' noise."
+        "calibrated their baselines' noise."
     )
 
 

@@ -80,7 +80,7 @@ def test_a_comparison_without_any_result_fails(tmp_path):
         "compare", "vafl", "--seeds", 1, "--set", "method.lr=1e9", *SHORT, "--out", tmp_path / "out"
     )
     assert done.exit_code == 1
-    assert "no entrant has a result" in done.stderr
+    assert "no method has a result" in done.stderr
 
 
 def test_failures_are_named_and_counted(tmp_path):

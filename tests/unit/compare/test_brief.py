@@ -51,7 +51,7 @@ def test_rows_have_one_line_each_and_columns_without_meaning_are_left_out():
     assert not any("\n" in cell for row in found.rows for cell in row)
     runs, curves, _ = Made().run("a", None, 0, 0.9, pace=0.0).tables
     plain = brief_rows(table(runs, curves, []), equal_bytes(curves, runs), equal_seconds(curves, runs))
-    assert plain.heads == ("entrant", "runs", "accuracy", "at 7.81 KiB", "bytes up", "bytes down")
+    assert plain.heads == ("method", "runs", "accuracy", "at 7.81 KiB", "bytes up", "bytes down")
 
 
 def test_failures_targets_and_privacy_are_a_line_each():

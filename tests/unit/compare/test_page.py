@@ -118,7 +118,7 @@ def test_a_comparison_of_one_run(tmp_path: Path, epsilon: float | None) -> None:
     missing = {"accuracy_over_epsilon"} if epsilon is None else set()
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == ALL - missing
     assert "日本 $x$ _" in page
-    assert "1 entrant, 0 controls, 1 seed, 1 run" in page
+    assert "1 method, 0 controls, 1 seed, 1 run" in page
     assert "FAILED" not in Words(page).words
     assert "90.00 %" in printed(made.tables, [0.8])
 

@@ -21,7 +21,7 @@ def grid_of(made: Tables) -> list[dict[str, str]]:
 
 def test_accuracy_rows_by_hand() -> None:
     rows = grid_of(field().tables)
-    assert [(r["entrant"], r["calibrated to ε"]) for r in rows] == [
+    assert [(r["method"], r["calibrated to ε"]) for r in rows] == [
         ("quick <b>bold</b>", "none"),
         ("quick <b>bold</b>", "1"),
         ("langsam λ [red]", "none"),
@@ -50,7 +50,7 @@ def test_where_no_time_passes_there_is_no_column_of_seconds() -> None:
     made = Made().run("a", None, 0, 0.9, pace=0.0)
     runs, curves, _ = made.tables
     assert list(grid_of(made.tables)[0]) == [
-        "entrant", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "updates", "staleness",
+        "method", "calibrated to ε", "runs", "accuracy", "at 7.81 KiB", "bytes up, bytes down", "updates", "staleness",
     ]  # fmt: skip
     assert "seconds" not in rows_of.target_rows(table(runs, curves, [0.5]), 0.5).heads
 
@@ -86,7 +86,7 @@ def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:
 def test_the_console_loses_no_column_and_reads_no_markup() -> None:
     said = printed(field().tables, [0.8, 0.99])
     assert max(map(len, said.splitlines())) <= 120
-    head = next(line for line in said.splitlines() if "entrant" in line)
+    head = next(line for line in said.splitlines() if "method" in line)
     assert head.split()[-2:] == ["seconds", "staleness"]
     for part in ("<b>bold</b>", "[red]", "3, 1 FAILED:", "70.00 to 90.00", "2 of 3"):
         assert part in said
