@@ -81,7 +81,5 @@ def busy(experiment: PreparedVertical, rounds: int) -> PreparedVertical:
     """Return the experiment with `rounds` added to every piece of client work; 0 returns it as it is."""
     if rounds == 0:
         return experiment
-    recipes = tuple(
-        BusyRecipe(r.spec, r.client, r.x_train, r.x_test, rounds=rounds) for r in experiment.clients
-    )
+    recipes = tuple(BusyRecipe(**vars(r), rounds=rounds) for r in experiment.clients)
     return dataclasses.replace(experiment, clients=recipes)

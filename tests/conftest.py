@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,8 @@ from hypothesis import settings
 
 import scenarios
 from raydpzv.config.scenario import VerticalScenario
-
-# assertions in the helpers are explained like those of the tests
-pytest.register_assert_rewrite("tests.helpers")
+from tests.helpers import sharing
+from tests.helpers.kernels import compile_kernels
 
 # before anything imports ray: no telemetry, no token file in HOME, no cluster of somebody else's
 os.environ.update(
@@ -35,28 +35,18 @@ SMALL = ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40")
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels once, before xdist's workers start."""
     if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
-        from tests.helpers.kernels import compile_kernels
-
         compile_kernels()
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, as in `make test`: all tests on Ray in one process, the others file by file."""
+    return sharing.scheduler(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Ray first and all in one process (group "ray"), then what is slow, then the rest, file by file.
-
-    A file stays in one process, so that what its tests share is made once; a slow test of its own may go anywhere.
-    """
-    for item in items:
-        if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.xdist_group("ray"))
-        elif not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
-    items.sort(key=_turn)
-
-
-def _turn(item: pytest.Item) -> int:
-    marks = [item.get_closest_marker(name) for name in ("ray", "slow")]
-    return next((turn for turn, mark in enumerate(marks) if mark), len(marks))
+    """Begin with what takes long."""
+    items.sort(key=lambda item: sharing.turn(item.nodeid))
 
 
 @pytest.fixture(scope="session")

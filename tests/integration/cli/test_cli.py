@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -16,9 +13,9 @@ from typer.testing import CliRunner
 from raydpzv.config.catalog import names
 from raydpzv.records.store import read_rows
 from scenarios.cli import app
+from tests.helpers.programs import start
 
 QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]
-INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
 
 
 def call(*arguments):
@@ -207,24 +204,6 @@ def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def start(folder, *arguments, **environment):
-    """Start a run without end and return its process when the first releases are on disk."""
-    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", *INFINITE]
-    command += ["--out", str(folder), *arguments]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    limit = time.monotonic() + 120
-    while not list(folder.glob("rows/release/part-*.parquet")) and time.monotonic() < limit:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
-    return process
-
-
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
     folder = tmp_path / "run"
@@ -239,16 +218,6 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
     assert summary["updates"] == read_rows(folder, "release").num_rows > 0
     assert call("report", folder).exit_code == 0
     assert call("replay", folder).exit_code == 0
-
-
-@pytest.mark.ray
-def test_the_ray_runner_works_from_the_command_line_and_stops_cleanly(tmp_path):
-    folder = tmp_path / "run"
-    process = start(folder, "--runner", "ray", "--set", "resources.client_actors=1", HOME=str(tmp_path))
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=90)
-    assert process.returncode == 130, errors
-    assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""The README's Python runs as it stands, and its commands exist."""
+"""The README's commands exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from raydpzv.config.catalog import names
@@ -16,15 +15,6 @@ README = (Path(__file__).parents[3] / "README.md").read_text()
 
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-@pytest.mark.ray
-def test_the_python_example_runs(ray_session):
-    (example,) = blocks("python")
-    scope: dict[str, object] = {}
-    exec(example, scope)
-    assert scope["table"].num_rows >= 3
-    assert scope["run"].summary["updates"] == 500
 
 
 def test_every_command_and_option_shown_exists():

@@ -131,10 +131,12 @@ def test_the_wall_clock_is_real(small, tmp_path):
         run = scenarios.run(spec, tmp_path / "run", runner="ray")
         elapsed = time.monotonic() - began
     assert run.summary["stopped_by"] == "the budget of 12 seconds is spent"
-    assert 12 <= run.summary["simulated_seconds"] < elapsed
+    assert elapsed > 12
     service = run.rows("service").sort_by("round").to_pylist()
     assert [row["round"] for row in service] == list(range(1, len(service) + 1))
-    assert service[-1]["served"] < elapsed
+    # it went on until then: what it did last is no longer ago than its services are apart
+    served = [row["served"] for row in service]
+    assert 12 - 2 * np.diff(served).max() < run.summary["simulated_seconds"] == served[-1] < elapsed
     assert all(row["woke"] < row["served"] <= row["applied"] for row in service)
     arrivals, waits, pooled = prepare_vertical(spec).timing.arrivals, [], []
     for client, rate in enumerate(rates):

@@ -17,6 +17,7 @@ import torch
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Order
 from raydpzv.wire.messages import Evaluate, Start
+from tests.helpers.programs import script
 from tests.helpers.runs import run_prepared
 
 ROOT = Path(__file__).parents[3]
@@ -26,15 +27,6 @@ FOLDER = ROOT / "benchmarks"
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module(name)
-
-
-def script(name: str, *arguments: str) -> None:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(FOLDER / name), *arguments]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_storages_peak_is_the_closed_form(monkeypatch):
@@ -117,18 +109,6 @@ def test_throughput_finishes_without_ray(tmp_path):
     # ids int32 [64] and two float32 [64, 2]; one float32
     assert figures["bytes_per_message"] == {"up": 64 * (4 + 2 * 2 * 4), "down": 4}
     assert figures["environment"]["torch_threads"] >= 1
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_throughput_finishes_on_ray(tmp_path):
-    script("vfl_throughput.py", "--quick", "--works", "5", "--json", str(tmp_path / "t.json"))
-    by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
-    assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
-    for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
-        # the added work is done where it is said to be done
-        assert by_way[way]["cpu_seconds_per_update"]["clients"] > 0.004
-    assert by_way["Ray, no client actors"]["cpu_seconds_per_update"]["server"] > 0.004
 
 
 def test_the_bare_loop_serves_in_the_runs_order_and_gives_its_bits(monkeypatch):

@@ -4,8 +4,6 @@ import importlib
 import itertools
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,6 +19,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.models.whole import whole
 from raydpzv.sim.interfaces import Status
+from tests.helpers.programs import script
 from tests.helpers.runs import run_prepared as run_horizontal
 
 ROOT = Path(__file__).parents[3]
@@ -30,14 +29,6 @@ FOLDER = ROOT / "benchmarks"
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module(name)
-
-
-def script(name: str, *arguments: str) -> None:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(FOLDER / name), *arguments]
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
 
 
 def small_case(monkeypatch, **changes):

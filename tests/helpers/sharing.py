@@ -1,0 +1,36 @@
+"""Which tests share a process when several run them, and what begins first: read off the place of a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ON_RAY = "tests/integration/ray"
+FIRST = (ON_RAY, "tests/integration/local", "tests/unit/benchmarks", "tests/integration", "tests/property")
+"""What takes long must not begin last."""
+APART = ("tests/integration/local", "tests/unit/benchmarks")
+"""Long tests, which share nothing with their neighbours."""
+
+
+def unit(nodeid: str) -> str:
+    """Return what a process takes as a whole: all tests on Ray, a single long test, otherwise a file, so that what
+    its tests share is made once.
+    """
+    if nodeid.startswith(ON_RAY):
+        return ON_RAY
+    return nodeid if nodeid.startswith(APART) else nodeid.split("::")[0]
+
+
+def turn(nodeid: str) -> int:
+    """Return the place in the order of beginning."""
+    return next((n for n, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
+
+
+def scheduler(config: Any, log: Any) -> Any:
+    """Make xdist's scheduler of whole units."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(nodeid)
+
+    return Units(config, log)

@@ -1,0 +1,22 @@
+"""The benchmarks of runs on Ray."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.helpers.programs import script
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.mark.slow
+def test_throughput_finishes_on_ray(tmp_path):
+    script("vfl_throughput.py", "--quick", "--works", "5", "--json", str(tmp_path / "t.json"))
+    by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
+    assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
+    for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
+        # the added work is done where it is said to be done
+        assert by_way[way]["cpu_seconds_per_update"]["clients"] > 0.004
+    assert by_way["Ray, no client actors"]["cpu_seconds_per_update"]["server"] > 0.004
