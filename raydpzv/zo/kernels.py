@@ -37,10 +37,12 @@ class Kernel:
 def _prepared(name: str, arguments: tuple[Any, ...]) -> Any:
     """Return the module with this kernel ready for such arguments."""
     module = import_module("raydpzv.zo.numba_kernel")
+    from raydpzv.zo import kernel_cache
+
     with _setting_up:
-        module.begin()
-    with _one_process_at_a_time(module.cache_folder(name)):
-        module.prepare(name, arguments)
+        kernel_cache.set_up()
+    with _one_process_at_a_time(kernel_cache.folder_of(name)):
+        kernel_cache.prepare(name, arguments)
     return module
 
 

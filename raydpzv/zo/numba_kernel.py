@@ -5,8 +5,7 @@ between machines. All functions release the GIL and work tile by tile, so no buf
 `parallel=True`: importing such kernels raises torch's thread count; `raydpzv.zo.apply_seeds` has threads of its own.
 
 numba caches compiled code by this file alone: whoever changes a constant in `philox` must touch this file too, and
-everything compiled stays in this one file. The cache is in NUMBA_CACHE_DIR if that is set, else in __pycache__ beside
-this file, else in the user's cache folder; where none of them can be written to, nothing is kept.
+everything compiled stays in this one file.
 
 Callers go through `raydpzv.zo.kernels`, which imports this module (a second of CPU) when it is needed.
 """
@@ -14,18 +13,15 @@ Callers go through `raydpzv.zo.kernels`, which imports this module (a second of 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, typeof, types
-from numba.core.registry import cpu_target
+from numba import njit, types
 from numba.extending import intrinsic
 
 from raydpzv.zo import philox as _definition
+from raydpzv.zo.kernel_cache import compiled
 
 _u32, _u64, _f32, _i32 = np.uint32, np.uint64, np.float32, np.int32
 _M0, _M1 = _u64(_definition.MULTIPLIER_0), _u64(_definition.MULTIPLIER_1)
@@ -40,42 +36,6 @@ _MAGIC, _MANTISSA, _SIGN, _EXPONENT = _i32(_definition.SQRT_HALF_BITS), _i32(0x7
 _TILE, _BLOCKS, _ROUNDS = _definition.TILE, _definition.BLOCKS, _definition.ROUNDS
 _SIGN_TILE, _ROWS, _BITS = _definition.SIGN_TILE, _definition.SIGN_TILE // _BLOCKS, 32
 _TOP, _LAST_BIT = _u32(0x80000000), 31
-
-_kernels: dict[str, Any] = {}
-"""The compiled functions by name."""
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use and keep the code, if there is a folder to keep it in."""
-    try:
-        kernel = njit(nogil=True, cache=True)(function)
-    except RuntimeError as error:  # numba found no folder that it can write to
-        if not _kernels:
-            warnings.warn(
-                f"compiled kernels cannot be kept, so that every process compiles them anew, which takes seconds "
-                f"({error}); set NUMBA_CACHE_DIR to a folder that can be written to",
-                stacklevel=2,
-            )
-        kernel = njit(nogil=True)(function)
-    _kernels[function.__name__] = kernel
-    return kernel
-
-
-def begin() -> None:
-    """Let numba set itself up, which takes most of a second and reads no cache."""
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
-
-
-def cache_folder(name: str) -> Path | None:
-    """Return where a kernel's compiled code is kept; None if nowhere."""
-    found = _kernels[name].stats.cache_path
-    return Path(found) if found else None
-
-
-def prepare(name: str, arguments: tuple[Any, ...]) -> None:
-    """Load or compile a kernel for arguments like these, without calling it."""
-    _kernels[name].compile(tuple(typeof(argument) for argument in arguments))
 
 
 @intrinsic
@@ -129,7 +89,7 @@ def _flip(value, word, shift):  # type: ignore[no-untyped-def]
     return _float(_i32(_i32((word << shift) & _TOP) ^ value))  # type: ignore[call-arg]
 
 
-@_compiled
+@compiled
 def _words(words, seed, tile):  # type: ignore[no-untyped-def]
     """Fill words [4, 256] with the Philox words of blocks tile·256 to tile·256 + 255."""
     for i in range(_BLOCKS):
@@ -142,7 +102,7 @@ def _words(words, seed, tile):  # type: ignore[no-untyped-def]
         words[0, i], words[1, i], words[2, i], words[3, i] = _u32(c0), _u32(c1), _u32(c2), _u32(c3)
 
 
-@_compiled
+@compiled
 def _tile(z, words, seed, tile):  # type: ignore[no-untyped-def]
     """Fill z [4, 256] with the normals of one tile; `words` [4, 256] is scratch."""
     _words(words, seed, tile)
@@ -151,7 +111,7 @@ def _tile(z, words, seed, tile):  # type: ignore[no-untyped-def]
         z[2, i], z[3, i] = _box_muller(words[2, i], words[3, i])
 
 
-@_compiled
+@compiled
 def add_direction(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
     """out[i] = x[i] + scale · z[start + i], one rounding for the product and one for the sum; out may be x.
 
@@ -172,7 +132,7 @@ def add_direction(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
         done += count
 
 
-@_compiled
+@compiled
 def _subtract_tile(x, words, scale):  # type: ignore[no-untyped-def]
     """x [4, 256] -= scale · z, the normals never leaving the registers."""
     for i in range(_BLOCKS):
@@ -184,7 +144,7 @@ def _subtract_tile(x, words, scale):  # type: ignore[no-untyped-def]
         x[3, i] -= scale * z3
 
 
-@_compiled
+@compiled
 def subtract_directions(x, seeds, scales, start):  # type: ignore[no-untyped-def]
     """x[i] -= scales[j] · z_j[start + i] for j = 0, 1, ...: the bits of `add_direction` with -scales[j], j by j.
 
@@ -212,7 +172,7 @@ def subtract_directions(x, seeds, scales, start):  # type: ignore[no-untyped-def
         done += count
 
 
-@_compiled
+@compiled
 def add_signs(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
     """out[i] = x[i] + scale · sign[start + i]; arguments as in `add_direction`. The product is exact."""
     words = np.empty((4, _BLOCKS), np.uint32)
@@ -232,7 +192,7 @@ def add_signs(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
         done += count
 
 
-@_compiled
+@compiled
 def _add_one(x, words, values, first, last):  # type: ignore[no-untyped-def]
     """Rows [first, last) of x [128, 256] += value · signs; words [1, 4, 256]; values [1]: a float32's bits."""
     v0 = values[0]
@@ -246,7 +206,7 @@ def _add_one(x, words, values, first, last):  # type: ignore[no-untyped-def]
                 x[row, i] += _flip(v0, w0[i], shift)
 
 
-@_compiled
+@compiled
 def _add_four(x, words, values, first, last):  # type: ignore[no-untyped-def]
     """The same for four seeds, an element loaded and stored once: half the time of four calls of `_add_one`."""
     v0, v1, v2, v3 = values[0], values[1], values[2], values[3]
@@ -262,7 +222,7 @@ def _add_four(x, words, values, first, last):  # type: ignore[no-untyped-def]
                 x[row, i] = (y + _flip(v2, w2[i], shift)) + _flip(v3, w3[i], shift)
 
 
-@_compiled
+@compiled
 def _add_to_sign_tile(x, words, seeds, values, tile, first, last):  # type: ignore[no-untyped-def]
     """Rows [first, last) of one tile, seed by seed in order."""
     n = seeds.shape[0]
@@ -278,7 +238,7 @@ def _add_to_sign_tile(x, words, seeds, values, tile, first, last):  # type: igno
         j += group
 
 
-@_compiled
+@compiled
 def subtract_signs(x, seeds, scales, start):  # type: ignore[no-untyped-def]
     """`subtract_directions` for signs: the bits of `add_signs` with -scales[j], j by j."""
     words = np.empty((4, 4, _BLOCKS), np.uint32)
@@ -302,7 +262,7 @@ def subtract_signs(x, seeds, scales, start):  # type: ignore[no-untyped-def]
         done += count
 
 
-@_compiled
+@compiled
 def squared_norm(seed, size):  # type: ignore[no-untyped-def]
     """Sum of squares of the first `size` elements in float64, always added in the same order."""
     z = np.empty((4, _BLOCKS), np.float32)
@@ -319,7 +279,7 @@ def squared_norm(seed, size):  # type: ignore[no-untyped-def]
     return total
 
 
-@_compiled
+@compiled
 def add_scaled(x, v, scale):  # type: ignore[no-untyped-def]
     """x[i] += scale · v[i], one rounding for the product and one for the sum."""
     for i in range(x.shape[0]):

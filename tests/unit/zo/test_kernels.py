@@ -42,9 +42,9 @@ from numba.core import caching
 caching.CompileResultCacheImpl._locator_classes = []
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    from raydpzv.zo import numba_kernel
+    from raydpzv.zo import kernel_cache, numba_kernel
 told = [warning for warning in caught if "NUMBA_CACHE_DIR" in str(warning.message)]
-print(len(told), numba_kernel.cache_folder("add_scaled"))
+print(len(told), kernel_cache.folder_of("add_scaled"))
 """
 
 
@@ -85,7 +85,7 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled_with_a_warning(tmp_
 
 
 def test_a_cache_that_nobody_can_keep_needs_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raydpzv.zo.numba_kernel.cache_folder", lambda name: None)
+    monkeypatch.setattr("raydpzv.zo.kernel_cache.folder_of", lambda name: None)
     monkeypatch.setattr(kernels, "FileLock", None)  # would fail if it were called
     assert _one() == 1.0
 

@@ -1,0 +1,51 @@
+"""Where the code of compiled kernels is kept.
+
+In NUMBA_CACHE_DIR, else in `__pycache__` beside the file that defines them, else in the user's cache folder; where none
+of these can be written to, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit, typeof
+from numba.core.registry import cpu_target
+
+_kernels: dict[str, Any] = {}
+"""The compiled functions by name."""
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function when it is first used, without the GIL, and keep the code if there is a folder for it."""
+    try:
+        kernel = njit(nogil=True, cache=True)(function)
+    except RuntimeError as error:  # numba found no folder that it can write to
+        if not _kernels:
+            warnings.warn(
+                f"compiled kernels cannot be kept, so that every process compiles them anew, which takes seconds "
+                f"({error}); set NUMBA_CACHE_DIR to a folder that can be written to",
+                stacklevel=2,
+            )
+        kernel = njit(nogil=True)(function)
+    _kernels[function.__name__] = kernel
+    return kernel
+
+
+def set_up() -> None:
+    """Let numba set itself up, which takes most of a second and reads no cache."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
+def folder_of(name: str) -> Path | None:
+    """Return where a kernel's compiled code is kept; None if nowhere."""
+    found = _kernels[name].stats.cache_path
+    return Path(found) if found else None
+
+
+def prepare(name: str, arguments: tuple[Any, ...]) -> None:
+    """Load or compile a kernel for arguments like these, without calling it."""
+    _kernels[name].compile(tuple(typeof(argument) for argument in arguments))
