@@ -17,7 +17,8 @@ from filelock import FileLock, Timeout
 from raydpzv.config.paths import check_moved
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml, overridden, parse
-from raydpzv.errors import DataError, InputError
+from raydpzv.config.tree import checked, read_toml
+from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all
@@ -130,8 +131,8 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """Return the tables of scenario.toml, not validated, with the data where they are now."""
         try:
-            tree = tomllib.loads(self.scenario())
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            tree = checked(read_toml(self.scenario()), _SCENARIO)
+        except (tomllib.TOMLDecodeError, SpecError) as error:
             raise self._damaged(_SCENARIO, "a TOML file", error) from None
         return overridden(tree, self._moved)
 
