@@ -20,6 +20,7 @@ CLASSES_TWICE = {
 }
 MODULES_TWICE = {
     "__init__": "every package has one",
+    "__main__": "python -m of a package",
     "vertical": "the vertical half of its room",
     "horizontal": "the horizontal half of its room",
     "driver": "starts a run on actors: the vertical, the horizontal and what both share",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from raydpzv.experiment.failure import CONSTANT, DIVERGED, SHARE
-
+from raydpzv.experiment.diagnostics import CONSTANT, DIVERGED, SHARE
 from raydpzv.records.outcome_words import shown
 from raydpzv.sim.virtual import NOBODY_WAKES
 
