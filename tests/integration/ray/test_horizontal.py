@@ -39,20 +39,20 @@ class Mortal(PreparedHorizontal):
     after: int = 8
     victim: str = "host"
 
-    def seeded_group(self, history, device="cpu"):
-        client_group = PreparedHorizontal.seeded_group(self, history, device)
+    def client_group(self, updates=None, device="cpu"):
+        client_group = PreparedHorizontal.client_group(self, updates, device)
         process, calls = client_group.process, []
 
         def dying(orders):
             calls.append(len(orders))
             if len(calls) == self.after:
-                self._die(history)
+                self._die(updates)
             return process(orders)
 
         client_group.process = dying
         return client_group
 
-    def _die(self, history):
+    def _die(self, updates):
         marks = Path(self.marks)
         number = next(i for i in range(100) if _first(marks / str(i)))
         if number >= self.deaths:
@@ -60,7 +60,7 @@ class Mortal(PreparedHorizontal):
         if self.victim == "ledger":
             import ray
 
-            ray.kill(history._actor)
+            ray.kill(updates._actor)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 

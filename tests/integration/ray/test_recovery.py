@@ -105,7 +105,9 @@ def test_killed_actors_leave_no_trace_but_a_fault_row_each(small, killing, tmp_p
     """Two losses of an actor with two clients; one of them is computing, the other has its work behind it."""
     settings = (*MESSY, "method.perturbations=2", "resources.client_actors=2", "resources.restarts=2")
     whole = scenarios.run(small(*settings))
-    found = run_prepared(killing(small(*settings), {2: "process"}, calls=7, times=2), tmp_path / "run")
+    found = run_prepared(
+        killing(small(*settings), {2: "process"}, calls=7, times=2), tmp_path / "run", runner="ray"
+    )
     assert digest(found.tables, BUT_FAULTS) == digest(whole.tables, BUT_FAULTS)
     assert found.summary["model_digest"] == whole.summary["model_digest"]
     assert found.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
@@ -122,7 +124,7 @@ def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
     spec = small("resources.client_actors=1", "resources.restarts=1")
     with pytest.raises(RunError, match="an actor was lost"):
-        run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run")
+        run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray")
     summary = RunFolder.open(tmp_path / "run").summary()
     faults = RunFolder.open(tmp_path / "run").rows()["fault"].column("kind").to_pylist()
     assert (summary["status"], faults) == ("failed", ["Lost", "RunError"])
@@ -137,7 +139,7 @@ def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
 def test_a_method_without_a_ledger_ends_with_its_actor(killing):
     spec = scenarios.load("frozen", ["budget.updates=100", "resources.client_actors=1"])
     with pytest.raises(RunError, match="an actor was lost"):
-        run_prepared(killing(spec, {1: "process"}))
+        run_prepared(killing(spec, {1: "process"}), runner="ray")
 
 
 def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_twice(
@@ -150,7 +152,7 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
         "clock.kind=wall", "privacy.noise=system", "budget.updates=150", "arrivals.rate=12",
         "resources.client_actors=2", "evaluate.every=100",
     )  # fmt: skip
-    run = run_prepared(killing(spec, {0: "apply", 1: "work"}, calls=6), tmp_path / "run")
+    run = run_prepared(killing(spec, {0: "apply", 1: "work"}, calls=6), tmp_path / "run", runner="ray")
     assert (run.summary["status"], run.summary["updates"]) == ("done", 150)
     assert sorted(row["party"] for row in lost_rows(run)) == ["client actor 0", "client actor 1"]
     rows = run.rows("release").to_pylist()
