@@ -126,11 +126,8 @@ def test_a_run_that_adds_back_cannot_go_on_since_its_clients_are_gone(tmp_path: 
 
 
 def test_adding_back_without_rounds_is_refused() -> None:
-    spec = small("asynchronous")
-    changed = {"revert": "add_back", "replicas": "per_client"}
-    spec = spec.model_copy(update={"method": spec.method.model_copy(update=changed)})
     with pytest.raises(SpecError, match="add_back") as error:
-        prepare_horizontal(spec)
+        small("asynchronous", "method.revert=add_back", "method.replicas=per_client")
     one_line(error.value)
 
 

@@ -125,10 +125,10 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    nothing = dict.fromkeys(
-        ("accuracy", "best_accuracy", "loss", "simulated_seconds", "epsilon", "staleness")
-    )
+    nothing = dict.fromkeys(("accuracy", "best_accuracy", "loss", "simulated_seconds"))
     stated = nothing | {
+        "epsilon": [],
+        "staleness": {},
         "scenario": "s",
         "method": "dpzv",
         "seed": 0,
