@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from raydpzv.data import bundled
 from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
@@ -58,18 +58,18 @@ def check_cells(rows: int, width: int) -> None:
 
 def digits() -> Table:
     """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten classes."""
-    data = _bundled("digits")
-    return Table("digits", data.images[:, None] / 16, data.target, 10)
+    pixels, labels = bundled.digits()
+    return Table("digits", pixels.reshape(-1, 1, 8, 8) / 16, labels, 10)
 
 
 def breast_cancer() -> Table:
     """Return the Wisconsin diagnostic measurements, x [569, 30], two classes."""
-    return _flat("breast_cancer", _bundled("breast_cancer"))
+    return Table("breast_cancer", *bundled.breast_cancer(), 2, bundled.BREAST_CANCER_FEATURES)
 
 
 def wine() -> Table:
     """Return chemical analyses of wines, x [178, 13], three classes."""
-    return _flat("wine", _bundled("wine"))
+    return Table("wine", *bundled.wine(), 3, bundled.WINE_FEATURES)
 
 
 def synthetic(mixture: Mixture, key: Key) -> Table:
@@ -82,14 +82,3 @@ def synthetic(mixture: Mixture, key: Key) -> Table:
     y = (here / "labels").generator().permutation(np.arange(mixture.rows) % mixture.classes)
     noise = (here / "points").generator().standard_normal((mixture.rows, mixture.columns))
     return Table("synthetic", centres[y] + noise, y, mixture.classes)
-
-
-def _flat(name: str, data: Any) -> Table:
-    names = tuple(str(feature) for feature in data.feature_names)
-    return Table(name, data.data, data.target, len(data.target_names), names)
-
-
-def _bundled(name: str) -> Any:
-    from sklearn import datasets  # takes a second: not for actors that get their data
-
-    return getattr(datasets, f"load_{name}")()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raydpzv.data.files import one_line
+from raydpzv.data.stratified import stratified_rows
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.keys import Key
 
@@ -149,17 +150,11 @@ def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     """
     if not 0 < test_fraction < 1:
         raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
-    from sklearn.model_selection import train_test_split  # takes a second: not for actors that get their data
-
     seed = (key / "stratified split").seed64() % 2**32  # scikit-learn takes 32-bit seeds
-    ids = np.arange(table.rows)
-    try:
-        train, test = train_test_split(ids, test_size=test_fraction, random_state=seed, stratify=table.y)
-    except ValueError as error:
-        raise _too_few(table, test_fraction) from error
-    present = len(np.unique(table.y))
-    if any(len(np.unique(table.y[part])) < present for part in (train, test)):
+    drawn = stratified_rows(table.y, test_fraction, seed)
+    if drawn is None:
         raise _too_few(table, test_fraction)
+    train, test = drawn
     return Split(table.select(train), table.select(test))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.timing import links
@@ -146,6 +145,7 @@ def _arrivals(spec: CommonSections, clients: int, key: Key) -> Arrivals:
 
 def _trace(path: Path, clients: int) -> dict[int, list[float]]:
     """Read a trace file with the columns client and time, one row per activation."""
+    import pyarrow as pa  # half a second: most scenarios have no trace
     import pyarrow.csv
     import pyarrow.parquet
 

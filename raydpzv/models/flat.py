@@ -8,13 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
-from raydpzv.models.heads import SumHead
 
 
 class FlatModel:
@@ -25,7 +21,9 @@ class FlatModel:
     offsets   parameter name to its first element in `flat`
     """
 
-    def __init__(self, make: Callable[[], nn.Module], key: Key, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, make: Callable[[], torch.nn.Module], key: Key, device: torch.device | str = "cpu"
+    ) -> None:
         with torch.device("meta"):
             self.module = make()
         self.offsets: dict[str, int] = {}
@@ -42,7 +40,7 @@ class FlatModel:
         for name, p in list(self.module.named_parameters()):
             owner, _, leaf = name.rpartition(".")
             view = self.flat[self.offsets[name] : self.offsets[name] + p.numel()].view(p.shape)
-            setattr(self.module.get_submodule(owner), leaf, nn.Parameter(view))
+            setattr(self.module.get_submodule(owner), leaf, torch.nn.Parameter(view))
 
     @property
     def size(self) -> int:
@@ -60,16 +58,18 @@ class FlatModel:
         return hashlib.sha256(self.flat.cpu().numpy().tobytes()).hexdigest()
 
 
-def _refuse_unsuitable(module: nn.Module) -> None:
+def _refuse_unsuitable(module: torch.nn.Module) -> None:
     """Refuse what mixes records, draws from a global generator, or is not in the parameter vector."""
     layers = list(module.modules())
     # a BatchNorm with neither statistics nor weights mixes records all the same
-    if any(isinstance(layer, _BatchNorm) for layer in layers) or any(True for _ in module.buffers()):
+    if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in layers) or any(
+        True for _ in module.buffers()
+    ):
         raise InputError(
             "the model has BatchNorm or keeps buffers: they mix records or are not in the parameter vector; "
             "use GroupNorm or LayerNorm"
         )
-    if any(isinstance(layer, _DropoutNd) for layer in layers):
+    if any(isinstance(layer, torch.nn.modules.dropout._DropoutNd) for layer in layers):
         raise InputError(
             "the model has dropout: its masks come from torch's global generator and differ between w + λu and "
             "w - λu; leave it out"
@@ -80,17 +80,19 @@ def _refuse_unsuitable(module: nn.Module) -> None:
         )
 
 
-def initialise(module: nn.Module, key: Key) -> None:
+def initialise(module: torch.nn.Module, key: Key) -> None:
     """Fill every parameter from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does.
 
     An embedding's entries are drawn on ±1/√width. Normalisation layers and a summing head start as the identity. A
     layer type of unknown fan-in is an error, never a guess.
     """
+    from raydpzv.models.heads import SumHead  # a subclass of torch's Module: would load a deferred torch
+
     for path, layer in module.named_modules():
         own = dict(layer.named_parameters(recurse=False))
         if not own:
             continue
-        if isinstance(layer, nn.GroupNorm | nn.LayerNorm | SumHead):
+        if isinstance(layer, torch.nn.GroupNorm | torch.nn.LayerNorm | SumHead):
             layer.reset_parameters()
             continue
         bound = 1 / math.sqrt(_fan_in(layer))
@@ -99,14 +101,14 @@ def initialise(module: nn.Module, key: Key) -> None:
             p.data.copy_(torch.from_numpy((draws * 2 - 1) * np.float32(bound)).view(p.shape))
 
 
-def _fan_in(layer: nn.Module) -> int:
-    if isinstance(layer, nn.Linear):
+def _fan_in(layer: torch.nn.Module) -> int:
+    if isinstance(layer, torch.nn.Linear):
         return layer.in_features
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, torch.nn.Conv2d):
         return layer.in_channels // layer.groups * math.prod(layer.kernel_size)
-    if isinstance(layer, nn.LSTM):
+    if isinstance(layer, torch.nn.LSTM):
         return layer.hidden_size
-    if isinstance(layer, nn.Embedding):
+    if isinstance(layer, torch.nn.Embedding):
         return layer.embedding_dim
     raise InputError(
         f"no initialisation is defined for {type(layer).__name__}: use Linear, Conv2d, LSTM, Embedding or a norm"

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from raydpzv.errors import InputError
 from raydpzv.zo.directions import Direction
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class LayerwisePerturbation:

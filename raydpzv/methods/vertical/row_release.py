@@ -8,16 +8,18 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.methods.roles import Release
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import Address, RowNoise, release_rows
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _FIRST_LAYER = 16
 """Place of the first layer's draws among those of one upload; the releases' are 0, 1, 2."""

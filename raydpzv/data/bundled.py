@@ -1,0 +1,67 @@
+"""The small data sets that scikit-learn carries as files, read without importing scikit-learn.
+
+Its `load_digits` and its like give the same numbers (a test compares them) after two seconds of CPU for the import. The
+files hold no names of features; those are scikit-learn's, from the data sets' descriptions.
+"""
+
+# D rows, F features
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.data.files import one_line
+from raydpzv.errors import DataError
+
+_MEASURES = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
+BREAST_CANCER_FEATURES = (
+    *(f"mean {measure}" for measure in _MEASURES),
+    *(f"{measure} error" for measure in _MEASURES),
+    *(f"worst {measure}" for measure in _MEASURES),
+)
+WINE_FEATURES = (
+    *("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols", "flavanoids"),
+    *("nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue", "od280/od315_of_diluted_wines"),
+    "proline",
+)
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return pixels 0..16, float64 [1797, 64], and classes int64 [1797]. Raises DataError."""
+    return _read("digits.csv.gz", 64, heading=False)
+
+
+def breast_cancer() -> tuple[np.ndarray, np.ndarray]:
+    """Return measurements float64 [569, 30] and classes int64 [569]. Raises DataError."""
+    return _read("breast_cancer.csv", len(BREAST_CANCER_FEATURES), heading=True)
+
+
+def wine() -> tuple[np.ndarray, np.ndarray]:
+    """Return analyses float64 [178, 13] and classes int64 [178]. Raises DataError."""
+    return _read("wine_data.csv", len(WINE_FEATURES), heading=True)
+
+
+def _read(name: str, features: int, *, heading: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Read x [D, F] and y [D], the last column of a file of numbers."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"{name}: comes with scikit-learn, which is not installed: pip install scikit-learn")
+    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name
+    try:
+        columns = np.loadtxt(path, delimiter=",", skiprows=int(heading), ndmin=2)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: wanted scikit-learn's file of numbers ({one_line(str(error))}): install scikit-learn again"
+        ) from None
+    if columns.shape[1] != features + 1:
+        raise DataError(
+            f"{path}: wanted {features} features and a class in a line, got {columns.shape[1]} numbers: install "
+            "scikit-learn again"
+        )
+    return np.ascontiguousarray(columns[:, :-1]), columns[:, -1].astype(np.int64)

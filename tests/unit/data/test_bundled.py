@@ -1,0 +1,81 @@
+"""The bundled data sets and the stratified draw have scikit-learn's bits, without importing it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn import datasets
+from sklearn.model_selection import train_test_split
+
+from raydpzv.data import builtin, bundled
+from raydpzv.data.stratified import stratified_rows
+from raydpzv.errors import DataError
+
+
+@pytest.mark.parametrize("name", ["digits", "breast_cancer", "wine"])
+def test_files_read_directly_have_the_bits_of_scikit_learn(name: str) -> None:
+    theirs = getattr(datasets, f"load_{name}")()
+    x, y = getattr(bundled, name)()
+    assert x.dtype == theirs.data.dtype
+    assert x.tobytes() == np.ascontiguousarray(theirs.data).tobytes()
+    assert np.array_equal(y, theirs.target)
+    table = getattr(builtin, name)()
+    assert table.classes == len(theirs.target_names)
+    if name == "digits":
+        assert table.x.tobytes() == (theirs.images[:, None] / 16).astype(np.float32).tobytes()
+    else:
+        assert table.features == tuple(str(feature) for feature in theirs.feature_names)
+
+
+def test_a_draw_has_the_bits_of_scikit_learn() -> None:
+    rng = np.random.RandomState(7)
+    compared = 0
+    for seed in range(150):
+        classes, rows = rng.randint(2, 12), rng.randint(8, 400)
+        labels = rng.choice([-3, *range(classes)], size=rows)
+        fraction = float(rng.choice([0.1, 0.2, 0.25, 0.5, rng.uniform(0.05, 0.95)]))
+        ours = stratified_rows(labels, fraction, seed)
+        try:
+            theirs = train_test_split(np.arange(rows), test_size=fraction, random_state=seed, stratify=labels)
+        except ValueError:
+            assert ours is None
+            continue
+        if any(len(np.unique(labels[part])) < len(np.unique(labels)) for part in theirs):
+            assert ours is None
+            continue
+        assert ours is not None
+        assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        compared += 1
+    assert compared > 50
+
+
+def test_a_missing_scikit_learn_and_a_damaged_file_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        bundled.wine()
+    data = tmp_path / "datasets" / "data"
+    data.mkdir(parents=True)
+    spec = importlib.util.spec_from_loader("sklearn", None, is_package=True)
+    assert spec is not None
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(DataError, match="install scikit-learn again"):
+        bundled.digits()
+    (data / "wine_data.csv").write_text("2,2,a,b\n1,2,0\n3,4,1\n")
+    with pytest.raises(DataError, match="wanted 13 features and a class in a line, got 3 numbers"):
+        bundled.wine()
+
+
+def test_loading_digits_imports_no_scikit_learn() -> None:
+    code = (
+        "import sys; from pathlib import Path; from raydpzv.data.sources import load; from raydpzv.keys import Key;"
+        "load('digits', test_fraction=0.2, key=Key(0)); assert 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
