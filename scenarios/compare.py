@@ -6,7 +6,6 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,81 +22,42 @@ from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.registry import RUNNERS
 from scenarios import screen
 from scenarios.comparison_progress import Watch, show_comparison
-from scenarios.exit_codes import STOPPED, errors
-from scenarios.options import (
-    Address,
-    Explain,
-    Json,
-    Quiet,
-    Set,
-    Verbose,
-    chosen_runner,
-    comparable_names,
-    new_folder,
-)
+from scenarios.exit_codes import STOPPED
+from scenarios.options import chosen_runner, new_folder
 from scenarios.progress import stop_on_signal
-
-Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
-Runner = Annotated[
-    str,
-    typer.Option(
-        help="auto (Ray if it is installed and there are cores for it), local (one by one), or ray (side by side)."
-    ),
-]
 
 
 def compare(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            help="A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split, model "
-            "and budget, all give their methods.",
-            autocompletion=comparable_names,
-        ),
-    ],
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Further methods by name, comma between them, with their default settings."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="How many seeds, from 0; or which: 0,7,9 [default: 3].")
-    ] = None,
-    epsilons: Annotated[
-        str | None, typer.Option(help='Values of ε, comma between them; "none": no noise [default: none].')
-    ] = None,
-    targets: Annotated[
-        str | None, typer.Option(help="Test accuracies whose cost is asked for [default: 0.8,0.9].")
-    ] = None,
-    set_: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder to write, or to go on with [default: runs/compare-...]"),
-    ] = None,
-    jobs: Jobs = None,
-    runner: Runner = "auto",
-    address: Address = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    explain: Explain = False,
-    verbose: Verbose = False,
+    what: Sequence[str],
+    changes: Sequence[str],
+    out: Path | None,
+    *,
+    methods: str | None,
+    seeds: str | None,
+    epsilons: str | None,
+    targets: str | None,
+    jobs: int | None,
+    runner: str,
+    address: str | None,
+    as_json: bool,
+    quiet: bool,
+    explain: bool,
+    verbose: bool,
 ) -> None:
-    """Compare methods x values of ε x seeds on the same split and budget; controls are always beside them."""
-    with errors(verbose):
-        file = _asked(what, methods, seeds, epsilons, targets)
-        comparison = resolved(file, set_ or [])
-        folder = out or new_folder(f"compare-{comparison.name}")
-        carry_out(
-            comparison,
-            folder,
-            jobs=jobs,
-            runner=runner,
-            address=address,
-            as_json=as_json,
-            quiet=quiet,
-            explain=explain,
-            verbose=verbose,
-            notes=[] if epsilons else noise_dropped(what, comparison),
-        )
+    """Make a new comparison, or go on with the one in `out`; the arguments are the command's, as typed."""
+    comparison = resolved(_asked(what, methods, seeds, epsilons, targets), changes)
+    carry_out(
+        comparison,
+        out or new_folder(f"compare-{comparison.name}"),
+        jobs=jobs,
+        runner=runner,
+        address=address,
+        as_json=as_json,
+        quiet=quiet,
+        explain=explain,
+        verbose=verbose,
+        notes=[] if epsilons else noise_dropped(what, comparison),
+    )
 
 
 def carry_out(

@@ -39,6 +39,13 @@ ScenarioName = Annotated[
 RunnerName = Annotated[
     str, typer.Option(help="local (this process) or ray (actors).", autocompletion=runner_names)
 ]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
+ComparisonRunner = Annotated[
+    str,
+    typer.Option(
+        help="auto (Ray if it is installed and there are cores for it), local (one by one), or ray (side by side)."
+    ),
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
 ]

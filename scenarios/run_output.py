@@ -6,16 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.files import as_json as json_text
-from raydpzv.records.store import Rows
 from scenarios import screen
+
+if TYPE_CHECKING:
+    from raydpzv.config.scenario import AnyScenario
+    from raydpzv.records.store import Rows
 
 EXPLAIN = "--explain: the full verdict, where σ comes from, and a note on each ε"
 WIDTH = 100
@@ -35,7 +37,7 @@ class Output:
     as_json: bool
     quiet: bool
     explain: bool
-    stage: str
+    stage: str = ""
 
 
 def show_run(
@@ -50,8 +52,8 @@ def show_run(
         print(json_text({"folder": str(folder)} | stated), end="")
         return
     from raydpzv.report.client_table import CLIENT_NOTE, client_table, client_table_rows
-    from raydpzv.report.privacy import PrivacyBlock
-    from raydpzv.report.tables import summary_table, verdict_line
+    from raydpzv.report.privacy import PrivacyBlock, verdict_line
+    from raydpzv.report.tables import summary_table
     from raydpzv.report.verdict import verdict_lines
 
     console = tables_console()
@@ -83,8 +85,7 @@ def show_privacy(
     table: claims; why: the verdict in full; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
     says how many updates there will be.
     """
-    from raydpzv.report.privacy import PrivacyBlock, calibration
-    from raydpzv.report.tables import verdict_line
+    from raydpzv.report.privacy import PrivacyBlock, calibration, verdict_line
     from raydpzv.report.verdict import epsilon_line, private_line
 
     console = tables_console()

@@ -1,4 +1,4 @@
-"""Scenarios by name: the TOML files that come with the program, or a path."""
+"""Scenarios by name: the TOML files that come with the program, or a path. Light until one is loaded."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raydpzv.config import toml
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
 from raydpzv.registry import METHODS, SCENARIO_FOLDERS
+
+if TYPE_CHECKING:
+    from raydpzv.config.scenario import AnyScenario
 
 FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
@@ -68,6 +69,8 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     Paths of data in a file count from the file's folder; a scenario that comes with the program has no data beside it,
     so that its paths count from the working folder.
     """
+    from raydpzv.config import toml  # and with it pydantic and the methods: not for a list of names
+
     path, base = Path(scenario), None
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()

@@ -12,15 +12,13 @@ from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, warnings
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.privacy_filter import final_setting
-from raydpzv.privacy.statements import claims, verdict
+from raydpzv.privacy.statements import NO_NOISE, claims, verdict
 from raydpzv.records import metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.run_folder import SUMMARY_FORMAT
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.sim.interfaces import Spent
-
-NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 
 NO_ACCOUNT = (
     "NOT PRIVATE: the account of the releases was lost with the server, and no number of updates was planned."

@@ -8,6 +8,8 @@ from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_claims import row_claims, row_verdict
 from raydpzv.privacy.row_setting import RowSetting
 
+NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
+"""The verdict on a run without a setting."""
 AnySetting = MeanSetting | RowSetting
 """What privacy depends on, of either kind."""
 

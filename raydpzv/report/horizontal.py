@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from raydpzv.records import traffic
 from raydpzv.registry import METHODS
 from raydpzv.report import text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Summary = Mapping[str, Any]
 Row = tuple[str, str]
@@ -59,6 +60,8 @@ def ledger_rows(summary: Summary) -> list[Row]:
 
 def client_rows(message: pa.Table) -> list[Row]:
     """Return how many clients took part, and the bytes of the median and of the busiest of them."""
+    from raydpzv.records import traffic  # and pyarrow with it: what else is here reads summaries alone
+
     up, down = traffic.bytes_by_client(message)
     took_part = np.unique(message.column("client").to_numpy())
     if not len(took_part):

@@ -102,6 +102,13 @@ class PrivacyBlock:
         yield _notes(found.notes)
 
 
+def verdict_line(said: str) -> Text:
+    """Return a verdict for the console; NOT PRIVATE stands out."""
+    line = Text(said)
+    line.highlight_words(["NOT PRIVATE"], "bold white on red")
+    return line
+
+
 def calibration(facts: Mapping[str, Any]) -> str:
     """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy` setting."""
     if "on" in facts:

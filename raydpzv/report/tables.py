@@ -125,13 +125,6 @@ def summary_table(summary: Summary, clock: str = "virtual") -> Table:
     return table
 
 
-def verdict_line(said: str) -> Text:
-    """Return a verdict for the console; NOT PRIVATE stands out."""
-    line = Text(said)
-    line.highlight_words(["NOT PRIVATE"], "bold white on red")
-    return line
-
-
 def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
     """Return one console row per run; ε is in the privacy tables, where its terms have room."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)

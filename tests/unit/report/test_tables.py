@@ -149,13 +149,11 @@ def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
 
 def test_not_private_stands_out() -> None:
     styled = [
-        line.plain[s.start : s.end]
-        for line in [tables.verdict_line("NOT PRIVATE: ε [x]")]
-        for s in line.spans
+        line.plain[s.start : s.end] for line in [verdict_line("NOT PRIVATE: ε [x]")] for s in line.spans
     ]
     assert styled == ["NOT PRIVATE"]
-    assert tables.verdict_line("NOT PRIVATE: ε [x]").plain == "NOT PRIVATE: ε [x]"
-    assert not tables.verdict_line("Proved.").spans
+    assert verdict_line("NOT PRIVATE: ε [x]").plain == "NOT PRIVATE: ε [x]"
+    assert not verdict_line("Proved.").spans
 
 
 def test_compare_has_a_row_per_run_and_fits() -> None:

@@ -1,0 +1,36 @@
+"""Ctrl-C while the program loads its libraries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended."""
+
+
+def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
+    """End the process at once and say so."""
+    os.write(2, b"raydpzv: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: within an import it would surface as whatever the library makes of it.
+
+    Signals are the main thread's; in any other this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

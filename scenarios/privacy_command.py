@@ -1,0 +1,43 @@
+"""`raydpzv privacy`: what a scenario claims, and against whom, before it trains.
+
+It needs a scenario's settings and its number of rows, so that it starts without what trains: torch is deferred before
+this file is imported (`raydpzv.deferred`), and stays unloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import raydpzv
+from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.experiment.prepare import load_data
+from raydpzv.experiment.privacy_setting import privacy_setting
+from raydpzv.files import as_json as json_text
+from raydpzv.keys import Key
+from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
+from scenarios.run_output import show_privacy
+
+UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
+
+
+def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json: bool, explain: bool) -> None:
+    """Print every ε of a scenario with changed settings (key=value); rows: D, None: as many as the data have."""
+    spec = raydpzv.load(scenario, changes)
+    found = None if isinstance(spec, HorizontalScenario) else _setting(spec, rows)
+    table = [dataclasses.asdict(c) for c in claims(found)] if found else []
+    private, why = verdict(found) if found else (False, NO_NOISE)
+    facts = dataclasses.asdict(found) if found else {}
+    planned = spec.budget.updates is not None
+    if as_json:
+        reason = None if private and planned else why if planned else UNPLANNED
+        answer = {"private": reason is None, "private_reason": reason, "verdict": why, "planned": planned}
+        sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts}))
+        return
+    show_privacy(table, why, facts, planned=planned, explain=explain)
+
+
+def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
+    count = rows or load_data(spec.data, Key(spec.seed) / "data").train.rows
+    return privacy_setting(spec, count).claims

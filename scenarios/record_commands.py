@@ -1,0 +1,45 @@
+"""`raydpzv replay` and `raydpzv report`: what is made of runs that are on record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from raydpzv.compare.compare_methods import write
+from raydpzv.compare.folder import PLAN, is_comparison
+from raydpzv.compare.plan import read_comparison
+from raydpzv.compare.results import collect
+from raydpzv.errors import InputError
+from raydpzv.experiment.rebuild import from_ledger
+from raydpzv.experiment.reexecute import replay as replay_run
+from scenarios.model_output import one_model, print_models, whose
+
+
+def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], out: Path | None) -> None:
+    """Rebuild models of a run, all or one client's, as they are now or after `at` updates, and print what they are."""
+    if rebuilt := from_ledger(run, at, client, moved):
+        print(f"ledger intact, digest {rebuilt.digest}")
+        checked = "; the final model has the recorded bits" if rebuilt.verified else ""
+        print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
+        print_models(rebuilt.models, out)
+        return
+    result = replay_run(run, at, moved)
+    models = result.models if client is None else one_model(result.models, client)
+    checked = "every loss and all final parameters have" if result.verified else "every loss has"
+    if result.ledger:
+        print(f"ledger intact, digest {result.ledger}; it holds what the rows say was released")
+    print(f"replayed {result.updates} updates; {checked} the recorded bits")
+    print_models(models, out)
+
+
+def report(runs: Sequence[Path], moved: Sequence[str], out: Path | None) -> None:
+    """Write the report of runs, or of one comparison as far as it has come, and print where it is."""
+    from raydpzv.report.page import write_report
+
+    if compared := [run for run in runs if is_comparison(run)]:
+        if len(runs) > 1:
+            raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
+        plan = read_comparison(runs[0] / PLAN, moved)
+        print(write(plan, runs[0], collect(plan, runs[0]), out))
+        return
+    print(write_report(runs, out, moved=moved))

@@ -1,0 +1,120 @@
+"""`raydpzv run` and `raydpzv resume`: a run with its progress on the screen, and what came of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+import raydpzv
+from raydpzv.compare.folder import PLAN, is_comparison
+from raydpzv.compare.plan import read_comparison
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import Diverged, RunError, SpecError
+from raydpzv.experiment.diagnostics import DIVERGED
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.runner import continued
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.registry import RUNNERS
+from raydpzv.sim.interfaces import Status
+from scenarios import compare, screen
+from scenarios.exit_codes import STOPPED, failures
+from scenarios.options import chosen_runner, new_folder
+from scenarios.progress import LOADING, live_progress, stop_on_signal
+from scenarios.run_output import Output, show_run
+
+
+def run(
+    scenario: str,
+    changes: Sequence[str],
+    out: Path | None,
+    runner: str,
+    output: Output,
+    *,
+    address: str | None,
+    verbose: bool,
+) -> None:
+    """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given."""
+    spec = raydpzv.load(scenario, changes)
+    chosen = chosen_runner(runner)
+    if address and chosen == "local":
+        raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
+    folder = out or new_folder(f"{Path(scenario).stem}-seed{spec.seed}")
+    _watch(
+        spec,
+        folder,
+        replace(output, stage=LOADING),
+        lambda progress, stop: raydpzv.run(
+            spec,
+            folder,
+            runner=chosen,
+            scenario=Path(scenario).stem,
+            progress=progress,
+            stop=stop,
+            address=address,
+            verbose=verbose,
+        ),
+    )
+
+
+def resume(
+    run: Path, moved: Sequence[str], runner: str | None, output: Output, *, address: str | None, verbose: bool
+) -> None:
+    """Go on with a run or a comparison, and show what came of it; moved: where its data lie now (key=value)."""
+    if is_comparison(run):
+        plan = read_comparison(run / PLAN, moved)
+        compare.carry_out(
+            plan,
+            run,
+            runner=runner or "auto",
+            address=address,
+            as_json=output.as_json,
+            quiet=output.quiet,
+            explain=output.explain,
+            verbose=verbose,
+        )
+        return
+    chosen = chosen_runner(runner or "local")
+    experiment, folder, name = continued(run, moved)
+    _watch(
+        experiment.spec,
+        folder.path,
+        replace(output, stage="the run to go on"),
+        lambda progress, stop: RUNNERS[chosen](
+            experiment, RunOptions(folder, name, progress, stop, address, verbose)
+        ),
+    )
+
+
+def _watch(
+    spec: AnyScenario,
+    folder: Path,
+    output: Output,
+    start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
+) -> None:
+    """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
+
+    Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
+    """
+    console = screen.console(stderr=True)
+    live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
+    try:
+        with failures(folder), stop_on_signal(console) as stop, live as progress:
+            result = start(progress, stop)
+    except RunError as error:
+        if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
+            broken = RunFolder.open(folder)
+            show_run(broken.summary(), broken.rows(), spec, folder, output)
+        raise
+    show_run(result.summary, result.tables, spec, folder, output)
+    if result.summary["status"] == "stopped":
+        resumable = spec.clock.kind == "virtual"
+        console.print(
+            f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
+        )
+        raise typer.Exit(STOPPED)
+    if result.summary["failure"] == DIVERGED:
+        raise RunError(f"the run diverged: {result.summary['failure_reason']} (its record is in {folder})")
