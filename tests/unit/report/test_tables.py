@@ -10,6 +10,7 @@ import pytest
 from raydpzv.records.store import read_all
 from raydpzv.report import tables, text
 from raydpzv.report.client_table import CLIENT_HEAD, client_table_rows
+from raydpzv.report.privacy import verdict_line
 from tests.helpers.report_views import printed
 from tests.helpers.synthetic_run import CLAIMS, TERMS, build_run
 

@@ -1,0 +1,107 @@
+"""Commands that only look start without the libraries of those that train: what each may not import, by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TRAINING = (
+    "torch._C",
+    "sklearn",
+    "numba",
+    "ray",
+    "matplotlib",
+    "dp_accounting",
+    "pyarrow",
+    "pandas",
+    "jinja2",
+)
+EVERYTHING = (*TRAINING, "torch", "numpy", "scipy")
+AFTER = """
+import atexit, os, sys
+from raydpzv.__main__ import main
+names = sys.argv[1].split(",")
+sys.argv = ["raydpzv", *sys.argv[2:]]
+atexit.register(lambda: print([name for name in names if name in sys.modules], file=sys.stderr))
+main()
+"""
+"""Run a command and print, when the process ends, which of the modules named it has imported."""
+
+
+def run_python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "forbidden"),
+    [
+        (("--help",), (*EVERYTHING, "pydantic")),
+        (("--version",), EVERYTHING),
+        (("run", "--help"), EVERYTHING),
+        (("compare", "--help"), EVERYTHING),
+        (("list",), EVERYTHING),
+        (("privacy", "digits_dpzv"), TRAINING),
+        (("privacy", "digits_dpzv", "--json"), TRAINING),
+        (("privacy", "vafl", "--explain"), TRAINING),
+    ],
+    ids=" ".join,
+)
+def test_a_command_imports_what_it_needs_alone(command: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
+    ended = run_python(AFTER, ",".join(forbidden), *command)
+    assert (ended.returncode, ended.stderr) == (0, "[]\n")
+    assert ended.stdout
+
+
+def test_completing_a_scenario_imports_none_of_it() -> None:
+    ended = run_python(
+        AFTER,
+        ",".join(EVERYTHING),
+        _RAYDPZV_COMPLETE="complete_bash",
+        COMP_WORDS="raydpzv privacy digits_d",
+        COMP_CWORD="2",
+    )
+    assert (ended.stdout.split(), ended.stderr) == (["digits_decomfl", "digits_dpzv"], "[]\n")
+
+
+def test_the_public_names_of_scenarios_are_there_and_an_unknown_one_is_an_attribute_error() -> None:
+    code = (
+        "import sys, scenarios\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert all(getattr(scenarios, name) for name in scenarios.__all__)\n"
+        "assert not hasattr(scenarios, 'nothing')\n"
+    )
+    assert run_python(code).returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_while_a_command_loads_ends_the_program_in_one_line(tmp_path: Path) -> None:
+    # the first module the command imports is where the interrupt falls, in a library that swallows it
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'scenarios.run_commands':\n"
+        "            try:\n"
+        "                os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except KeyboardInterrupt:\n"
+        "                raise ImportError('a library made this of it') from None\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from raydpzv.__main__ import main\n"
+        f"sys.argv = ['raydpzv', 'run', 'digits_dpzv', '--out', {str(tmp_path / 'run')!r}]\n"
+        "main()\n"
+    )
+    ended = run_python(code)
+    assert (ended.returncode, ended.stderr) == (130, "raydpzv: interrupted\n")
