@@ -20,22 +20,26 @@ from raydpzv.own_packages import import_module
 class Registry(Mapping[str, Any]):
     """Entries of one kind by name, imported when they are asked for.
 
-    kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one.
+    kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one. check: a function of
+    name and entry, "module:function", that returns the entry or refuses it; asked once for each.
     """
 
-    def __init__(self, kind: str, setting: str, entries: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, setting: str, entries: Mapping[str, str], check: str | None = None) -> None:
         self.kind, self.setting = kind, setting
         self._entries = dict(entries)
+        self._check, self._checked = check, dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
-        """Return the entry; SpecError names the nearest known one if there is none of that name."""
+        """Return the entry; SpecError names the nearest known one if there is none of that name, or what is wrong."""
         if name not in self._entries:
             raise SpecError(
                 f'{self.setting}: unknown {self.kind} "{name}". {suggest(name, self._entries)}'
                 f"Choose {', '.join(self._entries)}"
             )
-        module, _, attribute = self._entries[name].partition(":")
-        return getattr(import_module(module), attribute)
+        if name not in self._checked:
+            found = _imported(self._entries[name])
+            self._checked[name] = _imported(self._check)(name, found) if self._check else found
+        return self._checked[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -60,6 +64,7 @@ class Registry(Mapping[str, Any]):
     def remove(self, name: str) -> None:
         """Take an entry out again."""
         del self._entries[name]
+        self._checked.pop(name, None)
 
     def module_of(self, name: str) -> str:
         """Return the module that an entry is in, without importing it."""
@@ -69,6 +74,11 @@ class Registry(Mapping[str, Any]):
         """Return the first line of an entry's docstring without importing it; of a method, of its configuration's."""
         module, _, attribute = self._entries[name].partition(":")
         return _first_line(module, attribute)
+
+
+def _imported(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def _first_line(module: str, attribute: str) -> str:
@@ -114,6 +124,7 @@ METHODS = Registry(
         "topk": f"{_HORIZONTAL}.fedavg:TOPK",
         "fedzo": f"{_HORIZONTAL}.fedzo:FEDZO",
     },
+    check="raydpzv.methods.descriptor:checked",
 )
 """Descriptors (`raydpzv.methods.descriptor`) of all methods."""
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import itertools
-import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +13,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from raydpzv.config.scenario import SCENARIOS
-from raydpzv.errors import SpecError
-from raydpzv.methods.descriptor import MethodConfig
+from raydpzv.methods.descriptor import MethodConfig, field_docstrings
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import Named
 from raydpzv.settings.sections import CommonSections
@@ -82,31 +77,6 @@ def _of_config(config: type[MethodConfig]) -> Iterator[_Row]:
     meanings = field_docstrings(config)
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         yield _Row(field.name, field.default, _values(hints[field.name]), meanings[field.name])
-
-
-def field_docstrings(config: type) -> dict[str, str]:
-    """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
-    found: dict[str, str] = {}
-    for cls in reversed(config.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for node, after in itertools.pairwise(body.body):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_text(after):
-                found[node.target.id] = inspect.cleandoc(after.value.value)  # type: ignore[attr-defined]
-    for field in dataclasses.fields(config):
-        if field.name not in found:
-            raise SpecError(
-                f"{config.__name__}.{field.name}: wanted a docstring under the field, its line in the docs"
-            )
-    return found
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 def _about(section: type) -> Iterator[str]:

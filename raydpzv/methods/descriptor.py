@@ -9,6 +9,11 @@ accounts, barriers, the ledger, resume, comparisons, reports) asks the descripto
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -18,6 +23,7 @@ import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Parts
+from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
@@ -257,3 +263,81 @@ class HorizontalMethod(Generic[C]):
 
 
 Method = VerticalMethod[Any] | HorizontalMethod[Any]
+
+
+def checked(name: str, descriptor: Any) -> Method:
+    """Return what the registry has under a method's name. Raises SpecError, which says what is wrong with it."""
+    for complaint in _complaints(name, descriptor):
+        raise SpecError(f'method "{name}": {complaint}')
+    found: Method = descriptor
+    return found
+
+
+def _complaints(name: str, descriptor: Any) -> Iterator[str]:
+    if not isinstance(descriptor, VerticalMethod | HorizontalMethod):
+        yield (
+            "wanted a VerticalMethod or a HorizontalMethod (raydpzv.methods.descriptor), got "
+            f"{type(descriptor).__name__}; register the method's descriptor"
+        )
+        return
+    yield from _of_config(name, descriptor.config)
+    if descriptor.kind == "vertical":
+        for needed in ("batch", "batches"):
+            if needed not in descriptor.config.__dataclass_fields__:
+                yield f"config: wanted a setting {needed}, which all vertical methods have; extend Batched"
+    for field in dataclasses.fields(descriptor):
+        value = getattr(descriptor, field.name)
+        if (
+            "Callable" in str(field.type)
+            and not callable(value)
+            and not (field.name == "rule" and value is None)
+        ):
+            yield f"{field.name}: wanted a function, got {value!r:.60}; see the descriptor's docstring"
+
+
+def _of_config(name: str, config: Any) -> Iterator[str]:
+    if not (
+        isinstance(config, type) and issubclass(config, MethodConfig) and dataclasses.is_dataclass(config)
+    ):
+        shown = config.__name__ if isinstance(config, type) else repr(config)[:60]
+        yield f"config: wanted a frozen dataclass that extends MethodConfig, got {shown}; decorate the class"
+        return
+    if not config.__dataclass_params__.frozen:
+        yield f"config: wanted a frozen dataclass, {config.__name__} is not; write @dataclass(frozen=True)"
+    if (config.__doc__ or "").startswith(f"{config.__name__}("):
+        yield f"config: wanted a docstring, {config.__name__} has none; its first line is the method's in lists"
+    for field in dataclasses.fields(config):
+        if field.default is dataclasses.MISSING:
+            yield f"{config.__name__}.{field.name}: wanted a default that does not change; give it one"
+    given = getattr(config, "name", None)
+    if given != name:
+        yield f"{config.__name__}.name: wanted the registry's name {name!r} as default, got {given!r}"
+    try:
+        field_docstrings(config)
+    except SpecError as error:
+        yield str(error)
+
+
+def field_docstrings(config: type) -> dict[str, str]:
+    """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
+    found: dict[str, str] = {}
+    for cls in reversed(config.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for node, after in itertools.pairwise(body.body):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_text(after):
+                found[node.target.id] = inspect.cleandoc(after.value.value)  # type: ignore[attr-defined]
+    for field in dataclasses.fields(config):
+        if field.name not in found:
+            raise SpecError(
+                f"{config.__name__}.{field.name}: wanted a docstring under the field, its line in the docs"
+            )
+    return found
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

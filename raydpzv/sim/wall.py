@@ -264,7 +264,7 @@ class ClientLoop:
     def _await_order(self) -> Answer:
         waited = 0.0
         while waited < self._timeout and not self._stopping.is_set():
-            answer = self._port.wait(self._client, 1.0)
+            answer = self._port.wait(self._client, min(1.0, self._timeout - waited))
             if answer.order or answer.over:
                 return answer
             waited += 1.0

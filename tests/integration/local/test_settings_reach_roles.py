@@ -1,0 +1,290 @@
+"""Every setting reaches what it sets: changed alone, a small run does something else.
+
+The settings come from the registry and the sections themselves, so that a new one is here by itself. One that needs
+company to matter (a quantum needs its law), or whose other value nobody can guess, has a line in a table below.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raydpzv.registry import METHODS
+from tests.helpers.changed_settings import (
+    Change,
+    differs,
+    fields_of,
+    fields_of_method,
+    observed,
+    other,
+    run_small,
+    usual,
+)
+from tests.helpers.dataset_files import write_mnist
+
+IMAGES, FLAT = ("data.source=wine", "split.how=columns"), ("data.source=breast_cancer", "split.how=columns")
+TABLE = (
+    "data.source=csv",
+    "data.file={files}/a.csv",
+    "data.target=label",
+    "split.how=columns",
+    "split.clients=2",
+)
+GENERATED = ("data.source=synthetic", "data.rows=120", "split.how=columns")
+SERIES = (
+    "data.source=synthetic_series",
+    "data.rows=100",
+    "data.columns=4",
+    "split.how=variables",
+    "model.bottom=lstm",
+)
+TEXTS = (
+    "data.source=synthetic_reviews",
+    "data.rows=100",
+    "data.tokens=12",
+    "data.vocabulary=64",
+    "split.how=tokens",
+    "split.clients=2",
+    "model.bottom=transformer",
+    "model.hidden=[8]",
+)
+SIGMA = (
+    "privacy.mode=none",
+    "privacy.mode=paper",
+    "privacy.delta=1e-3",
+    "privacy.clip=2.0",
+    "privacy.sigma=0.5",
+)
+SPENDING = (*SIGMA[:4], "privacy.sigma=9.0", "privacy.noise=system", "budget.epsilon=3.0")
+LINK = ("network.latency=0.01",)
+WAITING = (
+    "method.name=sgd",
+    "privacy.mode=none",
+    "clock.kind=wall",
+    "arrivals.rate=500",
+    "clock.compute=[0.3,0,0,0]",
+)
+PULLS = ("method.asynchronous=true",)
+MOVED = ("method.local_steps=2",)
+
+COMMON = {
+    "name": Change('"other"', watch=("scenario",)),
+    "title": Change('"other"', watch=("title",)),
+    "data.folder": Change('"{files}/b"', ("data.source=mnist", "data.folder={files}/a")),
+    "data.file": Change('"{files}/b.csv"', TABLE),
+    "data.target": Change('"second"', TABLE),
+    "data.test_fraction": Change("0.4"),
+    "data.train_rows": Change("50"),
+    "data.test_rows": Change("20"),
+    "data.rows": Change("90", GENERATED),
+    "data.columns": Change("9", GENERATED),
+    "data.classes": Change("3", GENERATED),
+    "clock.compute": Change("0.2", LINK),
+    "clock.compute_law": Change('"exponential"', ("clock.compute=0.2",)),
+    "clock.compute_quantum": Change(
+        "0.02", ("clock.compute=0.2", "clock.compute_law=poisson", "clock.compute_quantum=0.1")
+    ),
+    "clock.service": Change("0.2", LINK),
+    "clock.service_law": Change('"exponential"', ("clock.service=0.2",)),
+    "arrivals.file": Change(
+        '"{files}/b-trace.csv"', ("arrivals.kind=trace", "arrivals.file={files}/a-trace.csv")
+    ),
+    "network.latency": Change("0.1", ("clock.compute=0.2",)),
+    "network.up": Change("1000.0", ("clock.compute=0.2",)),
+    "network.down": Change("1000.0", ("clock.compute=0.2",)),
+    "evaluate.every": Change("3"),
+    "budget.updates": Change("5"),
+    "budget.bytes": Change("400"),
+    "record.flush": Change("1e-9", watch=("parts",)),
+}
+VERTICAL = COMMON | {
+    "data.source": Change('"wine"', FLAT),
+    "data.steps": Change("9", SERIES),
+    "data.tokens": Change("8", TEXTS),
+    "data.vocabulary": Change("32", TEXTS),
+    "split.how": Change('"patches"'),
+    "split.clients": Change("2"),
+    "split.grid": Change("[1, 4]", ("split.how=patches", "split.grid=[2, 2]")),
+    "split.columns": Change("[[5], [6], [7], [8]]", (*FLAT, "split.columns=[[1], [2], [3], [4]]")),
+    "model.bottom": Change('"linear"'),
+    "model.hidden": Change("[6]"),
+    "model.head": Change('"linear"'),
+    "privacy.mode": Change('"none"'),
+    "privacy.epsilon": Change("3.0"),
+    "privacy.delta": Change("1e-5"),
+    "privacy.sigma": Change("0.9", SIGMA),
+    "privacy.clip": Change("0.01"),
+    "privacy.noise": Change('"system"'),
+    "clock.kind": Change('"wall"', ("arrivals.rate=500", "budget.updates=8")),
+    "arrivals.kind": Change('"constant"'),
+    "resources.client_cpus": Change("0.1", watch=("plan",)),
+    "resources.client_gpus": Change("0.1", watch=("plan",)),
+    "resources.server_cpus": Change("0.1", watch=("plan",)),
+    "resources.server_gpus": Change("0.1", watch=("plan",)),
+    "resources.client_actors": Change("2", watch=("plan",)),
+    "resources.timeout": Change("1e-9", WAITING, refused="raise resources.timeout"),
+    "budget.seconds": Change("1.0", ("budget.updates=12",)),
+    "budget.epsilon": Change("5.0", SPENDING, watch=("updates", "stopped_by")),
+    "budget.adversary": Change('"paper"', SPENDING, watch=("updates", "stopped_by")),
+    "record.staleness": Change("false"),
+}
+HORIZONTAL = COMMON | {
+    "data.file": Change(COMMON["data.file"].to, TABLE[:3]),
+    "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
+    "data.rows": Change("90", GENERATED[:2]),
+    "data.columns": Change("9", GENERATED[:2]),
+    "data.classes": Change("3", GENERATED[:2]),
+    "data.source": Change('"wine"', ("data.source=breast_cancer",)),
+    "split.how": Change('"iid"'),
+    "split.alpha": Change("0.1"),
+    "split.clients": Change("5"),
+    "split.sizes": Change('"drawn"'),
+    "split.least": Change("8", ("split.sizes=drawn",)),
+    "model.kind": Change('"logistic"'),
+    "model.hidden": Change("[6]"),
+    "model.outputs": Change("12"),
+    "clock.kind": Change('"wall"', (*PULLS, "arrivals.rate=500")),
+    "clock.compute": Change("0.2"),
+    "clock.service": Change("0.2"),
+    "arrivals.kind": Change('"constant"', PULLS),
+    "arrivals.rate": Change("3.0", PULLS),
+    "arrivals.file": Change(COMMON["arrivals.file"].to, (*PULLS, *COMMON["arrivals.file"].given)),
+    "resources.hosts": Change("2", watch=("plan",)),
+    "resources.threads": Change("2", watch=("objectives",)),
+    "resources.host_cpus": Change("0.1", watch=("plan",)),
+    "resources.host_gpus": Change("0.1", watch=("plan",)),
+    "resources.server_cpus": Change("0.1", watch=("plan",)),
+    "budget.seconds": Change("0.5", ("clock.compute=0.2",)),
+    "record.snapshots": Change("2", watch=("snapshots",)),
+    "record.fsync": Change("true", watch=("fsyncs",)),
+}
+METHOD: dict[tuple[str, str], Change] = {
+    ("vafl", "method.synchrony"): Change('"synchronous"'),
+    ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
+    ("vafl", "method.max_delay"): Change("2", SIGMA),
+    ("vafl", "method.layer_noise"): Change("[0.1]"),
+    ("decomfl", "method.lr_at"): Change("[[3, 0.5]]"),
+    ("decomfl", "method.perturbations_at"): Change("[[3, 5]]"),
+    ("decomfl", "method.replicas"): Change('"per_client"', watch=("group",)),
+    ("decomfl", "method.revert"): Change('"add_back"', (*MOVED, "method.replicas=per_client")),
+    ("decomfl", "method.server_model"): Change(
+        "false",
+        ("method.server_model=true", "method.pull_after=2"),
+        refused="method.server_model: wanted true",
+    ),
+    ("decomfl", "method.pull_after"): Change(
+        "1", ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12")
+    ),
+    ("decomfl", "method.momentum"): Change("0.5"),
+    ("fedavg", "method.momentum"): Change("0.5", MOVED),
+    ("fedcom", "method.momentum"): Change("0.5", MOVED),
+    ("topk", "method.momentum"): Change("0.5", MOVED),
+    **{
+        (name, "method.weights"): Change('"rows"', ("split.sizes=drawn", "split.alpha=0.3"))
+        for name in ("decomfl", "fedavg", "fedcom", "topk", "fedzo")
+    },
+}
+EXCEPTIONS = {
+    ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
+    "test_one_loss_too_many_ends_the_run",
+    (
+        "horizontal",
+        "resources.restarts",
+    ): "matters when an actor dies: tests/integration/ray/test_horizontal.py, "
+    "test_beyond_its_restarts_a_run_fails_with_one_line_and_a_readable_folder",
+    ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_horizontal.py",
+    (
+        "horizontal",
+        "data.steps",
+    ): "sizes of series, which no model of horizontal learning takes; the vertical test",
+    (
+        "horizontal",
+        "data.tokens",
+    ): "sizes of texts, which no model of horizontal learning takes; the vertical test",
+    (
+        "horizontal",
+        "data.vocabulary",
+    ): "ids of texts, which no model of horizontal learning takes; the vertical test",
+}
+"""Settings that no run in this process can show, and where they are shown instead."""
+
+
+def sections() -> list[object]:
+    found = []
+    for kind, table, method in (("vertical", VERTICAL, "dpzv"), ("horizontal", HORIZONTAL, "decomfl")):
+        for key, annotation in fields_of(kind):
+            if (kind, key) not in EXCEPTIONS:
+                change = table.get(key, Change())
+                found.append(pytest.param(method, key, change, annotation, id=f"{kind}-{key}"))
+    return found
+
+
+def methods() -> list[object]:
+    return [
+        pytest.param(name, key, METHOD.get((name, key), Change()), annotation, id=f"{name}-{key}")
+        for name in METHODS
+        for key, annotation in fields_of_method(name)
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Tables, traces and images, in two forms each."""
+    root = tmp_path_factory.mktemp("files")
+    for number, name in enumerate("ab"):
+        (root / name).mkdir()
+        lines = [f"{i % 7},{i * (number + 2) % 11},{i % 2},{i // 2 % 2}" for i in range(120)]
+        (root / f"{name}.csv").write_text("\n".join(["x,y,label,second", *lines]))
+        epochs = [f"{i % 4},{(i + 1) * 0.3 * (number + 1)}" for i in range(60)]
+        (root / f"{name}-trace.csv").write_text("\n".join(["client,time", *epochs]))
+        write_mnist(root / name)
+    labels = root / "b" / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:8] + labels.read_bytes()[8:][::-1])
+    return root
+
+
+@pytest.mark.parametrize(("method", "key", "change", "annotation"), [*sections(), *methods()])
+def test_a_changed_setting_changes_the_run(files, method, key, change, annotation):
+    given = tuple(item.replace("{files}", str(files)) for item in change.given)
+    value = usual(method, key, given)
+    to = change.to or other(annotation, value)
+    assert to, f"{key}: nobody can guess another value than {value!r}; add it to a table of this file"
+    changed = Change(to.replace("{files}", str(files)), given, change.watch, change.refused)
+    assert differs(method, key, changed), (
+        f"{key}: {changed.to} in place of {value!r} changes nothing in a run of {method}: it does not reach what it "
+        "sets, or it needs company to matter; mend it, or add the company to a table of this file"
+    )
+
+
+def test_no_exception_or_entry_is_left_of_a_setting_that_is_gone():
+    for kind, table in (("vertical", VERTICAL), ("horizontal", HORIZONTAL)):
+        known = {key for key, _ in fields_of(kind)}
+        assert set(table) <= known
+        assert {key for of, key in EXCEPTIONS if of == kind} <= known
+    assert set(METHOD) <= {(name, key) for name in METHODS for key, _ in fields_of_method(name)}
+    assert all(reason for reason in EXCEPTIONS.values())
+
+
+def test_decomfl_dampens_its_momentum():
+    """m <- βm + (1-β)g: with β = 1/2 and twice the step size, the first update is that without momentum."""
+    once = ("budget.updates=1", "evaluate.every=1")
+    start = model("decomfl", *once, "method.lr=1e-9")
+    plain = model("decomfl", *once, "method.lr=0.25") - start
+    damped = model("decomfl", *once, "method.lr=0.5", "method.momentum=0.5") - start
+    assert np.abs(plain).max() > 1e-3
+    assert damped == pytest.approx(plain, abs=1e-5)
+
+
+def model(method, *overrides):
+    """Return the model at the end of a small run, float32 [d]."""
+    return run_small(method, overrides).models["shared"]
+
+
+def test_mezo_takes_central_differences():
+    """MeZO is DeComFL with one client that has all rows, and central estimates."""
+    alone = ("split.clients=1", "method.cohort=1", "method.lr=0.05", "method.smoothing=0.1")
+    agent = ("method.lr=0.05", "method.smoothing=0.1")
+    central, forward = (
+        observed("decomfl", (*alone, f"method.estimate={how}")) for how in ("central", "forward")
+    )
+    assert observed("mezo", agent)["model_digest"] == central["model_digest"] != forward["model_digest"]
