@@ -633,7 +633,10 @@ def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iter
         if clients >= SERVER_PARTY:
             yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
         if config.revert == "add_back":
-            yield 'method.revert: wanted "restore" with method.asynchronous = true (Eq. (10) is for rounds)'
+            yield (
+                'method.revert: wanted "restore" with method.asynchronous = true, got "add_back" '
+                "(Eq. (10) is for rounds)"
+            )
     if config.pull_after is not None and not config.server_model:
         yield "method.server_model: wanted true with method.pull_after (clients pull the server's model)"
     if config.private_seed_shift and config.server_model:

@@ -59,7 +59,7 @@ def test_lateness_at_a_barrier_is_no_finding_and_lateness_of_a_saturated_client_
     for name, extra in (("vafl", SYNCHRONOUS), ("vafl", PAIRS), ("sgd", ())):
         found = run(name, *extra, *SLOW)
         assert np.mean(found.rows("service").column("late").to_numpy()) > 0.1
-        assert found.summary["warnings"] == []
+        assert not any("rates" in warning for warning in found.summary["warnings"])
     busy = run("vafl", "clock.compute=3.0", "clock.compute_law=constant")
     assert any("could not keep their rates" in warning for warning in busy.summary["warnings"])
 
