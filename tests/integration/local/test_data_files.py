@@ -134,7 +134,7 @@ def test_the_settings_of_texts_reach_the_data(tmp_path):
 
     def rows(*overrides):
         spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW, *overrides])
-        return load_data(spec.data, Key(spec.seed))
+        return load_data(spec.data, Key(spec.seed) / "data")
 
     split = rows("data.train_rows=30", "data.test_rows=6")
     assert (split.train.x.shape, split.test.x.shape) == ((30, 12), (6, 12))
