@@ -13,10 +13,25 @@ from raydpzv.registry import METHODS
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("raydpzv", "actors", "scenarios")
-GONE = (
-    "crew cast understudy desk keeper bookkeeping entrant opponent opponents at_once attentive patience "
-    "reply_bytes agenda federation federations sender"
-).split()
+GONE = [
+    "crew",
+    "cast",
+    "understudy",
+    "desk",
+    "keeper",
+    "bookkeeping",
+    "entrant",
+    "opponent",
+    "opponents",
+    "at_once",
+    "attentive",
+    "patience",
+    "reply_bytes",
+    "agenda",
+    "federation",
+    "federations",
+    "sender",
+]
 """Words that the field does not use for what they meant here (`docs/glossary.md` has those it uses)."""
 
 
