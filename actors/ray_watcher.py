@@ -19,7 +19,7 @@ from pathlib import Path
 
 MARK = "RAYDPZV_DRIVER"
 """Environment variable of all processes of a Ray of ours; its value is the driver's and no other's."""
-PATIENCE = 30.0
+MOST_WAITED = 30.0
 """Seconds for which processes are looked for: one that is being started as the driver dies shows a little later."""
 QUIET = 1.0
 """Seconds without any such process after which there are none."""
@@ -50,7 +50,7 @@ def sessions(driver: int, since: float) -> list[Path]:
 def end(mark: str) -> None:
     """Kill all processes with the mark until none shows any more."""
     last = began = time.monotonic()
-    while time.monotonic() - last < QUIET and time.monotonic() - began < PATIENCE:
+    while time.monotonic() - last < QUIET and time.monotonic() - began < MOST_WAITED:
         for pid in marked(mark):
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -176,13 +176,13 @@ def _rounded(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype.kind not in "iuf":
         raise InputError(f"{name}: wanted numbers, got the type {array.dtype}")
     with np.errstate(over="ignore"):
-        cast_ = array.astype(dtype)
-    if not np.array_equal(cast_, array, equal_nan=True):
+        exact = array.astype(dtype)
+    if not np.array_equal(exact, array, equal_nan=True):
         raise InputError(
             f"{name}: wanted {dtype.name} values, got {array.dtype} ones that are rounded there: "
             "round them before they are applied"
         )
-    return cast_
+    return exact
 
 
 def _require_order(step: Array, perturbation: Array) -> None:

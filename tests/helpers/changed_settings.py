@@ -34,8 +34,10 @@ BASES = {
         *SMALL,
         "budget.updates=6",
         "split.clients=6",
+        "split.sizes=drawn",
         "method.cohort=3",
         "method.perturbations=2",
+        "method.local_steps=2",
     ),
 }
 RUN = ("digest", "model_digest", "updates", "bytes_up", "bytes_down", "simulated_seconds", "refused")

@@ -64,8 +64,8 @@ WAITING = (
     "arrivals.rate=500",
     "clock.compute=[0.3,0,0,0]",
 )
-PULLS = ("method.asynchronous=true",)
-MOVED = ("method.local_steps=2",)
+ONE_STEP = ("method.local_steps=1",)
+PULLS = ("method.asynchronous=true", *ONE_STEP)
 
 COMMON = {
     "name": Change('"other"', watch=("scenario",)),
@@ -138,8 +138,7 @@ HORIZONTAL = COMMON | {
     "split.how": Change('"iid"'),
     "split.alpha": Change("0.1"),
     "split.clients": Change("5"),
-    "split.sizes": Change('"drawn"'),
-    "split.least": Change("8", ("split.sizes=drawn",)),
+    "split.least": Change("8"),
     "model.kind": Change('"logistic"'),
     "model.hidden": Change("[6]"),
     "model.outputs": Change("12"),
@@ -166,7 +165,7 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.lr_at"): Change("[[3, 0.5]]"),
     ("decomfl", "method.perturbations_at"): Change("[[3, 5]]"),
     ("decomfl", "method.replicas"): Change('"per_client"', watch=("group",)),
-    ("decomfl", "method.revert"): Change('"add_back"', (*MOVED, "method.replicas=per_client")),
+    ("decomfl", "method.revert"): Change('"add_back"', ("method.replicas=per_client",)),
     ("decomfl", "method.server_model"): Change(
         "false",
         ("method.server_model=true", "method.pull_after=2"),
@@ -175,14 +174,7 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.pull_after"): Change(
         "1", ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12")
     ),
-    ("decomfl", "method.momentum"): Change("0.5"),
-    ("fedavg", "method.momentum"): Change("0.5", MOVED),
-    ("fedcom", "method.momentum"): Change("0.5", MOVED),
-    ("topk", "method.momentum"): Change("0.5", MOVED),
-    **{
-        (name, "method.weights"): Change('"rows"', ("split.sizes=drawn", "split.alpha=0.3"))
-        for name in ("decomfl", "fedavg", "fedcom", "topk", "fedzo")
-    },
+    ("decomfl", "method.asynchronous"): Change("true", ONE_STEP),
 }
 EXCEPTIONS = {
     ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
@@ -267,7 +259,7 @@ def test_no_exception_or_entry_is_left_of_a_setting_that_is_gone():
 
 def test_decomfl_dampens_its_momentum():
     """m <- βm + (1-β)g: with β = 1/2 and twice the step size, the first update is that without momentum."""
-    once = ("budget.updates=1", "evaluate.every=1")
+    once = ("budget.updates=1", "evaluate.every=1", *ONE_STEP)
     start = model("decomfl", *once, "method.lr=1e-9")
     plain = model("decomfl", *once, "method.lr=0.25") - start
     damped = model("decomfl", *once, "method.lr=0.5", "method.momentum=0.5") - start
@@ -282,7 +274,7 @@ def model(method, *overrides):
 
 def test_mezo_takes_central_differences():
     """MeZO is DeComFL with one client that has all rows, and central estimates."""
-    alone = ("split.clients=1", "method.cohort=1", "method.lr=0.05", "method.smoothing=0.1")
+    alone = (*ONE_STEP, "split.clients=1", "method.cohort=1", "method.lr=0.05", "method.smoothing=0.1")
     agent = ("method.lr=0.05", "method.smoothing=0.1")
     central, forward = (
         observed("decomfl", (*alone, f"method.estimate={how}")) for how in ("central", "forward")
