@@ -13,7 +13,7 @@ from raydpzv.registry import METHODS
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("raydpzv", "actors", "scenarios")
-GONE = [
+GONE = {
     "crew",
     "cast",
     "understudy",
@@ -31,7 +31,7 @@ GONE = [
     "federation",
     "federations",
     "sender",
-]
+}
 """Words that the field does not use for what they meant here (`docs/glossary.md` has those it uses)."""
 
 
@@ -90,15 +90,11 @@ def words(identifier):
 def test_names_are_the_fields():
     found = []
     for path in files():
-        if words(path.stem) & set(GONE):
+        if words(path.stem) & GONE:
             found.append(str(path.relative_to(ROOT)))
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
             is_typing_cast = token.string == "cast"  # typing.cast and Arrow's method, by their own names
             name = token.string.strip("_")
-            if (
-                token.type == tokenize.NAME
-                and not is_typing_cast
-                and (words(name) & set(GONE) or name == "aside")
-            ):
+            if token.type == tokenize.NAME and not is_typing_cast and (words(name) & GONE or name == "aside"):
                 found.append(f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}")
     assert found == []
