@@ -100,7 +100,7 @@ def test_the_digest_is_the_same_on_any_number_of_actors_with_delays_in_them(smal
             experiment = dataclasses.replace(
                 experiment, clients=tuple(DelayedRecipe(**vars(r)) for r in experiment.clients)
             )
-        found = run_prepared(experiment).summary
+        found = run_prepared(experiment, runner="ray").summary
         assert found["digest"] == local["digest"], client_actors
         assert found["model_digest"] == local["model_digest"]
         assert found["staleness"] == local["staleness"]
@@ -199,7 +199,7 @@ def test_a_lost_actor_ends_the_run_with_one_line_and_a_readable_folder(small, tm
     experiment = prepare_vertical(small("resources.restarts=0", "resources.client_actors=2"))
     clients = tuple(DyingRecipe(**vars(r)) if r.client == 2 else r for r in experiment.clients)
     with pytest.raises(RunError, match="an actor was lost") as caught:
-        run_prepared(dataclasses.replace(experiment, clients=clients), tmp_path / "run")
+        run_prepared(dataclasses.replace(experiment, clients=clients), tmp_path / "run", runner="ray")
     assert "\n" not in str(caught.value)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
