@@ -18,6 +18,7 @@ from raydpzv.errors import RunError, Unplaceable
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.store import digest
+from raydpzv.registry import METHODS
 from tests.helpers.runs import run_prepared
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -131,8 +132,7 @@ def of(overrides):
     """digits_decomfl, or the same prepared with FedAvg."""
     if "method.name=fedavg" not in overrides:
         return spec(*overrides)
-    document = spec(*overrides[1:]).model_dump(exclude_none=True) | {"method": {"name": "fedavg"}}
-    return type(spec())(**document)
+    return spec(*overrides[1:]).model_copy(update={"method": METHODS["fedavg"].config()})
 
 
 def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, monkeypatch):
