@@ -68,7 +68,7 @@ def test_labels_title_and_plan_are_escaped_on_the_page(folder: Path) -> None:
     assert not {"b", "i"} & set(page.tags)
     for part in ("Field <i>", "quick <b>bold</b>", "langsam λ [red]", 'name = "a&b"'):
         assert part in page.words
-    assert "2 entrants, 1 control, 3 seeds, 15 runs, 1 of them FAILED" in page.words
+    assert "2 methods, 1 control, 3 seeds, 15 runs, 1 of them FAILED" in page.words
 
 
 def test_equal_tables_give_equal_files(folder: Path, tmp_path: Path) -> None:
