@@ -1,4 +1,4 @@
-"""Run a prepared on Ray: a server actor, a ledger actor, and hosts that hold all clients between them."""
+"""Run a horizontal scenario on Ray: a server actor, a ledger actor, and hosts that hold all clients between them."""
 
 from __future__ import annotations
 

@@ -17,11 +17,10 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
-from raydpzv.experiment.reexecute import check_same
+from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.outcome_words import shown
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
@@ -92,7 +91,7 @@ def _held_by(rows: Rows, spec: HorizontalScenario, client: int, updates: int) ->
 
 
 def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedHorizontal, RunFolder, str]:
-    """Return the prepared that goes on, the folder it writes to (locked), and the scenario's name.
+    """Return the prepared scenario that goes on, the folder it writes to (locked), and the scenario's name.
 
     Rounds go on after the last checkpoint. Clients that wake by themselves begin again, to the same bits. Raises
     InputError as `raydpzv.experiment.reexecute.resuming` does.
@@ -100,13 +99,7 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     began = RunFolder.open(path, moved)
     spec = began.spec()
     assert isinstance(spec, HorizontalScenario)
-    if spec.clock.kind == "wall":
-        raise InputError(
-            f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or rebuild "
-            "its models with: raydpzv replay"
-        )
-    if complete := began.completed_by():
-        raise InputError(f"{path}: this run is complete ({shown(complete)}); nothing to resume")
+    check_resumable(began, spec)
     prepared = prepare_horizontal(spec)
     check_same(prepared, began)
     _check_state(prepared, began)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import compare, released
@@ -111,13 +111,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
     folder = RunFolder.continued(path, moved)
     try:
         spec = _vertical(folder)
-        if spec.clock.kind == "wall":
-            raise InputError(
-                f"{path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
-                "at this one with: raydpzv replay"
-            )
-        if complete := folder.completed_by():
-            raise InputError(f"{path}: this run is complete ({shown(complete)}); nothing to resume")
+        check_resumable(folder, spec)
         experiment = prepare_vertical(spec)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
@@ -139,6 +133,17 @@ def _vertical(folder: RunFolder) -> VerticalScenario:
     if not isinstance(spec, VerticalScenario):
         raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
     return spec
+
+
+def check_resumable(folder: RunFolder, spec: AnyScenario) -> None:
+    """Raise InputError for a run that nothing can continue: one of real time, or one that has come to its end."""
+    if spec.clock.kind == "wall":
+        raise InputError(
+            f"{folder.path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
+            "at this one with: raydpzv replay"
+        )
+    if complete := folder.completed_by():
+        raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:

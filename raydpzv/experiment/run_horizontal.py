@@ -208,7 +208,7 @@ def virtual_run(
     tick: Callable[[], None],
     updated: Callable[[], None],
 ) -> VirtualRun:
-    """Return a prepared's run under the virtual clock, from its start or from a checkpoint."""
+    """Return a horizontal run under the virtual clock, from its start or from a checkpoint."""
     kind = PullRun if prepared.asynchronous else VirtualRun
     return kind(
         server_loop,

@@ -85,7 +85,7 @@ class NoisePlan:
     the server sends. per_upload: releases per upload, P. hidden: there is state trained on records without noise that
     later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
     may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
-    (rows). answers_rows: the answer to an upload is a row per record, else one number. layers: noise inside layers.
+    (rows). answers_rows: the answer to an upload is a row per record, else one number.
     """
 
     on: Literal["mean", "embedding", "gradient"]

@@ -12,7 +12,7 @@ from raydpzv.wire.seeds import Scalars, SeededScalars
 
 
 class Scribe:
-    """A client_group that answers without computing: server tests need no model."""
+    """A client group that answers without computing: server tests need no model."""
 
     def process(self, orders: Any) -> list[Upload]:
         return [

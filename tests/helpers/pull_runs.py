@@ -30,7 +30,7 @@ NOTHING = Metrics(0.5, 1.0, 0.5)
 
 
 class Scribe:
-    """A client_group that answers without computing."""
+    """A client group that answers without computing."""
 
     def process(self, orders: Sequence[Order]) -> list[Upload]:
         return [self._answer(order) for order in orders]

@@ -140,7 +140,7 @@ def run_toy(
 
 
 def live_toy(when, server, budget, timeout=30.0, seconds=20.0):
-    """Run toy clients in threads until the server_loop says stop."""
+    """Run toy clients in threads until the server loop says stop."""
     clients = server.clients
     recorder = Recorder()
     server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, budget)

@@ -1,4 +1,4 @@
-"""What the pool of weight-sized methods share: from the model in an order to the update in an upload."""
+"""What client groups of weight-sized methods share: from the model in an order to the update in an upload."""
 
 # d parameters
 

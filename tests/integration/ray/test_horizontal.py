@@ -77,7 +77,7 @@ def _first(mark):
 
 @pytest.fixture
 def mortal(tmp_path):
-    """Make a prepared whose host dies; without arguments once."""
+    """Make a prepared scenario whose host dies; without arguments once."""
 
     def make(*overrides, **how):
         marks = tmp_path / "deaths"

@@ -16,7 +16,7 @@ from raydpzv.sim.virtual import NOBODY_WAKES
 
 
 class ServerLoop:
-    """Counts updates and keeps the first reason, as the server_loop of a run does."""
+    """Counts updates and keeps the first reason, as the server loop of a run does."""
 
     def __init__(self) -> None:
         self.updates, self.stop_reason = 0, None
