@@ -116,7 +116,9 @@ def compare(
     """Compare methods x values of ε x seeds on the same split and budget; controls are always beside them."""
     with errors(verbose):
         with leaving_at_once():
+            from scenarios.compare import ComparisonOptions
             from scenarios.compare import compare as carry_out
+            from scenarios.run_output import Output
         carry_out(
             what,
             set_ or [],
@@ -125,13 +127,7 @@ def compare(
             seeds=seeds,
             epsilons=epsilons,
             targets=targets,
-            jobs=jobs,
-            runner=runner,
-            address=address,
-            as_json=as_json,
-            quiet=quiet,
-            explain=explain,
-            verbose=verbose,
+            how=ComparisonOptions(Output(as_json, quiet, explain), runner, jobs, address, verbose),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -25,6 +26,18 @@ from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED
 from scenarios.options import chosen_runner, new_folder
 from scenarios.progress import stop_on_signal
+from scenarios.run_output import Output
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """How a comparison's runs are made and shown: runner "auto", "local" or "ray"; jobs: most runs at a time."""
+
+    output: Output
+    runner: str = "auto"
+    jobs: int | None = None
+    address: str | None = None
+    verbose: bool = False
 
 
 def compare(
@@ -36,26 +49,14 @@ def compare(
     seeds: str | None,
     epsilons: str | None,
     targets: str | None,
-    jobs: int | None,
-    runner: str,
-    address: str | None,
-    as_json: bool,
-    quiet: bool,
-    explain: bool,
-    verbose: bool,
+    how: ComparisonOptions,
 ) -> None:
     """Make a new comparison, or go on with the one in `out`; the arguments are the command's, as typed."""
     comparison = resolved(_asked(what, methods, seeds, epsilons, targets), changes)
     carry_out(
         comparison,
         out or new_folder(f"compare-{comparison.name}"),
-        jobs=jobs,
-        runner=runner,
-        address=address,
-        as_json=as_json,
-        quiet=quiet,
-        explain=explain,
-        verbose=verbose,
+        how,
         notes=[] if epsilons else noise_dropped(what, comparison),
     )
 
@@ -63,23 +64,17 @@ def compare(
 def carry_out(
     comparison: Comparison,
     folder: Path,
+    how: ComparisonOptions,
     *,
-    jobs: int | None = None,
-    runner: str = "auto",
-    address: str | None = None,
-    as_json: bool = False,
-    quiet: bool = False,
-    explain: bool = False,
-    verbose: bool = False,
     notes: Sequence[str] = (),
 ) -> None:
     """Make what is left of a comparison's runs, then write and show what it comes to.
 
-    quiet: no progress; explain: print all tables, not a screen; notes: what to say before the first run.
+    notes: what to say before the first run.
     Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
     """
     console, reasons = screen.console(stderr=True), dict[str, str]()
-    ray = _on_ray(runner, address, jobs)
+    ray = _on_ray(how.runner, how.address, how.jobs)
     new = not is_comparison(folder)
     if new:
         check_ready(comparison)  # before anything is written
@@ -89,7 +84,10 @@ def carry_out(
         todo = left(folder, comparison)
         if todo and not new:
             check_ready(comparison)
-        with stop_on_signal(console) as stop, Watch(comparison, todo, console, reasons, quiet=quiet) as watch:
+        with (
+            stop_on_signal(console) as stop,
+            Watch(comparison, todo, console, reasons, quiet=how.output.quiet) as watch,
+        ):
             if ray:
                 from actors.run_pool import side_by_side
 
@@ -99,15 +97,15 @@ def carry_out(
                     progress=watch.progress,
                     ended=watch.ended,
                     stop=stop,
-                    jobs=jobs,
-                    address=address,
-                    verbose=verbose,
+                    jobs=how.jobs,
+                    address=how.address,
+                    verbose=how.verbose,
                 )
             else:
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
         compared = collect(comparison, folder, reasons)
         write(comparison, folder, compared)
-    show_comparison(comparison, folder, compared, as_json=as_json, explain=explain)
+    show_comparison(comparison, folder, compared, as_json=how.output.as_json, explain=how.output.explain)
     _leave(compared, folder, console, stopped=stop.is_set())
 
 

@@ -69,12 +69,7 @@ def resume(
         compare.carry_out(
             plan,
             run,
-            runner=runner or "auto",
-            address=address,
-            as_json=output.as_json,
-            quiet=output.quiet,
-            explain=output.explain,
-            verbose=verbose,
+            compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose),
         )
         return
     chosen = chosen_runner(runner or "local")
