@@ -15,7 +15,7 @@ import re
 import shutil
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -499,7 +499,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         experiment.fingerprint()
         raise SystemExit(0)
 
-    def planned_alone(comparison: Comparison, folder: Path, **how: object) -> None:
+    def planned_alone(
+        comparison: Comparison, folder: Path, how: compare.ComparisonOptions, *, notes: Sequence[str] = ()
+    ) -> None:
         comparison.as_toml()
 
     for kind in ("vertical", "horizontal"):
