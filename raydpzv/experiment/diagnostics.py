@@ -41,7 +41,11 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
         return ["no update was made"]
     word, why = failed
     found = [f"{shown(word).upper()}: {why}"] if word else []
-    found += [*_collapse(rows, max(experiment.class_shares()), word), *_fall(rows)]
+    found += [
+        *_collapse(rows, max(experiment.class_shares()), word),
+        *_fall(rows),
+        *_overconfidence(rows, word),
+    ]
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
     if nonfinite:
         found.append(f"{nonfinite:,} per-sample slopes were NaN or infinite and counted as 0")
@@ -67,6 +71,17 @@ def _fall(rows: Rows) -> list[str]:
     return [
         f"FALLEN: the final accuracy {tested[-1]['accuracy']:.1%} is far below the run's best, {best['accuracy']:.1%} "
         f"after update {best['round']:,}; add less noise, lower the step sizes or end the run earlier"
+    ]
+
+
+def _overconfidence(rows: Rows, failed: str) -> list[str]:
+    tested = _tested(rows)
+    if not tested or failed or not blown_up(tested[0]["loss"], tested[-1]["loss"]):
+        return []
+    first, last = tested[0]["loss"], tested[-1]["loss"]
+    return [
+        f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
+        f"{tested[-1]['accuracy']:.1%}: its mistakes are near certainties; add less noise or lower the step sizes"
     ]
 
 
@@ -113,21 +128,24 @@ luck (two standard errors at 90 % of 36 rows); a fifth is not."""
 def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     """Return why a run's last evaluation is no result, in a word and in a sentence; two empty texts if it is one.
 
-    shares: of the classes among the held-out rows. A loss has diverged where it is no number, or above three times the
-    first one (or 1, if that was less).
+    shares: of the classes among the held-out rows. A run has diverged where its loss is no number, or where it has
+    blown up (see `blown_up`) and the accuracy is gone with it: no better than at the start or than the largest class,
+    or far below the run's best.
     """
     evaluations = rows["evaluation"].filter(pc.equal(rows["evaluation"]["part"], "test")).to_pylist()
     if not evaluations:
         return "", ""
     first, last = evaluations[0], evaluations[-1]
     accuracy, loss = last["accuracy"], last["loss"]
-    blown_up = loss > 3 * max(first["loss"], 1.0)
+    grown = blown_up(first["loss"], loss)
+    best = max((row["accuracy"] for row in evaluations if not math.isnan(row["accuracy"])), default=math.nan)
+    learned = accuracy > max(first["accuracy"], *shares) and not fallen(best, accuracy)
     if not (math.isfinite(loss) and math.isfinite(accuracy)):
         return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
     if last["top_share"] == 1.0:
         why = f"every held-out row is predicted as one class: accuracy {accuracy:.4g} is that class' share"
-        return CONSTANT, f"{why}, and the test loss has grown to {loss:.3g}" if blown_up else why
-    if blown_up:
+        return CONSTANT, f"{why}, and the test loss has grown to {loss:.3g}" if grown else why
+    if grown and not learned:
         return (
             DIVERGED,
             f"the test loss went from {first['loss']:.3g} to {loss:.3g}; lower the step sizes",
@@ -138,6 +156,11 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
             f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you believe it",
         )
     return "", ""
+
+
+def blown_up(first: float, last: float) -> bool:
+    """Tell whether a test loss is above three times the first one (or 1, if that was less)."""
+    return last > 3 * max(first, 1.0)
 
 
 def collapsed(top_share: float, largest_class_share: float) -> bool:
