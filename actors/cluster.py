@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from actors import ray_watcher
+from actors.processes import reused
 from raydpzv.errors import InputError
 from raydpzv.own_packages import shadowing
 
@@ -23,12 +24,15 @@ OBJECT_STORE = 400 * 2**20
 
 
 @contextmanager
-def connected(address: str | None = None, *, verbose: bool = False, **local: Any) -> Iterator[None]:
+def connected(
+    address: str | None = None, *, verbose: bool = False, reuse: bool = False, **local: Any
+) -> Iterator[None]:
     """Be connected to Ray inside the block; a Ray that was started here is shut down at its end.
 
     address: None joins the surrounding cluster if this process belongs to one (a submitted job, a Tune trial, an
     earlier `ray.init`, RAY_ADDRESS) and starts a local Ray otherwise; "auto" or host:port joins a running cluster
-    and fails if there is none. verbose: show what actors print. local: options for a Ray of our own, such as
+    and fails if there is none. verbose: show what actors print. reuse: runs inside the block
+    leave their processes to one another (see `actors.processes`). local: options for a Ray of our own, such as
     num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -42,7 +46,8 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
     shadow = shadowing("actors", _first_on_workers_path())
     if ray.is_initialized():
         _check_unshadowed(shadow)
-        yield
+        with reused() if reuse else nullcontext():
+            yield
         return
     options: dict[str, Any] = {
         "logging_level": "ERROR",
@@ -70,7 +75,8 @@ def connected(address: str | None = None, *, verbose: bool = False, **local: Any
     with _watched(own=options["address"] == "local") as mark:
         _start(options, mark)
         try:
-            yield
+            with reused() if reuse else nullcontext():
+                yield
         finally:
             ray.shutdown()
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import torch
+import os
+import sys
 
 
 def claim_device(gpus: float) -> str:
-    """Give this process one torch thread and its GPU share; return the device.
+    """Give this process one thread for its numbers and its GPU share; return the device.
 
     The device follows from the GPUs Ray assigned, never from `is_available`, which is true in CPU actors too.
-    Ray's fraction is bookkeeping; the memory limit is set here.
+    Ray's fraction is bookkeeping; the memory limit is set here. torch, two seconds of CPU to import, is told its number
+    of threads by the environment until somebody computes with it.
     """
     import ray
 
-    torch.set_num_threads(1)
-    if not ray.get_gpu_ids() or not torch.cuda.is_available():
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    if "torch._C" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
+    if not ray.get_gpu_ids():
+        return "cpu"
+    import torch
+
+    if not torch.cuda.is_available():
         return "cpu"
     if 0 < gpus < 1:
         torch.cuda.set_per_process_memory_fraction(gpus)

@@ -12,9 +12,9 @@ import numpy as np
 
 from actors.remote import get
 from raydpzv.errors import RaydpzvError, RunError, Stalled
-from raydpzv.experiment.finalize import USER, RowWriter, Run, RunFinalizer, RunOptions, run_folder
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.sim.interfaces import Spent, Status
+from raydpzv.sim.interfaces import USER, Spent, Status
 
 C = TypeVar("C")
 

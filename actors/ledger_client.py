@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from actors.ledger_actor import LedgerActor, arguments, pack_slice, unpack_slice
-from actors.remote import get, lost, wrapped
+from actors.processes import start_here
+from actors.remote import get, lost
 from raydpzv.errors import RunError
 from raydpzv.ledger.entries import COLUMNS, Slice
 from raydpzv.ledger.header import Header, LogSettings
@@ -105,9 +106,5 @@ def ask_ledger(reference: Any, timeout: float, what: str) -> Any:
 
 def ledger_actor() -> Any:
     """Create a ledger actor on this machine, where the run folder is."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    cls = wrapped(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
-    return cls.options(num_cpus=0, scheduling_strategy=here).remote()
+    actor, _ = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
+    return actor

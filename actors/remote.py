@@ -1,35 +1,10 @@
-"""Remote classes and calls: options of an actor, results with a time limit, and whether the called actor died."""
+"""Remote calls: results with a time limit, and whether the called actor died."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raydpzv.errors import Stalled
-
-
-def wrapped(cls: type, groups: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Any:
-    """Wrap a plain class: its methods by concurrency group, and each group's number of threads."""
-    import ray
-
-    methods = {
-        name: ray.method(concurrency_group=group_name)(getattr(cls, name))
-        for group_name, names in groups.items()
-        for name in names
-    }
-    options: dict[str, Any] = {"concurrency_groups": dict(sizes), "enable_task_events": False}
-    return ray.remote(**options)(type(cls.__name__, (cls,), methods))
-
-
-def placed(share: Mapping[str, float], group: Any, bundle: int) -> dict[str, Any]:
-    """Return the options that put an actor into a bundle of a placement group."""
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    return {
-        "num_cpus": share.get("CPU", 0),
-        "num_gpus": share.get("GPU", 0),
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
-    }
 
 
 def get(reference: Any, timeout: float, what: str) -> Any:

@@ -16,7 +16,8 @@ from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
 from actors.placement import Plan, Share, reserved
-from actors.remote import get, lost, placed, wrapped
+from actors.processes import start
+from actors.remote import get, lost
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.errors import Unplaceable
@@ -37,10 +38,6 @@ class RunSlot:
         if os.path.isdir(workplace):
             os.chdir(workplace)  # where the paths of a scenario's files begin
         self._status, self._stop = Status(), threading.Event()
-
-    def device(self) -> str:
-        """Return where it computes; the first call that proves that the actor has come up."""
-        return self._device
 
     def run_planned(self, planned: Planned, folder: str, home: str) -> tuple[str, bytes]:
         """Make one run; return why there is no result, and its folder, packed, if this is not the machine `home`."""
@@ -139,9 +136,11 @@ class _Slots:
 
     def _begin(self, slot: int, planned: Planned) -> None:
         if slot not in self._actors:
-            cls = wrapped(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1})
-            options = placed(self._each.bundle(), self._group, slot)
-            self._actors[slot] = cls.options(**options).remote(os.getcwd(), self._each.gpus)
+            self._actors[slot], _ = start(
+                *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}),
+                *(self._each.bundle(), self._group, slot),
+                *(os.getcwd(), self._each.gpus),
+            )
         folder = self._root / RUNS_FOLDER / planned.folder
         reference = self._actors[slot].run_planned.remote(planned, str(folder), self._home)
         self._busy[reference] = _Work(slot, planned, folder)

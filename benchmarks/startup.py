@@ -25,12 +25,19 @@ from raydpzv.records.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 PASS = "python -c pass"
+_ACTOR = (
+    "import ray; from actors.processes import ObjectHolder; ObjectHolder(); import actors.vertical.{}_actor"
+)
 COMMANDS: dict[str, tuple[str, ...]] = {
     PASS: ("-c", "pass"),
     "raydpzv --help": ("-m", "scenarios", "--help"),
     "raydpzv list": ("-m", "scenarios", "list"),
     "raydpzv privacy digits_dpzv": ("-m", "scenarios", "privacy", "digits_dpzv"),
+    "a process of Ray": ("-c", "import ray"),
+    "a client actor": ("-c", _ACTOR.format("client")),
+    "the server actor": ("-c", _ACTOR.format("server")),
 }
+"""What is measured; an actor's imports are those before its role is made."""
 CPU_TARGETS = {"raydpzv --help": 0.5, "raydpzv list": 0.8, "raydpzv privacy digits_dpzv": 2.5}
 """CPU seconds at most."""
 DEMO = (

@@ -64,5 +64,5 @@ def ray_session() -> Iterator[None]:
     """One local Ray for all tests of this process."""
     from actors.cluster import connected
 
-    with connected("local", num_cpus=2, num_gpus=0):
+    with connected("local", num_cpus=2, num_gpus=0, reuse=True):
         yield

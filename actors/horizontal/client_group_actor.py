@@ -42,10 +42,6 @@ class ClientGroupActor:
         self._stopping = threading.Event()
         self._loop: PullLoop | None = None
 
-    def device(self) -> str:
-        """Return where this actor computes; the first call that proves that it has come up."""
-        return self._device
-
     def process(self, work: Work) -> list[Wire]:
         """Do what the orders ask for; uploads in their order."""
         orders = unpack_work(work)

@@ -10,7 +10,8 @@ import numpy as np
 
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.placement import Plan
-from actors.remote import get, lost, placed, wrapped
+from actors.processes import end, start
+from actors.remote import get, lost
 from actors.serialization import Wire, pack_work, unpack_upload
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
@@ -24,7 +25,7 @@ class ClientGroupPool:
     """The host actors of a run, and new ones in place of those that are lost.
 
     prepared: a reference to the data, which travels once; ledger: the ledger actor (None for methods that send
-    weights); bundles: the hosts' follow the server's in the placement group.
+    weights); bundles: the hosts' follow the server's in the placement group; made: what is there when a host is.
     """
 
     prepared: Any
@@ -34,11 +35,13 @@ class ClientGroupPool:
     restarts: int
     timeout: float
     actors: list[Any] = field(default_factory=list)
+    made: list[Any] = field(default_factory=list)
     losses: int = 0
 
     def raise_all(self) -> None:
         """Create every host."""
-        self.actors = [self._make(host) for host in range(len(self.plan.actors))]
+        pairs = [self._make(host) for host in range(len(self.plan.actors))]
+        self.actors, self.made = [actor for actor, _ in pairs], [made for _, made in pairs]
 
     def replace(self, host: int, error: BaseException) -> str:
         """Put a new actor in the place of a lost one; return what was done. RunError if that was one too many."""
@@ -52,7 +55,7 @@ class ClientGroupPool:
             ) from error
         self.losses += 1
         ray.kill(self.actors[host])  # one that cannot be reached may still hold its share
-        self.actors[host] = self._make(host)
+        self.actors[host], _ = self._make(host)
         source = (
             "from the initial key and the ledger"
             if self.ledger is not None
@@ -60,19 +63,18 @@ class ClientGroupPool:
         )
         return f"replaced ({self.losses} of {self.restarts}) by a new actor, rebuilt {source}: {why}"
 
-    def dismiss(self) -> None:
-        """End all hosts at once."""
-        import ray
+    def dismiss(self, *, well: bool) -> None:
+        """End all hosts; well: their run did."""
+        end(self.actors, well=well)
 
-        for actor in self.actors:
-            ray.kill(actor)
-
-    def _make(self, host: int) -> Any:
+    def _make(self, host: int) -> tuple[Any, Any]:
         groups = {"ctl": ClientGroupActor.CONTROL, "look": ClientGroupActor.LOOKING}
-        cls = wrapped(ClientGroupActor, groups, {"ctl": 1, "look": 1})
         share = self.plan.actors[host]
-        options = placed(share.bundle(), self.group, host + 1)
-        return cls.options(**options).remote(self.prepared, share.gpus, self.ledger)
+        return start(
+            *(ClientGroupActor, groups, {"ctl": 1, "look": 1}),
+            *(share.bundle(), self.group, host + 1),
+            *(self.prepared, share.gpus, self.ledger),
+        )
 
 
 @dataclass

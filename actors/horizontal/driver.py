@@ -15,7 +15,8 @@ from actors.horizontal.client_group_pool import ClientGroupPool
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_client import ledger_actor
 from actors.placement import Plan, plan_hosts, reserved
-from actors.remote import get, lost, placed, wrapped
+from actors.processes import end, start
+from actors.remote import get, lost
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -66,20 +67,21 @@ def _actor_set(prepared: PreparedHorizontal, plan: Plan, group: Any) -> Iterator
     pool = ClientGroupPool(data, ledger, plan, group, resources.restarts, resources.timeout)
     pool.raise_all()
     groups = {"ctl": HorizontalServerActor.CONTROL, "look": HorizontalServerActor.LOOKING}
-    server_class = wrapped(HorizontalServerActor, groups, {"ctl": 1, "look": 1})
-    server = server_class.options(**placed(plan.server.bundle(), group, 0)).remote(data)
+    server, made = start(
+        HorizontalServerActor, groups, {"ctl": 1, "look": 1}, plan.server.bundle(), group, 0, data
+    )
+    ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]
+    well = False
     try:
-        ready = [actor.device.remote() for actor in (server, *pool.actors)]
-        ready += [ledger.ready.remote()] if ledger is not None else []
-        get(ready, resources.timeout, f"{len(ready)} actors to come up")
-    except Exception as error:
-        raise translated(error) from error
-    try:
+        try:
+            get(ready, resources.timeout, f"{len(ready)} actors to come up")
+        except Exception as error:
+            raise translated(error) from error
         yield _ActorSet(server, ledger, pool)
+        well = True
     finally:
-        pool.dismiss()
-        for actor in (server, *([ledger] if ledger is not None else [])):
-            ray.kill(actor)
+        pool.dismiss(well=well)
+        end([server, *([ledger] if ledger is not None else [])], well=well)
 
 
 def _begin(

@@ -53,7 +53,7 @@ class HorizontalServerActor:
         self._evaluated = 0
 
     def device(self) -> str:
-        """Return where the server computes; the first call that proves that it has come up."""
+        """Return where the server computes; a host's greeting."""
         return "cpu"
 
     def begin(self, ledger: Any | None, checkpoint: Checkpoint | None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.placement import Plan
-from actors.remote import get, placed, wrapped
+from actors.processes import end, start
+from actors.remote import get
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.vertical import PreparedVertical
@@ -41,34 +42,32 @@ def create(experiment: PreparedVertical, plan: Plan, group: Any) -> ActorSet:
     factories = experiment.clients
     local = replace(experiment, clients=() if plan.actors else factories)
     groups = {"ctl": VerticalServerActor.CONTROL, "wait": VerticalServerActor.WAITING}
-    server = _actor(VerticalServerActor, plan, group, 0, groups, {"ctl": 1, "wait": len(factories)}).remote(
-        local, plan.server.gpus
+    bundles, threads = plan.bundles(), {"ctl": 1, "wait": len(factories)}
+    server, server_made = start(
+        *(VerticalServerActor, groups, threads), *(bundles[0], group, 0), *(local, plan.server.gpus)
     )
 
-    def make(a: int, pasts: Any) -> Any:
-        cls = _actor(ClientActor, plan, group, a + 1, {"ctl": ClientActor.CONTROL}, {"ctl": 1})
-        return cls.remote([factories[m] for m in plan.clients[a]], plan.actors[a].gpus, pasts)
+    def client(a: int, pasts: Any) -> tuple[Any, Any]:
+        return start(
+            *(ClientActor, {"ctl": ClientActor.CONTROL}, {"ctl": 1}),
+            *(bundles[a + 1], group, a + 1),
+            *([factories[m] for m in plan.clients[a]], plan.actors[a].gpus, pasts),
+        )
 
-    actor_set = ActorSet(server, [make(a, ()) for a in range(len(plan.actors))], plan.clients, make)
-    ready = [actor.device.remote() for actor in (server, *actor_set.actors)]
-    get(ready, experiment.spec.resources.timeout, f"{len(ready)} actors to come up")
+    def make(a: int, pasts: Any) -> Any:
+        return client(a, pasts)[0]
+
+    clients = [client(a, ()) for a in range(len(plan.actors))]
+    actor_set = ActorSet(server, [actor for actor, _ in clients], plan.clients, make)
+    made = [server_made, *(made for _, made in clients)]
+    try:
+        get(made, experiment.spec.resources.timeout, f"{len(made)} actors to come up")
+    except BaseException:
+        dismiss(actor_set, well=False)
+        raise
     return actor_set
 
 
-def dismiss(actor_set: ActorSet) -> None:
-    """End all actors at once."""
-    import ray
-
-    for actor in (actor_set.server, *actor_set.actors):
-        ray.kill(actor)
-
-
-def _actor(
-    cls: type,
-    plan: Plan,
-    group: Any,
-    bundle: int,
-    groups: Mapping[str, Sequence[str]],
-    sizes: Mapping[str, int],
-) -> Any:
-    return wrapped(cls, groups, sizes).options(**placed(plan.bundles()[bundle], group, bundle))
+def dismiss(actor_set: ActorSet, *, well: bool) -> None:
+    """End all actors; well: their run did."""
+    end([actor_set.server, *actor_set.actors], well=well)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,13 +13,15 @@ from actors.device import claim_device
 from actors.serialization import Wire, pack_upload, unpack_order
 from actors.vertical.executor import RayConnection
 from raydpzv.experiment.client_threads import run_together
+from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
-from raydpzv.experiment.release_ledger import Past
-from raydpzv.experiment.warm_up import throw_away_clients, warm_up_loops
 from raydpzv.methods.roles import Rebuildable
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
 from raydpzv.sim.wall import ClientLoop
+
+if TYPE_CHECKING:
+    from raydpzv.experiment.release_ledger import Past
 
 
 class ClientActor:
@@ -41,10 +43,6 @@ class ClientActor:
         self._locks = {client: threading.Lock() for client in self._roles}
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
-
-    def device(self) -> str:
-        """Return where this actor computes; the first call that proves that it has come up."""
-        return self._device
 
     def warm_up(self, server: Any, timeout: float) -> dict[int, Wire]:
         """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""

@@ -48,10 +48,12 @@ def _actor_set(experiment: PreparedVertical, placed: Plan, group: Any) -> Iterat
         actor_set = create(experiment, placed, group)
     except Exception as error:
         raise translated(error) from error
+    well = False
     try:
         yield actor_set
+        well = True
     finally:
-        dismiss(actor_set)
+        dismiss(actor_set, well=well)
 
 
 class _Driver(Driver):

@@ -59,10 +59,6 @@ class VerticalServerActor:
         self._returned: set[int] = set()
         self._local = [factory.make(self._device) for factory in experiment.clients]
 
-    def device(self) -> str:
-        """Return where the server computes; the first call that proves that it has come up."""
-        return self._device
-
     def node(self) -> str:
         """Return the machine that this actor is on."""
         import ray

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.experiment.finalize import USER
 from raydpzv.sim.clock import Clock
+from raydpzv.sim.interfaces import USER
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES
+
+if TYPE_CHECKING:
+    from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 
 HEAD_START = 0.1
 """Seconds until t = 0 of a wall clock, so that every thread is ready by then."""

@@ -23,9 +23,7 @@ from raydpzv.records.environment import environment
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
-from raydpzv.sim.interfaces import Spent, Status
-
-USER = "stopped by the user"
+from raydpzv.sim.interfaces import USER, Spent, Status
 
 
 @dataclass(frozen=True)

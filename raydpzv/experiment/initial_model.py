@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, SpecError
@@ -15,9 +14,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.replica import Replica
-from raydpzv.models.bottoms import bottom
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.whole import whole
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.zo.update import Rule
 
@@ -40,6 +37,8 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
 
 def bottom_module(spec: VerticalScenario, shape: Sequence[int]) -> torch.nn.Module:
     """Return a client's bottom network; shape: of one record's features."""
+    from raydpzv.models.bottoms import bottom  # defines torch modules, and so loads torch
+
     model, data = spec.model, spec.data
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(model.bottom, tuple(shape), model.hidden, model.embedding, vocabulary)
@@ -123,8 +122,10 @@ class ModelPlan:
         """Return what `of` needs."""
         return {"input_shape": list(self.shape), "classes": self.classes}
 
-    def module(self) -> nn.Module:
+    def module(self) -> torch.nn.Module:
         """Return the network."""
+        from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
+
         model = self.spec.model
         return whole(model.kind, self.shape, model.hidden, model.outputs or self.classes)
 

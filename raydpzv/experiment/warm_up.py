@@ -19,33 +19,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.errors import Diverged
 from raydpzv.experiment.client_threads import run_together
-from raydpzv.experiment.parties import ClientFactory, ServerFactory
+from raydpzv.experiment.client_warm_up import (
+    ANSWERS,
+    BATCHES,
+    HELD_OUT,
+    throw_away_clients,
+    warm_up_loops,
+    zeros,
+)
+from raydpzv.experiment.parties import ServerFactory
 from raydpzv.experiment.release_ledger import with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.keys import Key
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.roles import Client, Upload
+from raydpzv.methods.roles import Upload
 from raydpzv.records.recorder import Recorder
-from raydpzv.sim.arrivals import Immediate, Trace
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import Timing
-from raydpzv.sim.wall import ClientLoop, LockedServerLoop, ServerConnection
-from raydpzv.wire.network import instant
-
-_ANSWERS = 2
-"""Answers that every client applies: the second comes to parties that have a past."""
-_BATCHES, _HELD_OUT = 2, 512
-"""Rows of the throw-away parties at most, which is all the memory they take beside their models."""
+from raydpzv.sim.wall import LockedServerLoop
 
 
 class WarmUpServer:
@@ -78,7 +73,7 @@ class _AnswerCount(Recorder):
 
     def __init__(self, clients: Iterable[int], enough: Callable[[], None]) -> None:
         super().__init__()
-        self._missing, self._enough = dict.fromkeys(clients, _ANSWERS), enough
+        self._missing, self._enough = dict.fromkeys(clients, ANSWERS), enough
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Take down one row."""
@@ -89,25 +84,6 @@ class _AnswerCount(Recorder):
         self._missing[client] -= 1
         if all(left <= 0 for left in self._missing.values()):
             self._enough()
-
-
-def throw_away_clients(factories: Iterable[ClientFactory], device: str) -> dict[int, Client]:
-    """Return roles without data by their number."""
-    return {factory.client: client_without_data(factory).make(device) for factory in factories}
-
-
-def warm_up_loops(
-    roles: dict[int, Client], connection: ServerConnection, spec: VerticalScenario
-) -> list[ClientLoop]:
-    """Return the loops of throw-away clients, without any simulated delay."""
-    clients, clock = spec.split.clients, WallClock()
-    nothing = DelayModel([0.0] * clients, "constant", Key(0))
-    # those of a barrier go on until the server has had enough of everybody; others leave the processors to the rest
-    due = Immediate() if barrier(spec) > 1 else Trace({m: [0.0] * _ANSWERS for m in range(clients)})
-    timing = Timing(due, nothing, nothing, instant(clients))
-    return [
-        ClientLoop(m, role, connection, timing, clock, spec.resources.timeout) for m, role in roles.items()
-    ]
 
 
 def warm_up(experiment: PreparedVertical, device: str) -> None:
@@ -122,22 +98,12 @@ def warm_up(experiment: PreparedVertical, device: str) -> None:
         return  # what diverges on rows of zeros diverges in the run, which puts it on record
 
 
-def client_without_data(factory: ClientFactory) -> ClientFactory:
-    """Return a client's factory with rows of zeros, no more than a few batches of them."""
-    rows = _BATCHES * factory.spec.method.batch
-    return replace(factory, x_train=_zeros(factory.x_train, rows), x_test=_zeros(factory.x_test, _HELD_OUT))
-
-
 def server_without_data(factory: ServerFactory) -> ServerFactory:
     """Return the server's factory with as many labels, all 0, and without a record of releases."""
-    rows = _BATCHES * factory.spec.method.batch
+    rows = BATCHES * factory.spec.method.batch
     return replace(
         factory,
-        y_train=_zeros(factory.y_train, rows),
-        y_test=_zeros(factory.y_test, _HELD_OUT),
+        y_train=zeros(factory.y_train, rows),
+        y_test=zeros(factory.y_test, HELD_OUT),
         noise=replace(factory.noise, recorded=None, continues=False),
     )
-
-
-def _zeros(array: np.ndarray, rows: int) -> np.ndarray:
-    return np.zeros((min(len(array), rows), *array.shape[1:]), array.dtype)

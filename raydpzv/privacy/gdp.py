@@ -4,14 +4,13 @@
 (ε, δ)-DP exactly for δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) (DPZV journal Eq. 21), and releases compose by
 adding their μ². Both numbers lie beyond double precision for small δ or large μ, so nothing here evaluates
 that difference. With t = ε/μ − μ/2 and Mills' ratio R(x) = (1 − Φ(x)) / φ(x) it is φ(t) (R(t) − R(t + μ)).
+
+scipy, half a second of CPU, is imported where a number is computed: every actor imports this module, few compute.
 """
 
 from __future__ import annotations
 
 import math
-
-from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr, ndtri
 
 from raydpzv.errors import InputError
 
@@ -33,6 +32,9 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 def epsilon_of(mu: float, delta: float) -> float:
     """Return the smallest ε for which μ-GDP gives (ε, δ)-DP: 0 where δ alone is enough, ∞ for δ = 0."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtri
+
     _require("mu", mu)
     _require_delta(delta)
     if delta_of(0.0, mu) <= delta:
@@ -57,6 +59,8 @@ def mu_of(epsilon: float, delta: float) -> float:
         mu = math.exp(log_mu)
         return _log_delta(epsilon / mu - mu / 2, mu) - math.log(delta)
 
+    from scipy.optimize import brentq
+
     low = high = 0.0
     while excess(high) < 0:
         high += 1.0
@@ -68,6 +72,8 @@ def mu_of(epsilon: float, delta: float) -> float:
 def _log_delta(t: float, mu: float) -> float:
     """Log δ at ε = μ (t + μ/2), for 0 < μ < infinity."""
     if t <= _FAR_LEFT:
+        from scipy.special import ndtr
+
         return math.log(ndtr(-t) - math.exp(-t * t / 2 - _LOG_ROOT_TAU) * _mills(t + mu))
     gap = _mills_slope(t, mu) if mu < _SMALL else _mills(t) - _mills(t + mu)
     return -t * t / 2 - _LOG_ROOT_TAU + math.log(max(gap, 5e-324))
@@ -75,6 +81,8 @@ def _log_delta(t: float, mu: float) -> float:
 
 def _mills(x: float) -> float:
     """Mills' ratio (1 − Φ(x)) / φ(x)."""
+    from scipy.special import erfcx
+
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
 
 

@@ -15,7 +15,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
@@ -82,6 +81,8 @@ class SystemNoise:
 
     def normal(self, count: int, address: Address) -> np.ndarray:
         """Return standard normal draws, the inverse of Φ at uniform ones of 53 bits."""
+        from scipy.special import ndtri  # not all who import this draw rows, and scipy takes a second
+
         return np.asarray(ndtri(_system_uniform(count)))
 
     def uniform(self, count: int, address: Address) -> np.ndarray:

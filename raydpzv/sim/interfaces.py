@@ -92,6 +92,8 @@ class Activation:
     sent: float
 
 
+USER = "stopped by the user"
+"""Why a run is over that somebody stopped."""
 WARM_UP = "warm-up: first calls compile"
 FIRST_EVALUATION = "the evaluation of the initial model"
 """Stages of a run before its first update."""

@@ -22,7 +22,7 @@ from raydpzv.sim.clock import VirtualClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.event_queue import EventQueue
 from raydpzv.sim.executor import Executor
-from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.interfaces import USER, Activation
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.wire.network import Network
 
@@ -130,7 +130,7 @@ class VirtualRun:
 
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
-            self._server_loop.stop("stopped by the user")
+            self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)
         elif self._past_the_budget(self._events.next_time()):

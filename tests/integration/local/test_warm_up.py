@@ -19,7 +19,7 @@ import torch
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import Diverged
-from raydpzv.experiment import run_horizontal, warm_up
+from raydpzv.experiment import client_warm_up, run_horizontal, warm_up
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
@@ -148,7 +148,7 @@ def test_every_client_applies_two_answers_and_is_evaluated(
 def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_on_record() -> None:
     experiment = prepare(vertical("dpzv, sphere"))
     for recipe in experiment.clients:
-        bare = warm_up.client_without_data(recipe)
+        bare = client_warm_up.client_without_data(recipe)
         assert not bare.x_train.any()
         assert not bare.x_test.any()
         assert bare.x_train.shape == (

@@ -62,7 +62,7 @@ def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path):
     comparison, stop, over = small_comparison("budget.updates=4000", seeds=(0,)), threading.Event(), []
 
     def halt(standing):
-        if any(status.updates > 50 for status in standing.values()):
+        if standing and all(status.updates > 50 for status in standing.values()):
             stop.set()
 
     make(comparison, tmp_path, lambda planned, why: over.append(planned.folder), stop, halt)

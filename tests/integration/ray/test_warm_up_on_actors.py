@@ -8,8 +8,8 @@ import scenarios
 from actors.vertical import client_actor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.errors import Diverged
+from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.vertical import prepare_vertical as prepare
-from raydpzv.experiment.warm_up import throw_away_clients, warm_up_loops
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.dpzv import DpzvServer
 

@@ -1,0 +1,151 @@
+"""Actors' processes: what they import before they work, and what a process that serves another run brings with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+
+import scenarios
+from actors import processes
+from actors.horizontal.client_group_actor import ClientGroupActor
+from actors.horizontal.server_actor import HorizontalServerActor
+from actors.ledger_actor import LedgerActor
+from actors.processes import start_here
+from actors.vertical.client_actor import ClientActor
+from actors.vertical.server_actor import VerticalServerActor
+from raydpzv.experiment.vertical import prepare_vertical
+
+ROOT = Path(__file__).parents[3]
+HEAVY = ("scipy", "matplotlib", "pandas", "dp_accounting", "sklearn", "numba", "jinja2")
+BEFORE_IT_WORKS = """
+import pickle, sys
+from actors.processes import ObjectHolder
+holder, names = ObjectHolder(), sys.argv[2].split(",")
+with open(sys.argv[3], "rb") as file:
+    arguments = pickle.load(file)
+import importlib
+importlib.import_module(sys.argv[1])
+print([name for name in names if name in sys.modules])
+"""
+"""What an actor does before its object is made: unpickle what the object is made of, import its class."""
+
+
+@pytest.mark.parametrize(
+    ("actor", "forbidden"),
+    [
+        (ClientActor, (*HEAVY, "torch._C", "pyarrow.parquet")),
+        (VerticalServerActor, (*HEAVY, "torch._C")),
+        (LedgerActor, (*HEAVY, "torch._C", "pydantic")),
+        (ClientGroupActor, HEAVY),
+        (HorizontalServerActor, HEAVY),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_actor_imports_what_its_role_needs_alone(actor, forbidden, tmp_path):
+    experiment = prepare_vertical(scenarios.load("digits_dpzv"))
+    made_of = {ClientActor: experiment.clients, VerticalServerActor: experiment}.get(actor)
+    (tmp_path / "arguments").write_bytes(ray.cloudpickle.dumps(made_of))
+    command = [sys.executable, "-c", BEFORE_IT_WORKS, actor.__module__, ",".join(forbidden)]
+    ended = subprocess.run(
+        [*command, str(tmp_path / "arguments")],
+        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
+
+
+class Told:
+    """Says which process it is in, and what it was told; one that is told nothing cannot be made."""
+
+    CONTROL = ("pid",)
+
+    def __init__(self, word):
+        if not word:
+            raise ValueError("told nothing")
+        self._word, self._extra = word, []
+
+    def pid(self):
+        return os.getpid()
+
+    def word(self):
+        self._extra.append(self._word)
+        return self._extra
+
+
+@pytest.fixture(autouse=True)
+def _by_value(request):
+    if "ray_session" in request.fixturenames:
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def told(word):
+    groups = {"ctl": Told.CONTROL}
+    actor = processes._on_node(Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id())
+    return actor, actor.make.remote(Told, word)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+class TestReuse:
+    def test_a_process_goes_to_the_next_run_without_what_it_held(self):
+        first, _ = told("one")
+        pid = ray.get(first.pid.remote())
+        assert ray.get(first.word.remote()) == ["one"]
+        processes.end([first], well=True)
+        second, _ = told("two")
+        assert ray.get(second.pid.remote()) == pid
+        assert ray.get(second.word.remote()) == ["two"]
+        third, _ = told("three")  # the process is in use
+        assert ray.get(third.pid.remote()) != pid
+        processes.end([second, third], well=False)
+
+    def test_that_of_a_run_that_failed_does_not(self):
+        first, _ = told("one")
+        pid = ray.get(first.pid.remote())
+        processes.end([first], well=False)
+        second, _ = told("two")
+        assert ray.get(second.pid.remote()) != pid
+        processes.end([second], well=False)
+
+    def test_one_that_was_killed_does_not(self):
+        first, _ = told("one")
+        pid = ray.get(first.pid.remote())
+        os.kill(pid, 9)
+        processes.end([first], well=True)
+        second, _ = told("two")
+        assert ray.get(second.pid.remote()) != pid
+        processes.end([second], well=False)
+
+    def test_an_object_that_cannot_be_made_says_why_to_every_caller(self):
+        actor, made = told("")
+        for call in (made, actor.word.remote(), actor.pid.remote()):
+            with pytest.raises(ValueError, match="told nothing"):
+                ray.get(call)
+        processes.end([actor], well=False)
+
+    def test_two_runs_in_a_row_have_one_anothers_processes_and_their_own_bits(self, small):
+        specs = [small("resources.client_actors=2"), small("resources.client_actors=2", "seed=7")]
+        alone = [scenarios.run(spec).summary for spec in specs]
+        for spec, local in zip((*specs, specs[0]), (*alone, alone[0]), strict=True):
+            found = scenarios.run(spec, runner="ray").summary
+            assert found["digest"] == local["digest"]
+            assert found["model_digest"] == local["model_digest"]
+        assert processes._idle is not None
+        assert any(
+            kind.actor.endswith("ClientActor") and there for kind, there in processes._idle.idle.items()
+        )
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_without_a_session_no_process_is_kept(monkeypatch):
+    monkeypatch.setattr(processes, "_idle", None)
+    actor, made = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
+    ray.get(made)
+    processes.end([actor], well=True)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(actor.ready.remote(), timeout=30)
