@@ -14,6 +14,9 @@ import torch
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
+from raydpzv.engine.head import Head
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
+from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size
 from raydpzv.keys import Key
@@ -42,14 +45,16 @@ class ClientFactory:
 
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""
-        parts = ClientParts(
-            self.client,
-            bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
-            torch.tensor(self.x_train, device=device),
-            torch.tensor(self.x_test, device=device),
-            Key(self.spec.seed),
-            self.noise,
-        )
+
+        def bottom(training: BottomTraining) -> Bottom:
+            return TorchBottom(
+                bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
+                torch.tensor(self.x_train, device=device),
+                torch.tensor(self.x_test, device=device),
+                training,
+            )
+
+        parts = ClientParts(self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise)
         return self.spec.descriptor.client(parts, self.spec.method)
 
 
@@ -77,16 +82,18 @@ class ServerFactory:
     def make(self, device: str = "cpu") -> VerticalServer:
         """Build the server's role on a device."""
         spec, key = self.spec, Key(self.spec.seed)
-        parts = ServerParts(
-            FlatModel(self._head, key / "server", device),
-            torch.tensor(self.y_train, device=device),
-            torch.tensor(self.y_test, device=device),
-            spec.split.clients,
-            spec.model.embedding,
-            key,
-            self.noise,
-            device,
-        )
+        clients, width = spec.split.clients, spec.model.embedding
+
+        def top(settings: HeadSettings) -> Top:
+            return TorchTop(
+                Head(FlatModel(self._head, key / "server", device), settings, key),
+                torch.tensor(self.y_train, device=device),
+                torch.tensor(self.y_test, device=device),
+                clients=clients,
+                width=width,
+            )
+
+        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise)
         return spec.descriptor.server(parts, spec.method)
 
     def _head(self) -> torch.nn.Module:

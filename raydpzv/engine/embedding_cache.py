@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.methods.roles import CacheUse
+from raydpzv.engine.split_model import CacheUse
 
 AGE_BINS = 24
 """Ages are binned by powers of two: bin 0 holds age 0, bin k holds ages 2^(k-1) .. 2^k - 1."""
