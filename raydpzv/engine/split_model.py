@@ -20,6 +20,9 @@ from raydpzv.zo.update import Rule, Step
 LayerNoise = Callable[[int, int], np.ndarray]
 """(inner layer, number of its outputs) to what is added to them before their activation, float32 of that size."""
 
+AGE_BINS = 24
+"""Ages are binned by powers of two: bin 0 holds age 0, bin k holds ages 2^(k-1) .. 2^k - 1."""
+
 HeadTraining = Literal["sgd", "zo", "frozen"]
 
 

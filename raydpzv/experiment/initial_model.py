@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, SpecError
@@ -15,9 +14,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.replica import Replica
-from raydpzv.models.bottoms import bottom
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.whole import whole
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.zo.update import Rule
 
@@ -42,6 +39,8 @@ def bottom_module(spec: VerticalScenario, shape: Sequence[int]) -> torch.nn.Modu
     """Return a client's bottom network; shape: of one record's features."""
     model, data = spec.model, spec.data
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
+    from raydpzv.models.bottoms import bottom  # classes of torch modules: would load a deferred torch
+
     return bottom(model.bottom, tuple(shape), model.hidden, model.embedding, vocabulary)
 
 
@@ -123,8 +122,10 @@ class ModelPlan:
         """Return what `of` needs."""
         return {"input_shape": list(self.shape), "classes": self.classes}
 
-    def module(self) -> nn.Module:
+    def module(self) -> torch.nn.Module:
         """Return the network."""
+        from raydpzv.models.whole import whole  # as above
+
         model = self.spec.model
         return whole(model.kind, self.shape, model.hidden, model.outputs or self.classes)
 

@@ -23,6 +23,7 @@ import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Parts
+from raydpzv.engine.choice import ENGINES, Engine
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
@@ -187,6 +188,7 @@ class VerticalMethod(Generic[C]):
     server waits before it answers. rule: of zeroth-order methods; its clients can be rebuilt from the ledger (they are
     `Rebuildable`). contradictions: complaints, one sentence each, about settings that do not go together.
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
+    engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
     """
 
@@ -199,6 +201,7 @@ class VerticalMethod(Generic[C]):
     contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
+    engines: tuple[Engine, ...] = ENGINES
     control: bool = False
 
     kind: ClassVar[str] = "vertical"
