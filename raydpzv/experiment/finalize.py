@@ -71,7 +71,8 @@ def run_folder(
     if isinstance(out, RunFolder):
         folder = out
     else:
-        facts = environment(runner, device) | {"scenario": scenario} | experiment.fingerprint()
+        named = {"engine": experiment.engine, "scenario": scenario}
+        facts = environment(runner, device) | named | experiment.fingerprint()
         folder = RunFolder.create(out, experiment.spec, facts)
     with folder:
         yield folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ class PreparedHorizontal:
     parts: Parts
     timing: Timing
     setting: None = None
+    engine: ClassVar[str] = "torch"
 
     @cached_property
     def plan(self) -> ModelPlan:

@@ -6,7 +6,7 @@ A client's factory holds its own features and nothing of the others; the server'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,12 @@ import torch
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
+from raydpzv.engine.choice import choose
+from raydpzv.engine.compiled import CompiledBottom, CompiledTop
+from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_head
+from raydpzv.engine.head import Head
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
+from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import bottom_model, bottom_module, check_size
 from raydpzv.keys import Key
@@ -40,16 +46,32 @@ class ClientFactory:
         check_size(module, f"the bottom model of client {self.client}")
         self.spec.descriptor.fits(self.spec.method, module)
 
+    def network(self) -> DenseNetwork:
+        """Return the bottom model of dense layers; only where it is one."""
+        found = self.dense()
+        assert found is not None  # the engine was chosen by this
+        return found
+
+    def dense(self) -> DenseNetwork | None:
+        """Return the bottom model if it is one of dense layers, else None."""
+        model = self.spec.model
+        return dense_bottom(model.bottom, self.x_train.shape[1:], model.hidden, model.embedding)
+
     def make(self, device: str = "cpu") -> Client:
         """Build the client's role on a device."""
-        parts = ClientParts(
-            self.client,
-            bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
-            torch.tensor(self.x_train, device=device),
-            torch.tensor(self.x_test, device=device),
-            Key(self.spec.seed),
-            self.noise,
-        )
+
+        def bottom(training: BottomTraining) -> Bottom:
+            if self.spec.model.engine == "compiled":
+                key = Key(self.spec.seed) / "client" / self.client
+                return CompiledBottom(self.network(), self.x_train, self.x_test, training, key)
+            return TorchBottom(
+                bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
+                torch.tensor(self.x_train, device=device),
+                torch.tensor(self.x_test, device=device),
+                training,
+            )
+
+        parts = ClientParts(self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise)
         return self.spec.descriptor.client(parts, self.spec.method)
 
 
@@ -74,19 +96,37 @@ class ServerFactory:
         with torch.device("meta"):
             check_size(self._head(), "the head")
 
+    def network(self) -> DenseNetwork:
+        """Return the head of dense layers; only where it is one."""
+        found = self.dense()
+        assert found is not None  # the engine was chosen by this
+        return found
+
+    def dense(self) -> DenseNetwork | None:
+        """Return the head if it is one of dense layers, else None."""
+        model = self.spec.model
+        return dense_head(
+            *(model.head, self.spec.split.clients, model.embedding, model.head_hidden, self.classes)
+        )
+
     def make(self, device: str = "cpu") -> VerticalServer:
         """Build the server's role on a device."""
         spec, key = self.spec, Key(self.spec.seed)
-        parts = ServerParts(
-            FlatModel(self._head, key / "server", device),
-            torch.tensor(self.y_train, device=device),
-            torch.tensor(self.y_test, device=device),
-            spec.split.clients,
-            spec.model.embedding,
-            key,
-            self.noise,
-            device,
-        )
+        clients, width = spec.split.clients, spec.model.embedding
+
+        def top(settings: HeadSettings) -> Top:
+            if spec.model.engine == "compiled":
+                labels = (self.y_train, self.y_test)
+                return CompiledTop(self.network(), settings, key, *labels, clients=clients, width=width)
+            return TorchTop(
+                Head(FlatModel(self._head, key / "server", device), settings, key),
+                torch.tensor(self.y_train, device=device),
+                torch.tensor(self.y_test, device=device),
+                clients=clients,
+                width=width,
+            )
+
+        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise)
         return spec.descriptor.server(parts, spec.method)
 
     def _head(self) -> torch.nn.Module:
@@ -100,7 +140,10 @@ class ServerFactory:
 def vertical_parties(
     spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts
 ) -> tuple[tuple[ClientFactory, ...], ServerFactory]:
-    """Return the factories of clients and server, each checked. Raises SpecError and DataError."""
+    """Return the factories of clients and server, each checked, their scenario's engine resolved.
+
+    Raises SpecError and DataError.
+    """
     clients = tuple(
         ClientFactory(spec, m, part.select(split.train.x), part.select(split.test.x), noise)
         for m, part in enumerate(parts)
@@ -109,4 +152,22 @@ def vertical_parties(
     for client in clients:
         client.check()
     server.check()
-    return clients, server
+    resolved = _with_engine(spec, clients, server)
+    return tuple(replace(client, spec=resolved) for client in clients), replace(server, spec=resolved)
+
+
+def _with_engine(
+    spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
+) -> VerticalScenario:
+    """Return the scenario with the engine that runs it, which goes on record: another version may choose otherwise."""
+    model, resources = spec.model, spec.resources
+    shares = (resources.client_gpus, resources.server_gpus)
+    engine = choose(
+        model.engine,
+        {f'model.bottom = "{model.bottom}"': client.dense() for client in clients[:1]}
+        | {f"client {client.client}": client.dense() for client in clients}
+        | {f'model.head = "{model.head}"': server.dense()},
+        engines=spec.descriptor.engines,
+        accelerator=any(share != 0.0 for of in shares for share in (of if isinstance(of, tuple) else (of,))),
+    )
+    return spec.model_copy(update={"model": model.model_copy(update={"engine": engine})})

@@ -44,6 +44,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def engine(self) -> str:
+        """What computes the models: "torch" or "compiled"."""
+        ...
+
+    @property
     def timing(self) -> Timing:
         """Arrivals, delays and network."""
         ...

@@ -58,6 +58,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "title": spec.title,
         "method": spec.method.name,
         "seed": spec.seed,
+        "engine": experiment.engine,
         "status": ending.status,
         "stopped_by": ending.reason,
         "accuracy": last[0]["accuracy"] if last else math.nan,

@@ -39,6 +39,11 @@ class PreparedVertical:
         """What the claims about privacy are made from; None for a run without noise."""
         return self.privacy.claims
 
+    @property
+    def engine(self) -> str:
+        """What computes the models."""
+        return self.spec.model.engine
+
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
         return privacy_filter(self.setting, self.spec.budget)
@@ -93,4 +98,4 @@ def prepare_vertical(spec: VerticalScenario) -> PreparedVertical:
     privacy = privacy_setting(spec, train.rows)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise())
     check_first_release(privacy.claims, spec.budget)
-    return PreparedVertical(spec, clients, server, parts, privacy, loaded.timing)
+    return PreparedVertical(server.spec, clients, server, parts, privacy, loaded.timing)

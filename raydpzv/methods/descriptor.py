@@ -23,6 +23,8 @@ import torch
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Parts
+from raydpzv.engine.choice import ENGINES, Engine
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
@@ -41,7 +43,6 @@ from raydpzv.zo.update import Rule
 
 if TYPE_CHECKING:
     from raydpzv.ledger.ledger import Ledger
-    from raydpzv.models.flat import FlatModel
     from raydpzv.settings.sections import Sections
     from raydpzv.settings.sections_horizontal import HorizontalSections
 
@@ -133,37 +134,34 @@ class NoiseParts:
 
 @dataclass(frozen=True)
 class ClientParts:
-    """What a vertical client is made of: its bottom model, its features [D, ...] and [N, ...], the run's key, noise."""
+    """What a vertical client is made of: its bottom model by any engine, its D training rows, the key, noise."""
 
     client: int
-    model: FlatModel
-    x_train: torch.Tensor
-    x_test: torch.Tensor
+    bottom: Callable[[BottomTraining], Bottom]
+    rows: int
     key: Key
     noise: NoiseParts
 
     def batches(self, config: Any, *, shared: bool = False) -> Batches:
         """Return the client's batches; shared: the same rows for every client."""
         whose = "server" if shared else self.client
-        return Batches(config.batches, config.batch, len(self.x_train), self.key / "batches" / whose)
+        return Batches(config.batches, config.batch, self.rows, self.key / "batches" / whose)
 
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What a vertical server is made of: its model w_0, labels [D] and [N], number of clients and embedding width E."""
+    """What a vertical server is made of: its top model with the labels by any engine, D rows, M clients, width E."""
 
-    model: FlatModel
-    labels: torch.Tensor
-    labels_test: torch.Tensor
+    top: Callable[[HeadSettings], Top]
+    rows: int
     clients: int
     width: int
     key: Key
     noise: NoiseParts
-    device: str = "cpu"
 
     def batches(self, config: Any) -> Batches:
         """Return the batches of a server that names the rows."""
-        return Batches(config.batches, config.batch, len(self.labels), self.key / "batches" / "server")
+        return Batches(config.batches, config.batch, self.rows, self.key / "batches" / "server")
 
 
 def _none(*of: Any) -> None:
@@ -190,6 +188,7 @@ class VerticalMethod(Generic[C]):
     server waits before it answers. rule: of zeroth-order methods; its clients can be rebuilt from the ledger (they are
     `Rebuildable`). contradictions: complaints, one sentence each, about settings that do not go together.
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
+    engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
     """
 
@@ -202,6 +201,7 @@ class VerticalMethod(Generic[C]):
     contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
+    engines: tuple[Engine, ...] = ENGINES
     control: bool = False
 
     kind: ClassVar[str] = "vertical"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from raydpzv.engine.split_model import CacheUse, Metrics
 from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.wire.messages import Body
@@ -26,18 +27,6 @@ class Release:
     receipt: Receipt
     step: int | None = None  # of the upload it belongs to; None: the one being served
     ids: np.ndarray | None = None  # the rows it is about; None: those of the upload being served
-
-
-@dataclass(frozen=True)
-class CacheUse:
-    """How old one client's cached embeddings were when a batch was served."""
-
-    client: int
-    rows: int
-    missing: int  # never uploaded so far
-    age_sum: int  # server rounds since each row was refreshed
-    age_max: int
-    age_bins: tuple[int, ...]  # counts by power of two: age 0, 1, 2-3, 4-7, ...
 
 
 @dataclass(frozen=True)
@@ -93,15 +82,6 @@ class Upload:
         """The rows it is about; none for a body without row ids."""
         found = getattr(self.body, "ids", None)
         return np.zeros(0, np.int64) if found is None else np.asarray(found, np.int64)
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Result of one evaluation."""
-
-    accuracy: float
-    loss: float
-    top_share: float  # share of the most predicted class: 1.0 is a constant prediction
 
 
 class Client(Protocol):

@@ -1,6 +1,7 @@
-"""Noise with receipts: the only place where a private mean is formed, noised and let out.
+"""Noise with receipts: the only place where a private mean is noised and let out.
 
-A value before its noise never leaves these functions. The receipt says what was done; accountants read receipts
+A value before its noise never leaves these functions. (An engine's service may have clipped and summed the slopes
+before they come here.) The receipt says what was done; accountants read receipts
 and nothing else.
 """
 
@@ -163,19 +164,22 @@ def clip_two_sided(slopes_B: torch.Tensor, threshold: float) -> tuple[torch.Tens
     return clipped, int((~finite).sum())
 
 
-def clip_rows(rows_BE: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
+def clip_rows(rows_BE: np.ndarray, threshold: float) -> tuple[np.ndarray, int]:
     """Return rows of Euclidean norm at most S, float64 [B, E], and how many were not finite (those count as 0).
 
-    Replacing one record's row moves it by at most 2S, setting it to zero by at most S.
+    Replacing one record's row moves it by at most 2S, setting it to zero by at most S. Squares are added in the order
+    of the columns, so that the bits are the same on every machine.
     """
-    finite_B = torch.isfinite(rows_BE).all(1)
-    kept_BE = torch.where(finite_B[:, None], rows_BE, torch.zeros_like(rows_BE)).double()
-    norms_B1 = torch.linalg.vector_norm(kept_BE, dim=1, keepdim=True)
+    finite_B = np.isfinite(rows_BE).all(1)
+    kept_BE = np.where(finite_B[:, None], rows_BE, np.float32(0)).astype(np.float64)
+    squares_B = np.zeros(len(kept_BE))
+    for column_B in kept_BE.T:
+        squares_B += column_B * column_B
+    norms_B, factors_B = np.sqrt(squares_B), np.ones(len(kept_BE))
+    long_B = norms_B > threshold
     # only rows that are too long are touched; the last factor keeps rounding from leaving them a hair above S
-    factors_B1 = torch.where(
-        norms_B1 > threshold, threshold / norms_B1 * (1 - 2.0**-50), torch.ones_like(norms_B1)
-    )
-    return kept_BE * factors_B1, int((~finite_B).sum())
+    factors_B[long_B] = threshold / norms_B[long_B] * (1 - 2.0**-50)
+    return kept_BE * factors_B[:, None], int((~finite_B).sum())
 
 
 def release_mean(
@@ -195,8 +199,32 @@ def release_mean(
     """
     bound = math.inf if threshold is None else threshold
     clipped_B, nonfinite = clip_two_sided(slopes_B, bound)
-    mean = float(clipped_B.sum()) / divisor
-    value = float(np.float32(noise.release(mean, sigma, address)))
+    return release_sum(
+        float(clipped_B.sum()),
+        batch=slopes_B.numel(),
+        nonfinite=nonfinite,
+        threshold=threshold,
+        divisor=divisor,
+        sigma=sigma,
+        noise=noise,
+        address=address,
+    )
+
+
+def release_sum(
+    total: float,
+    *,
+    batch: int,
+    nonfinite: int,
+    threshold: float | None,
+    divisor: int,
+    sigma: float,
+    noise: Noise,
+    address: Address,
+) -> tuple[float, Receipt]:
+    """Release total / B + N(0, σ²), where `total` is the sum of `batch` slopes that were clipped to the threshold."""
+    bound = math.inf if threshold is None else threshold
+    value = float(np.float32(noise.release(total / divisor, sigma, address)))
     receipt = Receipt(
         mechanism="none" if noise.source == "none" else "gaussian",
         source=noise.source,
@@ -204,14 +232,14 @@ def release_mean(
         sensitivity_replace=2 * bound / divisor,
         sensitivity_add_remove=bound / divisor,
         divisor=divisor,
-        batch=slopes_B.numel(),
+        batch=batch,
         nonfinite=nonfinite,
     )
     return value, receipt
 
 
 def release_rows(
-    rows_BE: torch.Tensor, *, threshold: float | None, sigma: float, noise: RowNoise, address: Address
+    rows_BE: np.ndarray, *, threshold: float | None, sigma: float, noise: RowNoise, address: Address
 ) -> tuple[np.ndarray, Receipt]:
     """Release every row clipped to norm S plus N(0, σ²) on each coordinate, float32 [B, E], with its receipt.
 
@@ -220,9 +248,9 @@ def release_rows(
     """
     bound = math.inf if threshold is None else threshold
     clipped_BE, nonfinite = clip_rows(rows_BE, bound)
-    draws_BE = noise.normal(clipped_BE.numel(), address).reshape(clipped_BE.shape)
+    draws_BE = noise.normal(clipped_BE.size, address).reshape(clipped_BE.shape)
     receipt = Receipt("gaussian rows", noise.source, sigma, 2 * bound, bound, 1, len(rows_BE), nonfinite)
-    return (clipped_BE.cpu().numpy() + sigma * draws_BE).astype(np.float32), receipt
+    return (clipped_BE + sigma * draws_BE).astype(np.float32), receipt
 
 
 def _system_uniform(count: int) -> np.ndarray:

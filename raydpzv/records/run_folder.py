@@ -138,7 +138,13 @@ class RunFolder:
 
     def spec(self) -> AnyScenario:
         """Return the resolved scenario, with the data where they are now."""
-        return parse({"name": "scenario", **self.settings()}, str(self.path / _SCENARIO))
+        tree = self.settings()
+        model = tree.get("model")
+        if (
+            isinstance(model, dict) and "bottom" in model
+        ):  # vertical; older folders do not say which engine it was
+            tree = {**tree, "model": {"engine": "torch", **model}}
+        return parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
 
     def rows(self) -> Rows:
         """Return the rows of the record."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raydpzv.methods.vertical.embedding_cache import AGE_BINS
+from raydpzv.engine.split_model import AGE_BINS
 
 MESSAGE = pa.schema(
     [

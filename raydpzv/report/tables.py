@@ -63,6 +63,7 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         ("scenario", str(summary.get("scenario", text.NONE))),
         ("method", str(summary.get("method", text.NONE))),
         ("seed", str(summary.get("seed", text.NONE))),
+        ("engine", str(summary.get("engine", "torch"))),
         ("status", _status(summary)),
         ("test accuracy", text.percent(summary.get("accuracy"))),
         ("best test accuracy", text.percent(summary.get("best_accuracy"))),

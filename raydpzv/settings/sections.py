@@ -83,6 +83,9 @@ class ModelSection(Section):
     """Two linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
     head_hidden: Width = 32
     """Hidden width of the head's two linear layers."""
+    engine: Literal["auto", "torch", "compiled"] = "auto"
+    """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
+    "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
 
 
 class PrivacySection(Section):

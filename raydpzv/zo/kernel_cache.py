@@ -14,14 +14,17 @@ from typing import Any
 from numba import njit, typeof
 from numba.core.registry import cpu_target
 
-_kernels: dict[str, Any] = {}
-"""The compiled functions by name."""
+_kernels: dict[tuple[str, str], Any] = {}
+"""The compiled functions by module and name."""
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first used, without the GIL, and keep the code if there is a folder for it."""
+    """Compile a function when it is first used, without the GIL, and keep the code if there is a folder for it.
+
+    A division by zero gives infinity or NaN as IEEE 754 has it, and no exception.
+    """
     try:
-        kernel = njit(nogil=True, cache=True)(function)
+        kernel = njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError as error:  # numba found no folder that it can write to
         if not _kernels:
             warnings.warn(
@@ -29,8 +32,8 @@ def compiled(function: Callable[..., Any]) -> Any:
                 f"({error}); set NUMBA_CACHE_DIR to a folder that can be written to",
                 stacklevel=2,
             )
-        kernel = njit(nogil=True)(function)
-    _kernels[function.__name__] = kernel
+        kernel = njit(nogil=True, error_model="numpy")(function)
+    _kernels[function.__module__, function.__name__] = kernel
     return kernel
 
 
@@ -40,12 +43,12 @@ def set_up() -> None:
     cpu_target.target_context.refresh()
 
 
-def folder_of(name: str) -> Path | None:
+def folder_of(module: str, name: str) -> Path | None:
     """Return where a kernel's compiled code is kept; None if nowhere."""
-    found = _kernels[name].stats.cache_path
+    found = _kernels[module, name].stats.cache_path
     return Path(found) if found else None
 
 
-def prepare(name: str, arguments: tuple[Any, ...]) -> None:
+def prepare(module: str, name: str, arguments: tuple[Any, ...]) -> None:
     """Load or compile a kernel for arguments like these, without calling it."""
-    _kernels[name].compile(tuple(typeof(argument) for argument in arguments))
+    _kernels[module, name].compile(tuple(typeof(argument) for argument in arguments))

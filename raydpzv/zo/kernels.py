@@ -21,29 +21,29 @@ _TIMEOUT = 120.0
 
 
 class Kernel:
-    """A function of `raydpzv.zo.numba_kernel`, whose docstring says what it does; many threads may call it."""
+    """A compiled function of a module, whose docstring says what it does; many threads may call it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, module: str = "raydpzv.zo.numba_kernel") -> None:
+        self._name, self._from = name, module
         self._module: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the compiled function."""
         if self._module is None:
-            self._module = _prepared(self._name, arguments)
+            self._module = _prepared(self._from, self._name, arguments)
         return getattr(self._module, self._name)(*arguments)
 
 
-def _prepared(name: str, arguments: tuple[Any, ...]) -> Any:
+def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
     """Return the module with this kernel ready for such arguments."""
-    module = import_module("raydpzv.zo.numba_kernel")
+    found = import_module(module)
     from raydpzv.zo import kernel_cache
 
     with _setting_up:
         kernel_cache.set_up()
-    with _one_process_at_a_time(kernel_cache.folder_of(name)):
-        kernel_cache.prepare(name, arguments)
-    return module
+    with _one_process_at_a_time(kernel_cache.folder_of(module, name)):
+        kernel_cache.prepare(module, name, arguments)
+    return found
 
 
 _setting_up = threading.Lock()

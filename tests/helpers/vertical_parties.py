@@ -11,14 +11,16 @@ import torch
 from torch import nn
 
 from raydpzv.data.batches import Batches
+from raydpzv.engine.head import Head
+from raydpzv.engine.split_model import BottomTraining, HeadSettings, HeadTraining
+from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, MeanRelease, ZerothOrder
-from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
-from raydpzv.methods.vertical.head import Head, HeadTraining
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import two_layer
 from raydpzv.privacy.mechanisms import Noise, NoNoise
+from raydpzv.zo.update import Rule
 
 KEY = Key(11)
 CLIENTS, ROWS, HELD_OUT, FEATURES, WIDTH, CLASSES, BATCH = 3, 16, 9, 4, 2, 3, 4
@@ -61,13 +63,22 @@ def batches(who: int | str, how: str = "uniform") -> Batches:
 
 
 def make_head(training: HeadTraining, **settings: Any) -> Head:
-    return Head(FlatModel(top, KEY / "server"), training, **({"lr": 0.2, "key": KEY} | settings))
+    return Head(FlatModel(top, KEY / "server"), HeadSettings(training, **({"lr": 0.2} | settings)), KEY)
+
+
+def make_top(data: Data, head: Head) -> TorchTop:
+    return TorchTop(head, data.y, data.y_test, clients=CLIENTS, width=WIDTH)
+
+
+def make_bottom(data: Data, client: int, **training: Any) -> TorchBottom:
+    model, how = bottom_model(client), BottomTraining(**training)
+    return TorchBottom(model, data.x[client], data.x_test[client], how)
 
 
 def dpzv_clients(data: Data, settings: ZerothOrder, how: str = "uniform") -> list[DpzvClient]:
+    rule = Rule(settings.law, settings.momentum)
     return [
-        DpzvClient(m, bottom_model(m), data.x[m], data.x_test[m], batches(m, how), settings, KEY)
-        for m in range(CLIENTS)
+        DpzvClient(m, make_bottom(data, m, rule=rule), batches(m, how), settings, KEY) for m in range(CLIENTS)
     ]
 
 
@@ -82,10 +93,7 @@ def dpzv_server(
     fixed_batches: bool = True,
 ) -> DpzvServer:
     return DpzvServer(
-        head,
-        EmbeddingCache(ROWS, CLIENTS, WIDTH),
-        data.y,
-        data.y_test,
+        make_top(data, head),
         settings,
         MeanRelease(clip, sigma, noise or NoNoise()),
         clients=CLIENTS,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.methods.vertical.embedding_cache import AGE_BINS, EmbeddingCache
+from raydpzv.engine.embedding_cache import AGE_BINS, EmbeddingCache
 
 ROWS, CLIENTS = 6, 3
 BATCHES = st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS)

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+from raydpzv.engine.split_model import Bottom, HeadSettings, Top
 from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
-from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
-from raydpzv.methods.vertical.head import Head
-from raydpzv.models.flat import FlatModel
 from raydpzv.settings.bounds import Count, Momentum, Positive
 from raydpzv.wire.messages import Evaluate, Start, TestEmbeddings
 
@@ -34,17 +31,11 @@ class Batched(MethodConfig):
     """Momentum of the head."""
 
 
-_EVALUATE_AT_ONCE = 512
-"""Held-out rows per forward call: bounds the activations' memory."""
-
-
 class SplitClient:
-    """A vertical party: rows x features of its own, a bottom model, and a count of its uploads."""
+    """A vertical party: a bottom model at rows x features of its own, and a count of its uploads."""
 
-    def __init__(self, client: int, model: FlatModel, x_train: torch.Tensor, x_test: torch.Tensor) -> None:
-        self.client = client
-        self.model = model
-        self._x_train, self._x_test = x_train, x_test
+    def __init__(self, client: int, bottom: Bottom) -> None:
+        self.client, self.bottom = client, bottom
         self._step = 0
 
     def process(self, order: Order) -> Upload:
@@ -64,23 +55,15 @@ class SplitClient:
 
     def evaluate(self) -> Upload:
         """Return the embeddings of the held-out rows."""
-        with torch.no_grad():
-            blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
-        return Upload(self.client, self._step, TestEmbeddings(np.concatenate(blocks)))
+        return Upload(self.client, self._step, TestEmbeddings(self.bottom.embed_held_out()))
 
     def sha256(self) -> str:
         """Return the digest of the parameters."""
-        return self.model.sha256()
+        return self.bottom.sha256()
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters, float32 [d]."""
-        return self.model.flat.detach().cpu().numpy().copy()
-
-    def _embedding(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model.module(x)
-
-    def _rows(self, ids: np.ndarray) -> torch.Tensor:
-        return self._x_train[torch.from_numpy(ids).long()]
+        return self.bottom.parameters()
 
 
 def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
@@ -89,15 +72,12 @@ def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
 
 
 class SplitServer:
-    """The party with labels and a head; `round` counts the uploads it has served."""
+    """The party with labels and a top model; `round` counts the uploads it has served."""
 
     answers = True
 
-    def __init__(
-        self, head: Head, labels_train: torch.Tensor, labels_test: torch.Tensor, *, clients: int
-    ) -> None:
-        self._head = head
-        self._labels_train, self._labels_test = labels_train, labels_test
+    def __init__(self, top: Top, *, clients: int) -> None:
+        self.top = top
         self._clients, self._round = clients, 0
 
     @property
@@ -107,18 +87,15 @@ class SplitServer:
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score the composed model on the held-out rows."""
-        return self._head.evaluate(embeddings, self._labels_test)
+        return self.top.evaluate(embeddings)
 
     def sha256(self) -> str:
         """Return the digest of the head's parameters."""
-        return self._head.model.sha256()
+        return self.top.sha256()
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters, float32 [d_0]."""
-        return self._head.model.flat.detach().cpu().numpy().copy()
-
-    def _labels(self, ids: np.ndarray) -> torch.Tensor:
-        return self._labels_train[torch.from_numpy(ids).long()]
+        return self.top.parameters()
 
 
 class CachingServer(SplitServer):
@@ -130,10 +107,7 @@ class CachingServer(SplitServer):
 
     def __init__(
         self,
-        head: Head,
-        table: EmbeddingCache,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
+        top: Top,
         *,
         clients: int,
         width: int,
@@ -141,8 +115,8 @@ class CachingServer(SplitServer):
         fixed_batches: bool,
         sent: int = 1,
     ) -> None:
-        super().__init__(head, labels_train, labels_test, clients=clients)
-        self._table, self._width, self._batch = table, width, batch
+        super().__init__(top, clients=clients)
+        self._width, self._batch = width, batch
         self._upload_bytes = batch * (4 + sent * width * 4) if fixed_batches else None
 
     def first_orders(self) -> Sequence[Order]:
@@ -150,9 +124,9 @@ class CachingServer(SplitServer):
         return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self._clients)]
 
 
-def gradient_head(parts: ServerParts, config: Batched) -> Head:
-    """Return w_0, trained by backpropagation."""
-    return Head(parts.model, "sgd", config.server_lr, config.server_momentum, key=parts.key)
+def gradient_top(parts: ServerParts, config: Batched) -> Top:
+    """Return the top model whose w_0 is trained by backpropagation."""
+    return parts.top(HeadSettings("sgd", config.server_lr, config.server_momentum))
 
 
 def sizes(parts: ServerParts, config: Batched) -> dict[str, Any]:
@@ -163,8 +137,3 @@ def sizes(parts: ServerParts, config: Batched) -> dict[str, Any]:
 def cached(parts: ServerParts, config: Batched) -> dict[str, Any]:
     """Return what every server with a cache of embeddings is told of sizes."""
     return sizes(parts, config) | {"batch": config.batch}
-
-
-def cache(parts: ServerParts) -> EmbeddingCache:
-    """Return an empty cache for all rows and clients."""
-    return EmbeddingCache(len(parts.labels), parts.clients, parts.width, parts.device)

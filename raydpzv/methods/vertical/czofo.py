@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+from raydpzv.engine.split_model import BottomTraining, Top
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
-from raydpzv.methods.vertical.base import Batched, cache, cached, gradient_head
-from raydpzv.methods.vertical.head import Head
+from raydpzv.methods.vertical.base import Batched, cached, gradient_top
 from raydpzv.methods.vertical.row_release import Calibration, row_privacy
 from raydpzv.methods.vertical.vafl import FirstOrder, Numbered, Synchrony, VaflClient, VaflServer
 from raydpzv.settings.bounds import Momentum, Perturbations, Positive
@@ -45,73 +44,37 @@ class CzofoServer(VaflServer):
     """A VAFL server that answers with estimated gradients: n perturbations of every row on the unit sphere."""
 
     def __init__(
-        self, head: Head, *parts: Any, perturbations: int, smoothing: float, key: Key, **named: Any
+        self, top: Top, synchrony: Synchrony, *, perturbations: int, smoothing: float, key: Key, **named: Any
     ) -> None:
-        super().__init__(head, *parts, **named)
+        super().__init__(top, synchrony, **named)
         self._perturbations, self._smoothing = perturbations, smoothing
         self._key = key / "embedding directions"
 
     def _learn(
-        self,
-        inputs_NME: torch.Tensor,
-        labels_N: torch.Tensor,
-        group: Sequence[Numbered],
-        spans: Sequence[slice],
-    ) -> tuple[float, list[torch.Tensor]]:
+        self, ids: np.ndarray, group: Sequence[Numbered], spans: Sequence[slice]
+    ) -> tuple[float, list[np.ndarray]]:
         """Estimate under one and the same head, which then takes its step."""
         gradients = [
-            self._estimate(inputs_NME[span], labels_N[span], upload.client, upload.step)
+            self._estimate(ids[span], upload.client, upload.step)
             for (_, upload), span in zip(group, spans, strict=True)
         ]
-        return self._head.train(inputs_NME, labels_N), gradients
+        return self.top.train(ids), gradients
 
-    def _estimate(
-        self, inputs_BME: torch.Tensor, labels_B: torch.Tensor, client: int, step: int
-    ) -> torch.Tensor:
-        rows = len(labels_B)
-        directions_nBE = self._directions(rows, inputs_BME.shape[2], client, step).to(inputs_BME.device)
-        gradient_BE = row_gradients(self._head, inputs_BME, labels_B, client, directions_nBE, self._smoothing)
-        return gradient_BE / max(rows, 1)
-
-    def _directions(self, rows: int, width: int, client: int, step: int) -> torch.Tensor:
-        generator = (self._key / client / step).generator()
-        draws = generator.standard_normal((self._perturbations, rows, width))
-        draws /= np.linalg.norm(draws, axis=2, keepdims=True)
-        return torch.from_numpy(draws.astype(np.float32))
-
-
-def row_gradients(
-    head: Head,
-    inputs_BME: torch.Tensor,
-    labels_B: torch.Tensor,
-    client: int,
-    directions_nBE: torch.Tensor,
-    smoothing: float,
-) -> torch.Tensor:
-    """Return g_h = (E/λ) mean_n (ℓ(h + λv) - ℓ(h)) v for every row's own loss, [B, E]; v on the unit sphere.
-
-    E[v vᵀ] = I/E there, which the factor E undoes.
-    """
-    count, _, width = directions_nBE.shape
-    base_B = head.losses(inputs_BME, labels_B)
-    moved = inputs_BME.repeat(count, 1, 1)
-    moved[:, client] += smoothing * directions_nBE.flatten(0, 1)
-    moved_nB = head.losses(moved, labels_B.repeat(count)).view(count, -1)
-    return (width / smoothing) * ((moved_nB - base_B)[:, :, None] * directions_nBE).mean(0)
+    def _estimate(self, ids: np.ndarray, client: int, step: int) -> np.ndarray:
+        key = self._key / client / step
+        gradient_BE = self.top.row_gradients(client, ids, self._perturbations, self._smoothing, key)
+        return gradient_BE / np.float32(max(len(ids), 1))
 
 
 def _client(parts: ClientParts, config: CzofoConfig) -> VaflClient:
-    return VaflClient(
-        *(parts.client, parts.model, parts.x_train, parts.x_test),
-        parts.batches(config),
-        FirstOrder(config.lr, config.momentum),
-        row_privacy(parts.noise, "embedding", "embedding"),
-    )
+    privacy = row_privacy(parts.noise, "embedding", "embedding")
+    training = BottomTraining(descent=FirstOrder(config.lr, config.momentum), clip=privacy.clip)
+    return VaflClient(parts.client, parts.bottom(training), parts.batches(config), privacy)
 
 
 def _server(parts: ServerParts, config: CzofoConfig) -> CzofoServer:
     return CzofoServer(
-        *(gradient_head(parts, config), cache(parts), parts.labels, parts.labels_test, Synchrony()),
+        *(gradient_top(parts, config), Synchrony()),
         perturbations=config.perturbations,
         smoothing=config.smoothing,
         key=parts.key,

@@ -15,25 +15,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, HeadTraining, Top
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached
-from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
-from raydpzv.methods.vertical.head import Head, HeadTraining
-from raydpzv.models.flat import FlatModel
-from raydpzv.privacy.mechanisms import Noise, release_mean
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.privacy.mechanisms import Noise, release_sum
 from raydpzv.settings.bounds import Momentum, Perturbations, Positive
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
-from raydpzv.zo.directions import Direction, Law
-from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import LayerwisePerturbation
-from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.directions import Law
+from raydpzv.zo.update import Rule, Step
 
 
 @dataclass(frozen=True)
@@ -73,32 +68,26 @@ class DpzvClient(SplitClient):
     def __init__(
         self,
         client: int,
-        model: FlatModel,
-        x_train: torch.Tensor,
-        x_test: torch.Tensor,
+        bottom: Bottom,
         batches: Batches,
         settings: ZerothOrder,
         key: Key,
     ) -> None:
-        super().__init__(client, model, x_train, x_test)
+        super().__init__(client, bottom)
         self._batches, self._settings, self._key = batches, settings, key
-        self._perturb = LayerwisePerturbation(model.module, model.offsets)
-        self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η_m Δ u (journal Eq. (9)), u made again from its seed."""
         if not isinstance(order.body, Slopes):
             return
-        seeds = [u.seed for u in self._directions(self._step - 1)]
-        self._descent.apply([Step(seeds, order.body.values, self._settings.lr)])
+        seeds = self._seeds(self._step - 1)
+        self.bottom.descend([Step(seeds, order.body.values, self._settings.lr)])
 
     def work(self) -> Upload:
         """Return the batch's embeddings at w + λu and w - λu (journal Eq. (6)) for every direction."""
         ids = self._batches.draw(self._step)
-        x, radius = self._rows(ids), self._settings.smoothing
-        directions = self._directions(self._step)
-        plus = np.stack([self._embed(x, u, radius) for u in directions])
-        minus = np.stack([self._embed(x, u, -radius) for u in directions])
+        radius = self._settings.smoothing
+        plus, minus = self.bottom.embed_along(ids, self._seeds(self._step), (radius, -radius))
         self._step += 1
         return Upload(self.client, self._step - 1, PerturbedEmbeddings(ids, plus, minus))
 
@@ -117,18 +106,11 @@ class DpzvClient(SplitClient):
                 f"client {self.client}: wanted updates from step 0 on, {count} entries each, for {uploads} uploads, "
                 f"and a client that has made none; got {len(mine)} entries and {self._step} uploads"
             )
-        self._descent.apply([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
+        self.bottom.descend([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
         self._step = uploads
 
-    def _directions(self, step: int) -> list[Direction]:
-        return [
-            Direction(direction_seed(self._key, self.client, step, p), self.model.size, self._settings.law)
-            for p in range(self._settings.perturbations)
-        ]
-
-    def _embed(self, x: torch.Tensor, direction: Direction, amount: float) -> np.ndarray:
-        with torch.no_grad(), self._perturb.at(direction, amount):
-            return self.model.module(x).cpu().numpy()
+    def _seeds(self, step: int) -> list[int]:
+        return [direction_seed(self._key, self.client, step, p) for p in range(self._settings.perturbations)]
 
 
 @dataclass(frozen=True)
@@ -145,15 +127,12 @@ class DpzvServer(CachingServer):
 
     def __init__(
         self,
-        head: Head,
-        table: EmbeddingCache,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
+        top: Top,
         settings: ZerothOrder,
         privacy: MeanRelease,
         **named: Any,
     ) -> None:
-        super().__init__(head, table, labels_train, labels_test, sent=2 * settings.perturbations, **named)
+        super().__init__(top, sent=2 * settings.perturbations, **named)
         self._smoothing, self._privacy = settings.smoothing, privacy
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -162,21 +141,16 @@ class DpzvServer(CachingServer):
         if not isinstance(body, PerturbedEmbeddings):
             raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
         self._round += 1
-        labels_B = self._labels(body.ids)
-        device = labels_B.device
-        plus_PBE = torch.tensor(body.plus, device=device)
-        minus_PBE = torch.tensor(body.minus, device=device)
-        batch_BME = self._table.get(body.ids)
-        cache = self._table.ages(body.ids, self._round, upload.client)
-        slopes_PB = self._slopes(batch_BME, plus_PBE, minus_PBE, labels_B, upload.client)
-        releases = tuple(
-            self._release(slopes_B, (upload.client, upload.step, p)) for p, slopes_B in enumerate(slopes_PB)
+        clip = self._privacy.clip
+        served = self.top.two_point(
+            *(upload.client, body.ids, body.plus, body.minus, self._round),
+            smoothing=self._smoothing,
+            clip=math.inf if clip is None else clip,
         )
-        # (h⁺ + h⁻)/2 equals h up to O(λ²) and costs no extra bytes
-        middle_BE = (plus_PBE + minus_PBE).mean(0) / 2
-        self._table.put(upload.client, body.ids, middle_BE, self._round)
-        batch_BME[:, upload.client] = middle_BE
-        loss = self._head.train(batch_BME, labels_B)
+        releases = tuple(
+            self._release(p, total, bad, upload)
+            for p, (total, bad) in enumerate(zip(served.sums, served.nonfinite, strict=True))
+        )
         return [
             Order(
                 upload.client,
@@ -184,41 +158,28 @@ class DpzvServer(CachingServer):
                 self._round,
                 upload_bytes=self._upload_bytes,
                 releases=releases,
-                cache=cache,
-                loss=loss,
+                cache=served.cache,
+                loss=served.loss,
             )
         ]
 
-    def _slopes(
-        self,
-        batch_BME: torch.Tensor,
-        plus_PBE: torch.Tensor,
-        minus_PBE: torch.Tensor,
-        labels_B: torch.Tensor,
-        client: int,
-    ) -> torch.Tensor:
-        """Per-sample slopes along each direction, [P, B]; all 2P batches in one forward call."""
-        count, rows = plus_PBE.shape[:2]
-        stacked = batch_BME.repeat(2 * count, 1, 1)
-        stacked[:, client] = torch.cat((plus_PBE, minus_PBE)).flatten(0, 1)
-        losses = self._head.losses(stacked, labels_B.repeat(2 * count)).view(2, count, rows)
-        return slope(losses[0], losses[1], self._smoothing)
-
-    def _release(self, slopes_B: torch.Tensor, address: tuple[int, int, int]) -> Release:
-        value, receipt = release_mean(
-            slopes_B,
+    def _release(self, perturbation: int, total: float, nonfinite: int, upload: Upload) -> Release:
+        value, receipt = release_sum(
+            total,
+            batch=len(upload.ids),
+            nonfinite=nonfinite,
             threshold=self._privacy.clip,
             divisor=self._batch,
             sigma=self._privacy.sigma,
             noise=self._privacy.noise,
-            address=address,
+            address=(upload.client, upload.step, perturbation),
         )
         if not math.isfinite(value):
             raise Diverged(
-                f"a release must be finite, but the one for client {address[0]}, step {address[1]} is {value}: "
+                f"a release must be finite, but the one for client {upload.client}, step {upload.step} is {value}: "
                 "choose a smaller step size or set a clipping threshold"
             )
-        return Release(address[2], value, receipt)
+        return Release(perturbation, value, receipt)
 
 
 def zeroth_order(config: DpzvConfig) -> ZerothOrder:
@@ -227,28 +188,26 @@ def zeroth_order(config: DpzvConfig) -> ZerothOrder:
 
 
 def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
+    rule = Rule(config.direction, config.momentum)
     return DpzvClient(
-        *(parts.client, parts.model, parts.x_train, parts.x_test),
+        *(parts.client, parts.bottom(BottomTraining(rule))),
         parts.batches(config),
         zeroth_order(config),
         parts.key,
     )
 
 
+def two_point_head(config: Any) -> HeadSettings:
+    """Return how the head of a zeroth-order method learns: its own two-point step is like the clients'."""
+    return HeadSettings(
+        *(config.server, config.server_lr, config.server_momentum), config.smoothing, config.direction
+    )
+
+
 def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer:
-    head = Head(
-        *(parts.model, config.server, config.server_lr, config.server_momentum),
-        smoothing=config.smoothing,
-        law=config.direction,
-        key=parts.key,
-    )
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
-    return DpzvServer(
-        *(head, cache(parts), parts.labels, parts.labels_test),
-        zeroth_order(config),
-        release,
-        **cached(parts, config),
-    )
+    top = parts.top(two_point_head(config))
+    return DpzvServer(top, zeroth_order(config), release, **cached(parts, config))
 
 
 DPZV = VerticalMethod(

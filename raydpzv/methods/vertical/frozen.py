@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import Bottom, BottomTraining
 from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached, gradient_head
-from raydpzv.models.flat import FlatModel
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
 from raydpzv.wire.messages import Acknowledged, Embeddings
 
 
@@ -29,10 +27,8 @@ class FrozenConfig(Batched):
 class FrozenClient(SplitClient):
     """Uploads the embeddings of its batches; gets nothing back."""
 
-    def __init__(
-        self, client: int, model: FlatModel, x_train: torch.Tensor, x_test: torch.Tensor, batches: Batches
-    ) -> None:
-        super().__init__(client, model, x_train, x_test)
+    def __init__(self, client: int, bottom: Bottom, batches: Batches) -> None:
+        super().__init__(client, bottom)
         self._batches = batches
 
     def apply(self, order: Order) -> None:
@@ -41,8 +37,7 @@ class FrozenClient(SplitClient):
     def work(self) -> Upload:
         """Return the next batch's embeddings."""
         ids = self._batches.draw(self._step)
-        with torch.no_grad():
-            values = self.model.module(self._rows(ids)).cpu().numpy()
+        values = self.bottom.embed(ids)
         self._step += 1
         return Upload(self.client, self._step - 1, Embeddings(ids, values))
 
@@ -56,12 +51,9 @@ class FrozenServer(CachingServer):
         if not isinstance(body, Embeddings):
             raise TypeError(f"a frozen-control server cannot serve {type(body).__name__}")
         self._round += 1
-        cache = self._table.ages(body.ids, self._round, upload.client)
-        labels_B = self._labels(body.ids)
-        self._table.put(
-            upload.client, body.ids, torch.tensor(body.values, device=labels_B.device), self._round
-        )
-        loss = self._head.train(self._table.get(body.ids), labels_B)
+        cache = self.top.ages(body.ids, self._round, upload.client)
+        self.top.put(upload.client, body.ids, body.values, self._round)
+        loss = self.top.train(body.ids)
         return [
             Order(
                 upload.client,
@@ -75,12 +67,11 @@ class FrozenServer(CachingServer):
 
 
 def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
-    return FrozenClient(parts.client, parts.model, parts.x_train, parts.x_test, parts.batches(config))
+    return FrozenClient(parts.client, parts.bottom(BottomTraining()), parts.batches(config))
 
 
 def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
-    head = gradient_head(parts, config)
-    return FrozenServer(head, cache(parts), parts.labels, parts.labels_test, **cached(parts, config))
+    return FrozenServer(gradient_top(parts, config), **cached(parts, config))
 
 
 FROZEN = VerticalMethod(config=FrozenConfig, client=_client, server=_server, control=True)

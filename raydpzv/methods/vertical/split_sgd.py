@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
 from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.base import Batched, SplitClient, SplitServer, gradient_head, sizes
-from raydpzv.methods.vertical.head import Head
-from raydpzv.models.flat import FlatModel
-from raydpzv.models.momentum import MomentumDescent
+from raydpzv.methods.vertical.base import Batched, SplitClient, SplitServer, gradient_top, sizes
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import Embeddings, GradientAndRows, Rows
 
@@ -41,31 +38,15 @@ class SplitSgdConfig(Batched):
 class SgdClient(SplitClient):
     """Embeds the rows it is told and backpropagates the gradient it gets for them."""
 
-    def __init__(
-        self,
-        client: int,
-        model: FlatModel,
-        x_train: torch.Tensor,
-        x_test: torch.Tensor,
-        *,
-        lr: float,
-        momentum: float = 0.0,
-    ) -> None:
-        super().__init__(client, model, x_train, x_test)
-        self._descent = MomentumDescent(model.flat, lr, momentum)
+    def __init__(self, client: int, bottom: Bottom) -> None:
+        super().__init__(client, bottom)
         self._next_ids: np.ndarray | None = None
-        self._embedded: torch.Tensor | None = None
 
     def apply(self, order: Order) -> None:
         """Descend by the chain rule through the last batch, and note which rows come next."""
         body = order.body
-        if isinstance(body, GradientAndRows) and self._embedded is not None:
-            parameters = list(self.model.module.parameters())
-            gradient_BE = torch.tensor(body.gradient, device=self._embedded.device)
-            with torch.enable_grad():
-                gradients = torch.autograd.grad(self._embedded, parameters, gradient_BE)
-            self._embedded = None
-            self._descent.step(gradients)
+        if isinstance(body, GradientAndRows):
+            self.bottom.backward(body.gradient)
         if isinstance(body, Rows | GradientAndRows):
             self._next_ids = body.ids
 
@@ -73,10 +54,8 @@ class SgdClient(SplitClient):
         """Return the embeddings of the rows the server named."""
         if self._next_ids is None:
             raise RuntimeError("an SGD client works only after an order that names rows")
-        with torch.enable_grad():
-            self._embedded = self.model.module(self._rows(self._next_ids))
+        values = self.bottom.forward(self._next_ids)
         self._step += 1
-        values = self._embedded.detach().cpu().numpy()
         return Upload(self.client, self._step - 1, Embeddings(self._next_ids, values))
 
 
@@ -85,16 +64,14 @@ class SgdServer(SplitServer):
 
     def __init__(
         self,
-        head: Head,
+        top: Top,
         batches: Batches,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
         *,
         clients: int,
         width: int,
         fixed_batches: bool,
     ) -> None:
-        super().__init__(head, labels_train, labels_test, clients=clients)
+        super().__init__(top, clients=clients)
         self._batches, self._step = batches, 0
         self._upload_bytes = batches.divisor * (4 + width * 4) if fixed_batches else None
         self._waiting: dict[int, Embeddings] = {}
@@ -113,17 +90,13 @@ class SgdServer(SplitServer):
         if len(self._waiting) < self._clients:
             return ()
         bodies = [self._waiting.pop(m) for m in range(self._clients)]
-        labels_B = self._labels(bodies[0].ids)
-        inputs_BME = torch.tensor(np.stack([b.values for b in bodies], 1), device=labels_B.device)
-        loss, gradient_BME = self._head.backward(inputs_BME, labels_B, for_embeddings=True)
-        assert gradient_BME is not None
-        gradient = gradient_BME.cpu().numpy()
+        loss, gradient_BME = self.top.backward_on(np.stack([b.values for b in bodies], 1), bodies[0].ids)
         self._step += 1
         ids = self._batches.draw(self._step)
         return [
             Order(
                 m,
-                GradientAndRows(np.ascontiguousarray(gradient[:, m]), ids),
+                GradientAndRows(np.ascontiguousarray(gradient_BME[:, m]), ids),
                 self._round,
                 upload_bytes=self._upload_bytes,
                 loss=loss,
@@ -133,13 +106,12 @@ class SgdServer(SplitServer):
 
 
 def _client(parts: ClientParts, config: SplitSgdConfig) -> SgdClient:
-    own = (parts.client, parts.model, parts.x_train, parts.x_test)
-    return SgdClient(*own, lr=config.lr, momentum=config.momentum)
+    descent = FirstOrder(config.lr, config.momentum)
+    return SgdClient(parts.client, parts.bottom(BottomTraining(descent=descent)))
 
 
 def _server(parts: ServerParts, config: SplitSgdConfig) -> SgdServer:
-    head = gradient_head(parts, config)
-    return SgdServer(head, parts.batches(config), parts.labels, parts.labels_test, **sizes(parts, config))
+    return SgdServer(gradient_top(parts, config), parts.batches(config), **sizes(parts, config))
 
 
 SPLIT_SGD = VerticalMethod(

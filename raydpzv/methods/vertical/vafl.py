@@ -19,21 +19,18 @@ import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
+from raydpzv.engine.torch_engine import inner_layers
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached, gradient_head
-from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
-from raydpzv.methods.vertical.head import Head
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
 from raydpzv.methods.vertical.row_release import (
     Calibration,
     EmbeddingRelease,
     RowPrivacy,
-    inner_layers,
     row_privacy,
 )
-from raydpzv.models.flat import FlatModel
-from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import release_rows
 from raydpzv.settings.bounds import Bounds, Count, Momentum, NotNegative, Positive
 from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query
@@ -71,36 +68,22 @@ class VaflConfig(Batched):
     """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
 
-@dataclass(frozen=True)
-class FirstOrder:
-    """A client's settings: step size η, momentum β, and l2 of the regulariser r(w) = l2 ‖w‖² / 2."""
-
-    lr: float
-    momentum: float = 0.0
-    l2: float = 0.0
-
-
 class VaflClient(SplitClient):
     """Uploads the embeddings of its batch and backpropagates the gradient that it gets for them."""
 
     def __init__(
         self,
         client: int,
-        model: FlatModel,
-        x_train: torch.Tensor,
-        x_test: torch.Tensor,
+        bottom: Bottom,
         batches: Batches,
-        settings: FirstOrder,
         privacy: RowPrivacy | None = None,
         *,
         answers_queries: bool = False,
     ) -> None:
-        super().__init__(client, model, x_train, x_test)
+        super().__init__(client, bottom)
         self.answers_queries = answers_queries
-        self._batches, self._settings = batches, settings
-        self._release = EmbeddingRelease(model, privacy or RowPrivacy())
-        self._descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
-        self._embedded: torch.Tensor | None = None
+        self._batches = batches
+        self._release = EmbeddingRelease(privacy or RowPrivacy())
         self._queries = 0
 
     def process(self, order: Order) -> Upload:
@@ -111,25 +94,15 @@ class VaflClient(SplitClient):
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η (∇_w h · ∇_h ℓ + ∇r(w_m)). VAFL Eq. (4a)."""
-        if not isinstance(order.body, Gradient) or self._embedded is None:
-            return
-        parameters = list(self.model.module.parameters())
-        gradient_BE = torch.tensor(order.body.values, device=self._embedded.device)
-        with torch.enable_grad():
-            gradients = torch.autograd.grad(self._embedded, parameters, gradient_BE)
-        self._embedded = None
-        l2 = self._settings.l2
-        self._descent.step(
-            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients
-        )
+        if isinstance(order.body, Gradient):
+            self.bottom.backward(order.body.values)
 
     def work(self) -> Upload:
         """Return the next batch's embeddings (Algorithm 1, lines 4 and 5)."""
         step, ids = self._step, self._batches.draw(self._step)
         address = (self.client, step, UPLOAD)
-        with torch.enable_grad():
-            self._embedded = self._release.embed(self._rows(ids), address)
-        sent_BE, releases = self._release.release(self._embedded, address)
+        embedded_BE = self.bottom.forward(ids, self._release.layer_noise(address))
+        sent_BE, releases = self._release.release(embedded_BE, address)
         self._step += 1
         return Upload(self.client, step, Embeddings(ids, sent_BE), releases=releases)
 
@@ -137,14 +110,11 @@ class VaflClient(SplitClient):
         """Return these rows' embeddings by the model as it is: noised anew, which is a release of its own."""
         address = (self.client, self._queries, QUERY)
         self._queries += 1
-        with torch.no_grad():
-            sent_BE, releases = self._release.release(self._release.embed(self._rows(ids), address), address)
+        embedded_BE = self.bottom.embed(ids, self._release.layer_noise(address))
+        sent_BE, releases = self._release.release(embedded_BE, address)
         return Upload(
             self.client, self._step, FreshEmbeddings(ids, sent_BE), releases=releases, is_query=True
         )
-
-    def _embedding(self, x: torch.Tensor) -> torch.Tensor:
-        return self._release.embed(x)
 
 
 @dataclass(frozen=True)
@@ -173,15 +143,12 @@ class VaflServer(CachingServer):
 
     def __init__(
         self,
-        head: Head,
-        table: EmbeddingCache,
-        labels_train: torch.Tensor,
-        labels_test: torch.Tensor,
+        top: Top,
         synchrony: Synchrony,
         privacy: RowPrivacy | None = None,
         **named: Any,
     ) -> None:
-        super().__init__(head, table, labels_train, labels_test, **named)
+        super().__init__(top, **named)
         self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
         self._held: deque[Numbered] = deque()
         self._asked: set[int] = set()
@@ -208,7 +175,7 @@ class VaflServer(CachingServer):
         """Ask for what is older than D (Section 2.3, bounded delay)."""
         if self._synchrony.max_delay is None:
             return []
-        old = self._table.older(upload.ids, round, self._synchrony.max_delay, upload.client)
+        old = self.top.older(upload.ids, round, self._synchrony.max_delay, upload.client)
         self._asked = set(old)
         return [
             Order(
@@ -227,13 +194,12 @@ class VaflServer(CachingServer):
             self._put(numbered)
         same = self._synchrony.same_rows
         ids = group[0][1].ids if same else np.concatenate([upload.ids for _, upload in group])
-        labels_N = self._labels(ids)
         ends = np.cumsum([len(upload.ids) for _, upload in group])
         spans = [
             slice(0, len(ids)) if same else slice(end - len(u.ids), end)
             for end, (_, u) in zip(ends, group, strict=True)
         ]
-        loss, gradients = self._learn(self._table.get(ids), labels_N, group, spans)
+        loss, gradients = self._learn(ids, group, spans)
         alone, round = len(group) == 1, self._round
         return [
             self._answer(upload, gradient_BE, loss, own if alone else round)
@@ -241,27 +207,20 @@ class VaflServer(CachingServer):
         ]
 
     def _learn(
-        self,
-        inputs_NME: torch.Tensor,
-        labels_N: torch.Tensor,
-        group: Sequence[Numbered],
-        spans: Sequence[slice],
-    ) -> tuple[float, list[torch.Tensor]]:
+        self, ids: np.ndarray, group: Sequence[Numbered], spans: Sequence[slice]
+    ) -> tuple[float, list[np.ndarray]]:
         """Step the head; return the mean loss before it, and each client's gradient of its own rows' mean loss.
 
         Both gradients are taken at the same head and embeddings (VAFL Eq. (2a), (2b)).
         """
-        if len(labels_N) == 0:
-            return math.nan, [inputs_NME[:, upload.client] for _, upload in group]
-        loss, gradient_NME = self._head.backward(inputs_NME, labels_N, for_embeddings=True)
-        assert gradient_NME is not None
-        shares = [len(labels_N) / max(1, span.stop - span.start) for span in spans]
+        loss, gradient_NME = self.top.backward(ids)
+        shares = [np.float32(len(ids) / max(1, span.stop - span.start)) for span in spans]
         return loss, [
             gradient_NME[span, upload.client] * share
             for (_, upload), span, share in zip(group, spans, shares, strict=True)
         ]
 
-    def _answer(self, upload: Upload, gradient_BE: torch.Tensor, loss: float, round: int) -> Order:
+    def _answer(self, upload: Upload, gradient_BE: np.ndarray, loss: float, round: int) -> Order:
         values_BE, releases = self._released(gradient_BE, upload)
         if not np.isfinite(values_BE).all():
             raise Diverged(
@@ -274,17 +233,17 @@ class VaflServer(CachingServer):
             round,
             upload_bytes=self._upload_bytes,
             releases=releases,
-            cache=self._table.ages(upload.ids, round, upload.client),
+            cache=self.top.ages(upload.ids, round, upload.client),
             loss=loss,
         )
 
-    def _released(self, gradient_BE: torch.Tensor, upload: Upload) -> tuple[np.ndarray, tuple[Release, ...]]:
+    def _released(self, gradient_BE: np.ndarray, upload: Upload) -> tuple[np.ndarray, tuple[Release, ...]]:
         """Clip and noise each row's own gradient, B times its part in the mean loss's, if noise is on it."""
         privacy, rows = self._privacy, len(gradient_BE)
         if privacy.noise is None:
-            return np.ascontiguousarray(gradient_BE.cpu().numpy()), ()
+            return np.ascontiguousarray(gradient_BE), ()
         noised_BE, receipt = release_rows(
-            gradient_BE * rows,
+            gradient_BE * np.float32(rows),
             threshold=privacy.clip,
             sigma=privacy.sigma,
             noise=privacy.noise,
@@ -296,25 +255,24 @@ class VaflServer(CachingServer):
     def _put(self, numbered: Numbered) -> None:
         round, upload = numbered
         assert isinstance(upload.body, Embeddings | FreshEmbeddings)
-        values_BE = torch.tensor(upload.body.values, device=self._labels_train.device)
-        self._table.put(upload.client, upload.ids, values_BE, round)
+        self.top.put(upload.client, upload.ids, upload.body.values, round)
 
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
     """Return a client that backpropagates what it gets."""
+    privacy = row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise)
+    descent = FirstOrder(config.lr, config.momentum, config.l2)
     return VaflClient(
-        *(parts.client, parts.model, parts.x_train, parts.x_test),
+        *(parts.client, parts.bottom(BottomTraining(descent=descent, clip=privacy.clip))),
         parts.batches(config, shared=config.synchrony == "synchronous"),
-        FirstOrder(config.lr, config.momentum, config.l2),
-        row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise),
+        privacy,
         answers_queries=config.max_delay is not None,
     )
 
 
 def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
     return VaflServer(
-        *(gradient_head(parts, config), cache(parts), parts.labels, parts.labels_test),
-        _synchrony(config, parts.clients),
+        *(gradient_top(parts, config), _synchrony(config, parts.clients)),
         row_privacy(parts.noise, "gradient", config.noise_on),
         **cached(parts, config),
     )

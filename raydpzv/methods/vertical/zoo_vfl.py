@@ -14,23 +14,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import Bottom, BottomTraining, Top
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cache, cached
-from raydpzv.methods.vertical.dpzv import ZerothOrder
-from raydpzv.methods.vertical.head import Head
+from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.methods.vertical.dpzv import ZerothOrder, two_point_head
 from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, RowPrivacy, row_privacy
-from raydpzv.models.flat import FlatModel
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import EmbeddingPair, LossDifference
-from raydpzv.zo.directions import Direction, Law
-from raydpzv.zo.perturbation import LayerwisePerturbation
-from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.directions import Law
+from raydpzv.zo.update import Rule, Step
 
 AT, AHEAD = 0, 1
 """Places of the two embeddings' noise among the draws of one client's step."""
@@ -62,52 +59,42 @@ class ZooVflClient(SplitClient):
     def __init__(
         self,
         client: int,
-        model: FlatModel,
-        x_train: torch.Tensor,
-        x_test: torch.Tensor,
+        bottom: Bottom,
         batches: Batches,
         settings: ZerothOrder,
         key: Key,
         privacy: RowPrivacy | None = None,
     ) -> None:
-        super().__init__(client, model, x_train, x_test)
+        super().__init__(client, bottom)
         self._batches, self._settings, self._key = batches, settings, key
-        self._release = EmbeddingRelease(model, privacy or RowPrivacy())
-        self._perturb = LayerwisePerturbation(model.module, model.offsets)
-        self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
+        self._release = EmbeddingRelease(privacy or RowPrivacy())
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η (ℓ⁺ - ℓ)/λ u, u made again from its seed."""
         if not isinstance(order.body, LossDifference):
             return
         scalar = order.body.value.astype(np.float64) / self._settings.smoothing
-        self._descent.apply([Step([self._direction(self._step - 1).seed], scalar, self._settings.lr)])
+        self.bottom.descend([Step([self._seed(self._step - 1)], scalar, self._settings.lr)])
 
     def work(self) -> Upload:
         """Return the next batch's embeddings at w and at w + λu."""
         step, ids = self._step, self._batches.draw(self._step)
-        x = self._rows(ids)
-        with torch.no_grad():
-            here_BE = self._release.embed(x)
-            with self._perturb.at(self._direction(step), self._settings.smoothing):
-                ahead_BE = self._release.embed(x)
+        found_21BE = self.bottom.embed_along(ids, [self._seed(step)], (0.0, self._settings.smoothing))
+        here_BE, ahead_BE = found_21BE[:, 0]
         here, first = self._release.release(here_BE, (self.client, step, AT))
         ahead, second = self._release.release(ahead_BE, (self.client, step, AHEAD))
         self._step += 1
         return Upload(self.client, step, EmbeddingPair(ids, here, ahead), releases=(*first, *second))
 
-    def _direction(self, step: int) -> Direction:
-        return Direction(direction_seed(self._key, self.client, step), self.model.size, self._settings.law)
-
-    def _embedding(self, x: torch.Tensor) -> torch.Tensor:
-        return self._release.embed(x)
+    def _seed(self, step: int) -> int:
+        return direction_seed(self._key, self.client, step)
 
 
 class ZooVflServer(CachingServer):
     """Answers every upload with the difference of two mean losses; trains its head on the first embeddings."""
 
-    def __init__(self, head: Head, *parts: Any, **named: Any) -> None:
-        super().__init__(head, *parts, **named, sent=2)
+    def __init__(self, top: Top, **named: Any) -> None:
+        super().__init__(top, **named, sent=2)
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Evaluate both losses under the same head and the others' newest embeddings, then train the head."""
@@ -115,53 +102,32 @@ class ZooVflServer(CachingServer):
         if not isinstance(body, EmbeddingPair):
             raise TypeError(f"a ZOO-VFL server cannot serve {type(body).__name__}")
         self._round += 1
-        labels_B = self._labels(body.ids)
-        cache = self._table.ages(body.ids, self._round, upload.client)
-        self._table.put(
-            upload.client, body.ids, torch.tensor(body.values, device=labels_B.device), self._round
-        )
-        here_BME = self._table.get(body.ids)
-        ahead_BME = here_BME.clone()
-        ahead_BME[:, upload.client] = torch.tensor(body.ahead, device=labels_B.device)
-        difference = self._difference(here_BME, ahead_BME, labels_B)
+        cache = self.top.ages(body.ids, self._round, upload.client)
+        self.top.put(upload.client, body.ids, body.values, self._round)
+        difference = self.top.mean_difference(upload.client, body.ids, body.ahead)
         if not math.isfinite(difference):
             raise Diverged(
                 f"a loss must be finite, but the one for client {upload.client}, step {upload.step} is not: choose a "
                 "smaller step size"
             )
-        loss = self._head.train(here_BME, labels_B)
+        loss = self.top.train(body.ids)
         answer = LossDifference(np.array([difference], np.float32))
         return [
             Order(upload.client, answer, self._round, upload_bytes=self._upload_bytes, cache=cache, loss=loss)
         ]
 
-    def _difference(self, here_BME: torch.Tensor, ahead_BME: torch.Tensor, labels_B: torch.Tensor) -> float:
-        """Mean over the batch of ℓ(h(w + λu)) - ℓ(h(w)), rows subtracted first; 0 for an empty batch."""
-        if len(labels_B) == 0:
-            return 0.0
-        ahead_B, here_B = self._head.losses(ahead_BME, labels_B), self._head.losses(here_BME, labels_B)
-        return float((ahead_B - here_B).double().mean())
-
 
 def _client(parts: ClientParts, config: ZooVflConfig) -> ZooVflClient:
     settings = ZerothOrder(config.smoothing, config.lr, config.momentum, law=config.direction)
+    privacy = row_privacy(parts.noise, "embedding", "embedding")
+    training = BottomTraining(Rule(config.direction, config.momentum), clip=privacy.clip)
     return ZooVflClient(
-        *(parts.client, parts.model, parts.x_train, parts.x_test),
-        parts.batches(config),
-        settings,
-        parts.key,
-        row_privacy(parts.noise, "embedding", "embedding"),
+        *(parts.client, parts.bottom(training)), parts.batches(config), settings, parts.key, privacy
     )
 
 
 def _server(parts: ServerParts, config: ZooVflConfig) -> ZooVflServer:
-    head = Head(
-        *(parts.model, config.server, config.server_lr, config.server_momentum),
-        smoothing=config.smoothing,
-        law=config.direction,
-        key=parts.key,
-    )
-    return ZooVflServer(head, cache(parts), parts.labels, parts.labels_test, **cached(parts, config))
+    return ZooVflServer(parts.top(two_point_head(config)), **cached(parts, config))
 
 
 ZOO_VFL = VerticalMethod(

@@ -110,14 +110,17 @@ def _kind(argument: Any) -> str:
     return type(argument).__name__
 
 
+@pytest.mark.parametrize("engine", ["torch", "compiled"])
 @pytest.mark.parametrize("kind", VERTICAL)
-def test_every_kernel_of_a_vertical_run_is_called_before_it_begins(kind: str, called: Called) -> None:
-    spec = vertical(kind)
+def test_every_kernel_of_a_vertical_run_is_called_before_it_begins(
+    kind: str, engine: str, called: Called
+) -> None:
+    spec = vertical(kind, f"model.engine={engine}")
     warm_up.warm_up(prepare(spec), "cpu")
     before = set(called)
     scenarios.run(spec)
     assert called == before
-    assert bool(before) == (spec.method.name in ("dpzv", "zoo_vfl"))
+    assert bool(before) == (engine == "compiled" or spec.method.name in ("dpzv", "zoo_vfl"))
 
 
 @pytest.mark.parametrize("kind", HORIZONTAL)
@@ -165,7 +168,7 @@ def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_o
 
 def test_nothing_else_than_zeros_is_sent_through_the_clients_models(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    experiment = prepare(vertical("dpzv, sphere"))
+    experiment = prepare(vertical("dpzv, sphere", "model.engine=torch"))
     rows = experiment.clients[0].x_train.shape[1:]
     forward = torch.nn.Module.__call__
 
@@ -177,6 +180,22 @@ def test_nothing_else_than_zeros_is_sent_through_the_clients_models(monkeypatch:
     monkeypatch.setattr(torch.nn.Module, "__call__", watched)
     warm_up.warm_up(experiment, "cpu")
     assert len(seen) >= 2 * 2 * len(experiment.clients)
+    assert not any(x.any() for x in seen)
+
+
+def test_nothing_else_than_zeros_is_sent_through_compiled_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[np.ndarray] = []
+    call = Kernel.__call__
+
+    def watched(self: Kernel, *arguments: Any) -> Any:
+        if self._name in ("embed", "embed_along"):
+            seen.append(arguments[0])
+        return call(self, *arguments)
+
+    monkeypatch.setattr(Kernel, "__call__", watched)
+    experiment = prepare(vertical("dpzv, sphere", "model.engine=compiled"))
+    warm_up.warm_up(experiment, "cpu")
+    assert len(seen) >= 2 * len(experiment.clients)
     assert not any(x.any() for x in seen)
 
 

@@ -97,7 +97,7 @@ def test_the_header_says_what_the_models_were(small, tmp_path):
         client = recipe.make()
         model = header.models[f"client {m}"]
         assert (model.parameters, model.initial) == (client.parameters().size, client.sha256())
-        assert model.layout == client.model.layout
+        assert model.layout == client.bottom.layout
 
 
 def test_a_release_is_in_the_ledger_before_the_answer_leaves(kept):

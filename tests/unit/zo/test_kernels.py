@@ -44,7 +44,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     from raydpzv.zo import kernel_cache, numba_kernel
 told = [warning for warning in caught if "NUMBA_CACHE_DIR" in str(warning.message)]
-print(len(told), kernel_cache.folder_of("add_scaled"))
+print(len(told), kernel_cache.folder_of("raydpzv.zo.numba_kernel", "add_scaled"))
 """
 
 
@@ -85,7 +85,7 @@ def test_without_a_folder_for_the_cache_kernels_are_compiled_with_a_warning(tmp_
 
 
 def test_a_cache_that_nobody_can_keep_needs_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raydpzv.zo.kernel_cache.folder_of", lambda name: None)
+    monkeypatch.setattr("raydpzv.zo.kernel_cache.folder_of", lambda module, name: None)
     monkeypatch.setattr(kernels, "FileLock", None)  # would fail if it were called
     assert _one() == 1.0
 

@@ -64,7 +64,7 @@ def test_evaluation_changes_nothing_and_embeds_the_held_out_rows() -> None:
     assert isinstance(answer.body, messages.TestEmbeddings)
     assert answer.body.values.shape == (HELD_OUT, WIDTH)
     with torch.no_grad():
-        expected = two.model.module(DATA.x_test[2]).numpy()
+        expected = two.bottom.model.module(DATA.x_test[2]).numpy()
     assert np.array_equal(answer.body.values, expected)
     slopes = Order(2, Slopes(np.array([1.0, 2.0], np.float32)))
     assert one.process(slopes).body.encode() == two.process(slopes).body.encode()
@@ -73,15 +73,15 @@ def test_evaluation_changes_nothing_and_embeds_the_held_out_rows() -> None:
 def test_evaluation_in_blocks_keeps_the_order_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     client = dpzv_clients(DATA, SETTINGS)[0]
     whole = client.evaluate().body.encode()
-    monkeypatch.setattr("raydpzv.methods.vertical.base._EVALUATE_AT_ONCE", 4)
+    monkeypatch.setattr("raydpzv.engine.torch_engine._EVALUATE_AT_ONCE", 4)
     blocks = client.evaluate().body.encode()
     assert np.allclose(np.frombuffer(whole, np.float32), np.frombuffer(blocks, np.float32), atol=1e-6)
 
 
 def test_a_clients_directions_and_rows_are_its_own_and_change_every_step() -> None:
     clients = dpzv_clients(DATA, SETTINGS)
-    directions = [d for c in clients for step in range(3) for d in c._directions(step)]
-    assert len({d.seed for d in directions}) == CLIENTS * 3 * SETTINGS.perturbations
+    seeds = [seed for c in clients for step in range(3) for seed in c._seeds(step)]
+    assert len(set(seeds)) == CLIENTS * 3 * SETTINGS.perturbations
     uploads = [c.work() for c in clients] + [c.work() for c in clients]
     assert len({u.body.encode()[: 4 * BATCH] for u in uploads}) == len(uploads)
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from raydpzv.engine.split_model import HeadTraining
 from raydpzv.methods.vertical.dpzv import ZerothOrder
-from raydpzv.methods.vertical.head import HeadTraining
 from raydpzv.privacy.mechanisms import Address, Noise, SeededNoise
 from raydpzv.wire.messages import PerturbedEmbeddings
 from tests.helpers.vertical_parties import KEY, Data, dpzv_clients, dpzv_server, make_data, make_head, wakes

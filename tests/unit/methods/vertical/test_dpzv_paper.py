@@ -9,9 +9,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from raydpzv.engine.split_model import HeadTraining
 from raydpzv.keys import SERVER_PARTY, direction_seed
 from raydpzv.methods.vertical.dpzv import ZerothOrder
-from raydpzv.methods.vertical.head import HeadTraining
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import LAWS, Direction, Law
 from tests.helpers.vertical_parties import (

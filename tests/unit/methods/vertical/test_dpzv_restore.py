@@ -28,7 +28,7 @@ def live(zeroth_order, updates=40):
     clients = dpzv_clients(data, zeroth_order)
     server = dpzv_server(data, zeroth_order, make_head("sgd"))
     orders = {order.client: order for order in server.first_orders()}
-    model = Model(clients[0].model.size, "layout", "initial")
+    model = Model(clients[0].bottom.model.size, "layout", "initial")
     ledger = Ledger.create(None, Header({"client 1": model}, zeroth_order.law, zeroth_order.momentum))
     for client in wakes(updates):
         upload = clients[client].process(orders[client])

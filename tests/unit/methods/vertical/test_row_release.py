@@ -7,34 +7,43 @@ import pytest
 import torch
 from scipy import stats
 
+from raydpzv.engine.split_model import BottomTraining
+from raydpzv.engine.torch_engine import TorchBottom
 from raydpzv.methods.vertical.row_release import EmbeddingRelease, RowPrivacy
 from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.privacy.mechanisms import SeededNoise
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
-from tests.helpers.vertical_parties import BATCH, KEY, WIDTH, batches, bottom_model, make_data, wakes
+from tests.helpers.vertical_parties import (
+    BATCH,
+    KEY,
+    WIDTH,
+    batches,
+    bottom_model,
+    make_bottom,
+    make_data,
+    wakes,
+)
 
 DATA = make_data()
 NOISE = SeededNoise(KEY)
 
 
 def test_without_clip_and_noise_the_embedding_is_sent_as_it_is() -> None:
-    model = bottom_model(0)
-    sender = EmbeddingRelease(model, RowPrivacy())
-    values = sender.embed(DATA.x[0])
-    sent, releases = sender.release(values, (0, 0, 0))
+    values = make_bottom(DATA, 0).embed(np.arange(5, dtype=np.int32))
+    sent, releases = EmbeddingRelease(RowPrivacy()).release(values, (0, 0, 0))
     assert releases == ()
-    assert np.array_equal(sent, model.module(DATA.x[0]).detach().numpy())
+    assert np.array_equal(sent, bottom_model(0).module(DATA.x[0][:5]).detach().numpy())
 
 
 def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
     """Numerical derivative of Σ v·clip(h(w)) along one parameter direction, in float64."""
-    model = bottom_model(0)
-    sender = EmbeddingRelease(model, RowPrivacy(clip=0.2))
+    sender = make_bottom(DATA, 0, clip=0.2)
+    model = sender.model
     model.module.double()
     x, weights = DATA.x[0].double(), torch.linspace(-1, 1, 2 * len(DATA.x[0])).view(-1, 2).double()
-    values = sender.embed(x)
+    values = sender._embedding(x)
     assert values.norm(dim=1).max() <= 0.2 * (1 + 1e-12)
     assert (model.module(x).norm(dim=1) > 0.2).any()
     parameters = list(model.module.parameters())
@@ -45,7 +54,7 @@ def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
         with torch.no_grad():
             for p, a in zip(parameters, along, strict=True):
                 p += amount * a
-            found = float((sender.embed(x) * weights).sum())
+            found = float((sender._embedding(x) * weights).sum())
             for p, a in zip(parameters, along, strict=True):
                 p -= amount * a
         return found
@@ -56,7 +65,7 @@ def test_a_clipped_embedding_is_learned_through_its_clip() -> None:
 
 
 def test_a_zero_embedding_has_a_gradient() -> None:
-    sender = EmbeddingRelease(bottom_model(0), RowPrivacy(clip=1.0))
+    sender = make_bottom(DATA, 0, clip=1.0)
     zero = torch.zeros(2, WIDTH, requires_grad=True)
     (gradient,) = torch.autograd.grad(sender._clipped(zero).sum(), zero)
     assert torch.equal(gradient, torch.ones(2, WIDTH))
@@ -66,17 +75,18 @@ def test_inner_layers_get_uniform_noise_before_their_activation() -> None:
     """One layer of ones in front of the identity: what comes out beyond the mean is √3 c times a uniform draw."""
     model = FlatModel(lambda: mlp((1,), (1,), 1), KEY / "flat")
     model.flat.copy_(torch.tensor([0.0, 5.0, 1.0, 0.0]))  # w_1 = 0, b_1 = 5, w_2 = 1, b_2 = 0
-    sender = EmbeddingRelease(model, RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,)))
-    x = torch.zeros(5000, 1)
-    found = (sender.embed(x, (0, 1, 0)).detach().numpy().ravel() - 5.0) / 0.4
+    noise = EmbeddingRelease(RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,))).layer_noise((0, 1, 0))
+    rows = np.arange(5000)
+    sender = TorchBottom(model, torch.zeros(5000, 1), torch.zeros(1, 1), BottomTraining())
+    found = (sender.embed(rows, noise).ravel() - 5.0) / 0.4
     reach = np.sqrt(3)
     assert stats.kstest(found, stats.uniform(-reach, 2 * reach).cdf).pvalue > 1e-3
     assert stats.kstest(found * 0.9, stats.uniform(-reach, 2 * reach).cdf).pvalue < 1e-4
     assert found.std() == pytest.approx(1.0, abs=0.03)
-    assert sender.embed(x).detach().numpy() == pytest.approx(5.0)
+    assert sender.embed(rows) == pytest.approx(5.0)
     # before the activation: a ReLU cuts what the noise brings below 0
     model.flat[1] = 0.0
-    assert float(sender.embed(x, (0, 1, 0)).detach().min()) == 0.0
+    assert float(sender.embed(rows, noise).min()) == 0.0
 
 
 def test_evaluation_is_clipped_and_free_of_noise() -> None:

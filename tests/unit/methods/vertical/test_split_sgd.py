@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from raydpzv.engine.split_model import FirstOrder
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
 from raydpzv.methods.vertical.frozen import FrozenClient, FrozenServer
 from raydpzv.methods.vertical.split_sgd import SgdClient, SgdServer
 from raydpzv.wire.messages import Acknowledged, GradientAndRows, Rows, Slopes, Start
@@ -23,8 +23,10 @@ from tests.helpers.vertical_parties import (
     bottom_model,
     flat_of,
     in_double,
+    make_bottom,
     make_data,
     make_head,
+    make_top,
     top,
     wakes,
 )
@@ -33,13 +35,10 @@ DATA = make_data()
 
 
 def sgd_parties(data: Data, momentum: float) -> tuple[list[SgdClient], SgdServer]:
-    clients = [
-        SgdClient(m, bottom_model(m), data.x[m], data.x_test[m], lr=0.5, momentum=momentum)
-        for m in range(CLIENTS)
-    ]
+    clients = [SgdClient(m, make_bottom(data, m, descent=FirstOrder(0.5, momentum))) for m in range(CLIENTS)]
     head = make_head("sgd", lr=0.2, momentum=momentum)
     server = SgdServer(
-        head, batches("server"), data.y, data.y_test, clients=CLIENTS, width=WIDTH, fixed_batches=True
+        make_top(data, head), batches("server"), clients=CLIENTS, width=WIDTH, fixed_batches=True
     )
     return clients, server
 
@@ -47,7 +46,7 @@ def sgd_parties(data: Data, momentum: float) -> tuple[list[SgdClient], SgdServer
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None:
     clients, server = sgd_parties(DATA, momentum)
-    bottoms = [in_double(bottom, c.model.flat) for c in clients]
+    bottoms = [in_double(bottom, c.bottom.model.flat) for c in clients]
     head = in_double(top, make_head("sgd").model.flat)
     groups = [
         {"params": [p for b in bottoms for p in b.parameters()]},
@@ -100,21 +99,16 @@ def test_an_sgd_client_needs_rows_first() -> None:
 
 
 def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
-    clients = [
-        FrozenClient(m, bottom_model(m), DATA.x[m], DATA.x_test[m], batches(m)) for m in range(CLIENTS)
-    ]
-    table = EmbeddingCache(ROWS, CLIENTS, WIDTH)
+    clients = [FrozenClient(m, make_bottom(DATA, m), batches(m)) for m in range(CLIENTS)]
     head = make_head("sgd", lr=0.1, momentum=0.9)
-    server = FrozenServer(
-        head, table, DATA.y, DATA.y_test, clients=CLIENTS, width=WIDTH, batch=BATCH, fixed_batches=True
-    )
+    server = FrozenServer(make_top(DATA, head), clients=CLIENTS, width=WIDTH, batch=BATCH, fixed_batches=True)
     return clients, server
 
 
 def test_frozen_clients_never_change_and_the_head_trains_on_what_they_sent() -> None:
     clients, server = frozen_parties()
     before = [c.sha256() for c in clients]
-    bottoms = [in_double(bottom, c.model.flat) for c in clients]
+    bottoms = [in_double(bottom, c.bottom.model.flat) for c in clients]
     head = in_double(top, make_head("sgd").model.flat)
     optimiser = torch.optim.SGD(head.parameters(), 0.1, 0.9)
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)

@@ -118,7 +118,7 @@ def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> Non
         answers = server.receive(uploads[1])
         assert [o.client for o in answers] == pair
         orders |= {o.client: o for o in answers}
-        cache = server._table._values_DME.double()
+        cache = server.top.table._values_DME.double()
         live = [central.embed(m, u.ids) for m, u in zip(pair, uploads, strict=True)]
         embedded = []
         for m, u, own in zip(pair, uploads, live, strict=True):
@@ -147,7 +147,7 @@ def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
         waiting = [o for o in answers if o.is_query]
         for query in waiting:
             assert isinstance(query.body, Query)
-            refreshed = server._table._refreshed_DM[query.body.ids, query.client]
+            refreshed = server.top.table._refreshed_DM[query.body.ids, query.client]
             assert ((refreshed == 0) | (round - refreshed > 2)).all()
             before = clients[query.client].sha256()
             fresh = clients[query.client].process(query)
@@ -160,8 +160,8 @@ def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
         assert server.updates == round
         (answer,) = [o for o in answers if not o.is_query]
         assert (answer.client, answer.round) == (m, round)
-        ages = round - server._table._refreshed_DM[upload.ids]
-        assert (server._table._refreshed_DM[upload.ids] > 0).all()
+        ages = round - server.top.table._refreshed_DM[upload.ids]
+        assert (server.top.table._refreshed_DM[upload.ids] > 0).all()
         assert ages.max() <= 2
         assert max(use.age_max for use in answer.cache) <= 2
         orders[m] = answer

@@ -7,31 +7,31 @@ import pytest
 import torch
 from torch.nn import functional
 
+from raydpzv.engine.torch_engine import row_gradients, unit_rows
 from raydpzv.errors import Diverged
 from raydpzv.keys import direction_seed
 from raydpzv.methods.roles import Upload
-from raydpzv.methods.vertical.czofo import row_gradients
 from raydpzv.methods.vertical.dpzv import ZerothOrder
-from raydpzv.methods.vertical.embedding_cache import EmbeddingCache
 from raydpzv.methods.vertical.row_release import RowPrivacy
 from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
 from raydpzv.privacy.mechanisms import SeededNoise
 from raydpzv.wire.messages import EmbeddingPair, Slopes
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.update import Rule
 from tests.helpers.baseline_parties import SIZES, czofo_server, vafl_clients
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
     KEY,
-    ROWS,
     WIDTH,
     batches,
     bottom,
-    bottom_model,
     in_double,
+    make_bottom,
     make_data,
     make_head,
+    make_top,
     top,
     wakes,
 )
@@ -80,36 +80,35 @@ def test_a_czofo_server_sends_the_mean_losss_estimate_and_steps_its_head_after_i
         upload = clients[m].work()
         before = in_double(top, torch.from_numpy(server.parameters()))
         (order,) = server.receive(upload)
-        inputs = server._table.get(upload.ids).double().requires_grad_()
+        inputs = server.top.table.get(upload.ids).double().requires_grad_()
         functional.cross_entropy(before(inputs.flatten(1)), DATA.y[upload.ids]).backward()
         true = inputs.grad[:, m].numpy()
         # 0.04 of the gradient is the estimate's own deviation at n = 20,000
         assert np.linalg.norm(order.body.values - true) < 0.05 * np.linalg.norm(true)
         assert upload.body.wire_bytes == order.upload_bytes == BATCH * (4 + 4 * WIDTH)
         assert order.body.wire_bytes == BATCH * 4 * WIDTH
-        head.train(server._table.get(upload.ids), DATA.y[upload.ids])
+        head.train(server.top.table.get(upload.ids), DATA.y[upload.ids])
         assert server.parameters() == pytest.approx(head.model.flat.numpy(), abs=1e-6)
 
 
 def test_czofos_directions_are_unit_vectors_of_the_address() -> None:
-    server = czofo_server(DATA, 7)
-    draws = server._directions(BATCH, WIDTH, 1, 3)
+    draws = unit_rows(7, BATCH, WIDTH, KEY / 1 / 3)
     assert draws.shape == (7, BATCH, WIDTH)
     assert draws.norm(dim=2).numpy() == pytest.approx(1.0, abs=1e-6)
-    assert torch.equal(draws, czofo_server(DATA, 7)._directions(BATCH, WIDTH, 1, 3))
-    assert not torch.equal(draws, server._directions(BATCH, WIDTH, 2, 3))
+    assert torch.equal(draws, unit_rows(7, BATCH, WIDTH, KEY / 1 / 3))
+    assert not torch.equal(draws, unit_rows(7, BATCH, WIDTH, KEY / 2 / 3))
 
 
 ZOO = ZerothOrder(3e-4, 0.5, law="gaussian")
 
 
 def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
+    rule, clip = Rule(settings.law, settings.momentum), privacy.clip if privacy else None
     clients = [
-        ZooVflClient(m, bottom_model(m), DATA.x[m], DATA.x_test[m], batches(m), settings, KEY, privacy)
+        ZooVflClient(m, make_bottom(DATA, m, rule=rule, clip=clip), batches(m), settings, KEY, privacy)
         for m in range(CLIENTS)
     ]
-    table = EmbeddingCache(ROWS, CLIENTS, WIDTH)
-    return clients, ZooVflServer(make_head("sgd"), table, DATA.y, DATA.y_test, **SIZES)
+    return clients, ZooVflServer(make_top(DATA, make_head("sgd")), **SIZES)
 
 
 def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
@@ -121,7 +120,7 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
         upload = clients[m].process(orders[m])
         head = in_double(top, torch.from_numpy(server.parameters()))
         model = in_double(bottom, torch.from_numpy(clients[m].parameters()))
-        cache = server._table.get(upload.ids).double()
+        cache = server.top.table.get(upload.ids).double()
         parts = [model(DATA.x[m][upload.ids].double()) if k == m else cache[:, k] for k in range(CLIENTS)]
         loss = functional.cross_entropy(head(torch.cat(parts, 1)), DATA.y[upload.ids])
         gradients = torch.autograd.grad(loss, list(model.parameters()))

@@ -8,8 +8,8 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss
 from torch.nn import functional
 
+from raydpzv.engine.split_model import HeadTraining
 from raydpzv.keys import SERVER_PARTY, Key
-from raydpzv.methods.vertical.head import HeadTraining
 from tests.helpers.vertical_parties import CLASSES, CLIENTS, WIDTH, flat_of, in_double, make_head, top
 
 B = 6

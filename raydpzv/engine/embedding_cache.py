@@ -7,10 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.methods.roles import CacheUse
-
-AGE_BINS = 24
-"""Ages are binned by powers of two: bin 0 holds age 0, bin k holds ages 2^(k-1) .. 2^k - 1."""
+from raydpzv.engine.split_model import AGE_BINS, CacheUse
 
 
 class EmbeddingCache:
@@ -32,14 +29,8 @@ class EmbeddingCache:
         return self._values_DME[torch.from_numpy(ids).long()]
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
-        """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
-
-        Rows never uploaded count among them: their zeros are the embedding of no model.
-        """
-        refreshed_BM = self._refreshed_DM[ids]
-        old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
-        old_BM[:, serving] = False
-        return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}
+        """Return, for each other client with any, the rows among these that are older than `limit` rounds."""
+        return older_rows(self._refreshed_DM, ids, round, limit, serving)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
         """Return how old the other clients' entries for these rows are, in server rounds."""
@@ -64,3 +55,16 @@ class EmbeddingCache:
             for m in range(clients)
             if m != serving
         )
+
+
+def older_rows(
+    refreshed_DM: np.ndarray, ids: np.ndarray, round: int, limit: int, serving: int
+) -> dict[int, np.ndarray]:
+    """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
+
+    Rows never uploaded count among them: their zeros are the embedding of no model.
+    """
+    refreshed_BM = refreshed_DM[ids]
+    old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
+    old_BM[:, serving] = False
+    return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}

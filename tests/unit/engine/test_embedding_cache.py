@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.methods.vertical.embedding_cache import AGE_BINS, EmbeddingCache
+from raydpzv.engine.embedding_cache import AGE_BINS, EmbeddingCache
 
 
 def ids(*rows: int) -> np.ndarray:

@@ -6,48 +6,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 
+from raydpzv.engine.split_model import HeadSettings, Metrics
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
-from raydpzv.methods.roles import Metrics
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
 from raydpzv.models.momentum import MomentumDescent
 from raydpzv.registry import LOSSES
-from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import LayerwisePerturbation
 from raydpzv.zo.update import Descent, Rule, Step
-
-HeadTraining = Literal["sgd", "zo", "frozen"]
 
 
 class Head:
     """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own two-point step, `frozen` stays."""
 
-    def __init__(
-        self,
-        model: FlatModel,
-        training: HeadTraining,
-        lr: float,
-        momentum: float = 0.0,
-        *,
-        smoothing: float = 1e-3,
-        law: Law = "sphere",
-        key: Key,
-    ) -> None:
-        self.model = model
+    def __init__(self, model: FlatModel, settings: HeadSettings, key: Key) -> None:
+        self.model, self._settings, self._key = model, settings, key
         self._loss: Loss = LOSSES["cross_entropy"]
-        self._training, self._smoothing, self._law, self._key = training, smoothing, law, key
+        self._training = settings.training
         self._steps = 0
-        if training == "sgd":
-            self._gradient_descent = MomentumDescent(model.flat, lr, momentum)
-        if training == "zo":
+        if self._training == "sgd":
+            self._gradient_descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
+        if self._training == "zo":
             self._perturb = LayerwisePerturbation(model.module, model.offsets)
-            self._descent, self._lr = Descent(model.flat, Rule(law, momentum)), lr
+            self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
 
     def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of every row, [B], without a gradient."""
@@ -96,11 +83,12 @@ class Head:
     def _two_point_step(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> None:
         """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i."""
         seed = direction_seed(self._key, SERVER_PARTY, self._steps)
-        direction = Direction(seed, self.model.size, self._law)
+        settings = self._settings
+        direction = Direction(seed, self.model.size, settings.law)
         self._steps += 1
-        with self._perturb.at(direction, self._smoothing):
+        with self._perturb.at(direction, settings.smoothing):
             plus_B = self.losses(embeddings_BME, labels_B)
-        with self._perturb.at(direction, -self._smoothing):
+        with self._perturb.at(direction, -settings.smoothing):
             minus_B = self.losses(embeddings_BME, labels_B)
-        scalar = float(slope(plus_B, minus_B, self._smoothing).mean())
-        self._descent.apply([Step([seed], [scalar], self._lr)])
+        scalar = float(slope(plus_B, minus_B, settings.smoothing).mean())
+        self._descent.apply([Step([seed], [scalar], settings.lr)])

@@ -1,0 +1,342 @@
+"""Small dense models, computed by compiled kernels on the CPU; imports no torch at run time.
+
+The same initial parameters, layouts, seeds and zeroth-order steps as under torch; a rounding of its own, which is the
+same on every machine (`raydpzv.engine.dense_kernel`).
+"""
+
+# M clients, D rows, B batch, E embedding width, P directions, A amounts
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from raydpzv.engine.dense import COUNTED, LAWS, DenseNetwork
+from raydpzv.engine.embedding_cache import older_rows
+from raydpzv.engine.split_model import (
+    AGE_BINS,
+    BottomTraining,
+    CacheUse,
+    HeadSettings,
+    LayerNoise,
+    Metrics,
+    TwoPointService,
+    binned_uses,
+)
+from raydpzv.keys import SERVER_PARTY, Key, direction_seed
+from raydpzv.zo.kernels import Kernel
+from raydpzv.zo.update import Step
+
+_AT_ONCE = 512
+"""Held-out rows per call: bounds the activations' memory."""
+_NO_NOISE = np.empty(0, np.float32)
+
+
+def _kernel(name: str) -> Kernel:
+    return Kernel(name, "raydpzv.engine.dense_kernel")
+
+
+_ages = _kernel("ages")
+_bottom_step = _kernel("bottom_step")
+_embed = _kernel("embed")
+_embed_along = _kernel("embed_along")
+_head_step = _kernel("head_step")
+_mean_difference = _kernel("mean_difference")
+_put = _kernel("put")
+_row_gradients = _kernel("row_gradients")
+_score = _kernel("score")
+_two_point_head = _kernel("two_point_head")
+_two_point_service = _kernel("two_point_service")
+_zeroth_order_step = _kernel("zeroth_order_step")
+
+
+class _Parameters:
+    """A network's flat parameters and velocity."""
+
+    def __init__(self, network: DenseNetwork, key: Key, momentum: float) -> None:
+        self.network, self.sizes, self.widest = network, network.sizes, max(network.widths)
+        self.flat = network.initial(key)
+        self.velocity = np.zeros(network.size if momentum else 0, np.float32)
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters' bytes."""
+        return hashlib.sha256(self.flat.tobytes()).hexdigest()
+
+
+class CompiledBottom:
+    """A bottom model at its client's features [D, ...] and [N, ...]; see `raydpzv.engine.split_model.Bottom`."""
+
+    def __init__(
+        self,
+        network: DenseNetwork,
+        x_train: np.ndarray,
+        x_test: np.ndarray,
+        training: BottomTraining,
+        key: Key,
+    ) -> None:
+        learns = training.rule or training.descent
+        self._parameters = _Parameters(network, key, learns.momentum if learns else 0.0)
+        self._training, self._clip = training, math.inf if training.clip is None else float(training.clip)
+        self._law = LAWS[training.rule.law] if training.rule else 0
+        self._x_train, self._x_test = _flattened(x_train), _flattened(x_test)
+        self._acts: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self._parameters.network.size
+
+    @property
+    def layout(self) -> str:
+        """Return the digest of the parameters' names and shapes."""
+        return self._parameters.network.layout
+
+    def embed(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
+        """Return the embeddings of these training rows."""
+        return self._embedded(self._x_train, _rows(ids), noise)[0]
+
+    def embed_held_out(self) -> np.ndarray:
+        """Return the embeddings of the held-out rows."""
+        ids = np.arange(len(self._x_test), dtype=np.int32)
+        starts = range(0, max(1, len(ids)), _AT_ONCE)
+        blocks = [self._embedded(self._x_test, ids[n : n + _AT_ONCE])[0] for n in starts]
+        return np.concatenate(blocks)
+
+    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+        """Return embeddings at w + amount · u for every amount and seed."""
+        own = self._parameters
+        out = np.empty((len(amounts), len(seeds), len(ids), own.network.widths[-1]), np.float32)
+        _embed_along(
+            *(self._x_train, _rows(ids), own.flat, own.sizes, np.array(seeds, np.uint64), self._law),
+            *(np.array(amounts, np.float64), self._clip, out),
+        )
+        return out
+
+    def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
+        """Return the embeddings and keep the activations."""
+        found, self._acts = self._embedded(self._x_train, _rows(ids), noise)
+        return found
+
+    def backward(self, gradient_BE: np.ndarray) -> None:
+        """Descend by the chain rule through the last `forward`."""
+        if self._acts is None:
+            return
+        own, descent = self._parameters, self._training.descent
+        assert descent is not None
+        _bottom_step(
+            *(own.flat, own.velocity, own.sizes, self._acts, _floats(gradient_BE), self._clip),
+            *(float(descent.lr), float(descent.momentum), float(descent.l2)),
+        )
+        self._acts = None
+
+    def descend(self, steps: Iterable[Step]) -> None:
+        """Take zeroth-order steps in order."""
+        own, rule = self._parameters, self._training.rule
+        assert rule is not None
+        for step in steps:
+            seeds, scalars = np.array(step.seeds, np.uint64), np.array(step.scalars, np.float64)
+            _zeroth_order_step(
+                own.flat, own.velocity, seeds, scalars, float(step.lr), float(rule.momentum), self._law
+            )
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters."""
+        return self._parameters.flat.copy()
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters' bytes."""
+        return self._parameters.sha256()
+
+    def _embedded(
+        self, source: np.ndarray, ids: np.ndarray, noise: LayerNoise | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        own, rows = self._parameters, len(ids)
+        acts = np.empty((len(own.sizes), own.widest, rows), np.float32)
+        out = np.empty((rows, own.network.widths[-1]), np.float32)
+        drawn = _NO_NOISE
+        if noise is not None:
+            inner = enumerate(own.network.widths[1:-1])
+            drawn = np.concatenate([_NO_NOISE, *(noise(layer, rows * width) for layer, width in inner)])
+        _embed(source, ids, own.flat, own.sizes, drawn, self._clip, acts, out)
+        return out, acts
+
+
+class CompiledTop:
+    """The head with labels [D] and [N] and the cache; see `raydpzv.engine.split_model.Top`."""
+
+    def __init__(
+        self,
+        network: DenseNetwork,
+        settings: HeadSettings,
+        key: Key,
+        labels_train: np.ndarray,
+        labels_test: np.ndarray,
+        *,
+        clients: int,
+        width: int,
+    ) -> None:
+        self._parameters = _Parameters(network, key / "server", settings.momentum)
+        self._settings, self._key, self._steps = settings, key, 0
+        self._labels, self._labels_test = np.array(labels_train, np.int64), np.array(labels_test, np.int64)
+        self._clients, self._width = clients, width
+        self._table = np.zeros((len(self._labels), clients * width), np.float32)
+        self._refreshed = np.zeros((len(self._labels), clients), np.int64)
+        self._widest = max(self._parameters.widest, clients * width)
+
+    def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
+        """Store an upload."""
+        _put(_floats(values_BE), self._table, self._refreshed, _rows(ids), client, round)
+
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+        """Return how old the other clients' entries are."""
+        counts = self._counts()
+        _ages(self._refreshed, _rows(ids), round, counts)
+        return _uses(counts, len(ids), serving)
+
+    def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
+        """Return the rows of other clients that are older than the limit."""
+        return older_rows(self._refreshed, ids, round, limit, serving)
+
+    def two_point(
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_PBE: np.ndarray,
+        minus_PBE: np.ndarray,
+        round: int,
+        *,
+        smoothing: float,
+        clip: float,
+    ) -> TwoPointService:
+        """Serve embeddings at w ± λu_p."""
+        own, how, rows = self._parameters, self._settings, _rows(ids)
+        sums, nonfinite = np.zeros(len(plus_PBE)), np.zeros(len(plus_PBE), np.int64)
+        counts = self._counts()
+        loss = _two_point_service(
+            *(
+                _floats(plus_PBE),
+                _floats(minus_PBE),
+                self._table,
+                self._refreshed,
+                self._labels,
+                rows,
+                client,
+            ),
+            *(round, own.flat, own.velocity, own.sizes, self._widest, how.training == "sgd", float(how.lr)),
+            *(float(how.momentum), float(smoothing), float(clip), sums, nonfinite, counts),
+        )
+        self._own_step(rows)
+        return TwoPointService(sums.tolist(), nonfinite.tolist(), _uses(counts, len(ids), client), loss)
+
+    def train(self, ids: np.ndarray) -> float:
+        """Take the head's step on cached embeddings."""
+        if len(ids) == 0:
+            return math.nan
+        rows = _rows(ids)
+        loss = self._stepped(self._table, rows, rows, self._nothing())
+        self._own_step(rows)
+        return loss
+
+    def backward(self, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        """Backpropagate on cached embeddings."""
+        gradient = np.empty((len(ids), self._table.shape[1]), np.float32)
+        rows = _rows(ids)
+        loss = self._stepped(self._table, rows, rows, gradient) if len(rows) else math.nan
+        return loss, gradient.reshape(-1, self._clients, self._width)
+
+    def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        """Backpropagate on these embeddings."""
+        inputs = _floats(values_BME).reshape(len(ids), -1)
+        gradient = np.empty_like(inputs)
+        loss = self._stepped(inputs, np.arange(len(ids), dtype=np.int32), _rows(ids), gradient)
+        return loss, gradient.reshape(values_BME.shape)
+
+    def mean_difference(self, client: int, ids: np.ndarray, ahead_BE: np.ndarray) -> float:
+        """Return the mean difference of two losses, rows subtracted first."""
+        if len(ids) == 0:
+            return 0.0
+        own = self._parameters
+        found: float = _mean_difference(
+            *(_floats(ahead_BE), self._table, self._labels, _rows(ids), client, own.flat, own.sizes),
+            self._widest,
+        )
+        return found
+
+    def row_gradients(
+        self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
+    ) -> np.ndarray:
+        """Estimate every row's gradient from its own losses; the directions come from the generator's stream."""
+        own, out = self._parameters, np.empty((len(ids), self._width), np.float32)
+        _row_gradients(
+            *(count, np.uint64(key.seed64()), self._table, self._labels, _rows(ids), client, own.flat),
+            *(own.sizes, self._widest, float(smoothing), out),
+        )
+        return out
+
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
+        """Score held-out rows."""
+        own, count = self._parameters, len(self._labels_test)
+        joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
+        counts, right, total = np.zeros(own.network.widths[-1], np.int64), 0, 0.0
+        for start in range(0, count, _AT_ONCE):
+            ids = np.arange(start, min(start + _AT_ONCE, count), dtype=np.int32)
+            found = _score(joined, self._labels_test, ids, own.flat, own.sizes, self._widest, counts)
+            right, total = right + found[0], total + found[1]
+        return Metrics(right / count, total / count, int(counts.max()) / count)
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters."""
+        return self._parameters.flat.copy()
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        return self._parameters.sha256()
+
+    def _stepped(self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray) -> float:
+        own, how = self._parameters, self._settings
+        found: float = _head_step(
+            *(source, at, self._labels, ids, own.flat, own.velocity, own.sizes, self._widest),
+            *(how.training == "sgd", float(how.lr), float(how.momentum), gradient),
+        )
+        return found
+
+    def _own_step(self, ids: np.ndarray) -> None:
+        """The head's own two-point step, if that is how it learns."""
+        own, how = self._parameters, self._settings
+        if how.training != "zo" or len(ids) == 0:
+            return
+        seed = np.uint64(direction_seed(self._key, SERVER_PARTY, self._steps))
+        self._steps += 1
+        _two_point_head(
+            *(self._table, self._labels, ids, own.flat, own.velocity, own.sizes, self._widest, seed),
+            *(LAWS[how.law], float(how.smoothing), float(how.lr), float(how.momentum)),
+        )
+
+    def _counts(self) -> np.ndarray:
+        return np.zeros((self._clients, COUNTED + AGE_BINS), np.int64)
+
+    def _nothing(self) -> np.ndarray:
+        return np.empty((0, self._table.shape[1]), np.float32)
+
+
+def _rows(ids: np.ndarray) -> np.ndarray:
+    """Row numbers as the kernels are compiled for; what came in a message may be read-only, which is another type."""
+    return np.array(ids, np.int32)
+
+
+def _floats(values: np.ndarray) -> np.ndarray:
+    return np.array(values, np.float32, order="C")
+
+
+def _flattened(x: np.ndarray) -> np.ndarray:
+    """Features [D, ...] as float32 [D, F]."""
+    return np.array(x, np.float32, order="C").reshape(len(x), -1)
+
+
+def _uses(counts: np.ndarray, rows: int, serving: int) -> tuple[CacheUse, ...]:
+    found = counts.tolist()
+    known, sums, largest = ([row[n] for row in found] for n in range(COUNTED))
+    return binned_uses(rows, known, sums, largest, [row[COUNTED:] for row in found], serving)

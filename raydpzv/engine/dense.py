@@ -1,0 +1,86 @@
+"""Dense networks as numbers: widths, layout and parameters before the first update, as `FlatModel` has them."""
+
+# M clients, E embedding width, K classes
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from raydpzv.keys import Key
+
+LAWS = {"gaussian": 0, "sphere": 1, "rademacher": 2}
+"""Laws of directions as the kernels know them."""
+COUNTED = 3
+"""Columns of the kernels' counts of ages before the bins: rows known, sum and largest of their ages."""
+
+
+@dataclass(frozen=True)
+class DenseNetwork:
+    """Linear layers with ReLU between; or, with no layers, the sum of the clients' embeddings with a bias.
+
+    widths: from the input on; of the sum, the number of classes alone. paths: each layer's place in the torch module
+    that the same names of a scenario give, by which its first parameters are drawn and its layout is told.
+    """
+
+    widths: tuple[int, ...]
+    paths: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(math.prod(shape) for _, shape in self._shapes())
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Widths as the kernels want them, int64."""
+        return np.array(self.widths, np.int64)
+
+    @property
+    def layout(self) -> str:
+        """Return the digest of the parameters' names and shapes in order, that of the torch module."""
+        return hashlib.sha256(repr(list(self._shapes())).encode()).hexdigest()
+
+    def initial(self, key: Key) -> np.ndarray:
+        """Return the parameters before the first update, float32 [d]: the bits of `raydpzv.models.flat.initialise`."""
+        if not self.paths:
+            return np.zeros(self.size, np.float32)
+        parts = []
+        for path, (before, after) in zip(self.paths, pairwise(self.widths), strict=True):
+            bound = np.float32(1 / math.sqrt(before))
+            for name, count in (("weight", before * after), ("bias", after)):
+                draws = (key / "initial" / path / name).generator().random(count, dtype=np.float32)
+                parts.append((draws * 2 - 1) * bound)
+        return np.concatenate(parts)
+
+    def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        if not self.paths:
+            return [("bias", self.widths)]
+        found: list[tuple[str, tuple[int, ...]]] = []
+        for path, (before, after) in zip(self.paths, pairwise(self.widths), strict=True):
+            prefix = f"{path}." if path else ""
+            found += [(f"{prefix}weight", (after, before)), (f"{prefix}bias", (after,))]
+        return found
+
+
+def dense_bottom(name: str, shape: Sequence[int], hidden: Sequence[int], width: int) -> DenseNetwork | None:
+    """Return the bottom model of that name for records of `shape`; None if it is none of dense layers."""
+    if name not in ("mlp", "linear"):
+        return None
+    inner = tuple(hidden) if name == "mlp" else ()
+    layers = len(inner) + 1
+    return DenseNetwork((math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)))
+
+
+def dense_head(name: str, clients: int, width: int, hidden: int, classes: int) -> DenseNetwork | None:
+    """Return the head of that name; None if it is none of dense layers."""
+    if name == "mlp":
+        return DenseNetwork((clients * width, hidden, classes), ("0", "2"))
+    if name == "linear":
+        return DenseNetwork((clients * width, classes), ("",))
+    return DenseNetwork((classes,), ()) if name == "sum" else None

@@ -1,0 +1,638 @@
+"""Small dense networks compiled with numba: embeddings, losses, gradients and whole services of the server.
+
+The bits depend on the inputs alone: no BLAS, no libm (own exp and log), no fused multiply-add, every sum in the order
+that is written here. Activations lie feature by feature, [features, rows], so that loops over the rows are vectorised
+without reordering a sum; gradients add row after row. Directions are those of `raydpzv.zo.numba_kernel`.
+
+A network is flat parameters float32 [d] and `sizes` int64, the widths of its layers from the input on: weights
+[out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of the clients' embeddings of that
+width, plus a bias.
+
+numba caches compiled code by this file alone: whoever changes `raydpzv/zo/numba_kernel.py` must touch this file too.
+Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int and float.
+"""
+
+# M clients, D rows, B batch, E embedding width, K classes, P directions, A amounts, d parameters
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from raydpzv.engine.dense import COUNTED, LAWS
+from raydpzv.engine.split_model import AGE_BINS
+from raydpzv.zo import numba_kernel as _generator
+from raydpzv.zo.kernel_cache import compiled
+
+_f32, _f64, _i64, _u64 = np.float32, np.float64, np.int64, np.uint64
+_ZERO, _ONE = _f32(0), _f32(1)
+_TILE = _generator._TILE
+_GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
+
+_LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
+_LARGEST, _SMALLEST = 709.0, -708.0
+_ONE_BITS, _HALF_ROOT_BITS = _i64(1023 << 52), _i64(0x3FE6A09E667F3BCD)
+_LEAST_NORMAL, _SCALE, _SCALED = 2.2250738585072014e-308, 18014398509481984.0, -54.0
+_EXP = tuple(1 / math.factorial(n) for n in range(13))
+_E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12 = _EXP
+_LOG = tuple(2.0 / (2 * n + 1) for n in range(1, 11))
+_G1, _G2, _G3, _G4, _G5, _G6, _G7, _G8, _G9, _G10 = _LOG
+
+
+@intrinsic
+def _bits(typing_context: Any, value: Any) -> Any:
+    """Reinterpret float64 as int64 without a round trip through memory, which would stop vectorisation."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def _double(typing_context: Any, value: Any) -> Any:
+    """Reinterpret int64 as float64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@njit(inline="always")
+def exp(x):  # type: ignore[no-untyped-def]
+    """e^x in float64 to 2 units of the last place; 0 below -708, infinity above 709.
+
+    x = k ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), then the Taylor polynomial of e^r.
+    """
+    inside = min(max(x, _SMALLEST), _LARGEST)
+    shifted = inside * _LOG2E + _MAGIC
+    k = shifted - _MAGIC
+    r = (inside - k * _LN2_HI) - k * _LN2_LO
+    high = (((_E12 * r + _E11) * r + _E10) * r + _E9) * r + _E8
+    p = (((high * r + _E7) * r + _E6) * r + _E5) * r + _E4
+    p = (((p * r + _E3) * r + _E2) * r + _E1) * r + _E0
+    found = p * _double((_bits(shifted) << _i64(52)) + _ONE_BITS)  # type: ignore[call-arg]
+    found = 0.0 if x < _SMALLEST else found
+    found = math.inf if x > _LARGEST else found
+    return found if x == x else x
+
+
+@njit(error_model="numpy")
+def log(x):  # type: ignore[no-untyped-def]
+    """ln x in float64 to 2 units of the last place: x = 2^k m with m in [√½, √2), and 2 artanh((m-1)/(m+1))."""
+    if not x > 0.0:
+        return -math.inf if x == 0.0 else math.nan
+    if x == math.inf:
+        return x
+    before = 0.0
+    if x < _LEAST_NORMAL:
+        x, before = x * _SCALE, _SCALED
+    whole = (_bits(x) - _HALF_ROOT_BITS) >> _i64(52)  # type: ignore[call-arg]
+    f = _double(_bits(x) - (whole << _i64(52))) - 1.0
+    s = f / (2.0 + f)
+    z = s * s
+    high = (((_G10 * z + _G9) * z + _G8) * z + _G7) * z + _G6
+    p = (((high * z + _G5) * z + _G4) * z + _G3) * z + _G2
+    k = _f64(whole) + before
+    # the leading 2s is f - sf, whose rounding does not count beside f's own
+    return k * _LN2_HI + (f - (s * f - (s * (p * z + _G1) * z + k * _LN2_LO)))
+
+
+@compiled
+def _gather(source, ids, x):  # type: ignore[no-untyped-def]
+    """x[i, b] = source[ids[b], i]."""
+    for b in range(ids.shape[0]):
+        for i in range(source.shape[1]):
+            x[i, b] = source[ids[b], i]
+
+
+@compiled
+def _linear(flat, at, inputs, outputs, x, y, rows):  # type: ignore[no-untyped-def]
+    """y[o, b] = bias[o] + Σ_i weight[o, i] · x[i, b], the terms added in the order of i."""
+    for o in range(outputs):
+        of, to = at + o * inputs, y[o]
+        bias = flat[at + outputs * inputs + o]
+        for b in range(rows):
+            to[b] = bias
+        i = 0
+        while i + 4 <= inputs:  # four terms per load and store of y, in the same order
+            w0, w1, w2, w3 = flat[of + i], flat[of + i + 1], flat[of + i + 2], flat[of + i + 3]
+            x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+            for b in range(rows):
+                to[b] = (((to[b] + w0 * x0[b]) + w1 * x1[b]) + w2 * x2[b]) + w3 * x3[b]
+            i += 4
+        while i < inputs:
+            w0, x0 = flat[of + i], x[i]
+            for b in range(rows):
+                to[b] += w0 * x0[b]
+            i += 1
+
+
+@compiled
+def _forward(flat, sizes, acts, rows, inputs, noise):  # type: ignore[no-untyped-def]
+    """Fill acts [layers + 1, widest, B] from its first entry, the inputs; noise: before each inner ReLU, or empty."""
+    if sizes.shape[0] == 1:
+        classes = sizes[0]
+        for k in range(classes):
+            for b in range(rows):
+                acts[1, k, b] = flat[k]
+            for i in range(k, inputs, classes):
+                for b in range(rows):
+                    acts[1, k, b] += acts[0, i, b]
+        return
+    at, drawn = 0, 0
+    last = sizes.shape[0] - 2
+    for layer in range(last + 1):
+        before, after = sizes[layer], sizes[layer + 1]
+        y = acts[layer + 1]
+        _linear(flat, at, before, after, acts[layer], y, rows)
+        at += (before + 1) * after
+        if layer == last:
+            break
+        if noise.shape[0] > 0:
+            for b in range(rows):
+                for o in range(after):
+                    y[o, b] += noise[drawn + b * after + o]
+            drawn += rows * after
+        for o in range(after):
+            for b in range(rows):
+                y[o, b] = _ZERO if y[o, b] < _ZERO else y[o, b]
+
+
+@compiled
+def _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
+    """Add the parameters' gradient to `gradient` [d], row after row; delta [2, widest, B]: that of the outputs.
+
+    Returns which half of delta holds the gradient of the inputs, if it was wanted.
+    """
+    if sizes.shape[0] == 1:
+        classes = sizes[0]
+        for k in range(classes):
+            for b in range(rows):
+                gradient[k] += delta[0, k, b]
+        for i in range(inputs):
+            for b in range(rows):
+                delta[1, i, b] = delta[0, i % classes, b]
+        return 1
+    at, now = flat.shape[0], 0
+    by_row = np.empty((rows, acts.shape[1]), np.float32)
+    for layer in range(sizes.shape[0] - 2, -1, -1):
+        before, after = sizes[layer], sizes[layer + 1]
+        at -= (before + 1) * after
+        x, d, to = acts[layer], delta[now], delta[1 - now]
+        for b in range(rows):
+            for i in range(before):
+                by_row[b, i] = x[i, b]
+        for o in range(after):
+            row = gradient[at + o * before : at + (o + 1) * before]
+            total = _ZERO
+            for b in range(rows):
+                total += d[o, b]
+            gradient[at + before * after + o] += total
+            b = 0
+            while b + 4 <= rows:
+                d0, d1, d2, d3 = d[o, b], d[o, b + 1], d[o, b + 2], d[o, b + 3]
+                x0, x1, x2, x3 = by_row[b], by_row[b + 1], by_row[b + 2], by_row[b + 3]
+                for i in range(before):
+                    row[i] = (((row[i] + d0 * x0[i]) + d1 * x1[i]) + d2 * x2[i]) + d3 * x3[i]
+                b += 4
+            while b < rows:
+                d0, x0 = d[o, b], by_row[b]
+                for i in range(before):
+                    row[i] += d0 * x0[i]
+                b += 1
+        if layer == 0 and not for_inputs:
+            break
+        for i in range(before):
+            up = to[i]
+            for b in range(rows):
+                up[b] = _ZERO
+            for o in range(after):
+                w, of = flat[at + o * before + i], d[o]
+                for b in range(rows):
+                    up[b] += w * of[b]
+            if layer > 0:
+                for b in range(rows):
+                    up[b] = up[b] if x[i, b] > _ZERO else _ZERO
+        now = 1 - now
+    return now
+
+
+@compiled
+def _descend(flat, velocity, gradient, lr, momentum):  # type: ignore[no-untyped-def]
+    """v <- βv + g, w <- w - ηv; an empty velocity stands for β = 0."""
+    step, beta = _f32(-lr), _f32(momentum)
+    if velocity.shape[0] == 0:
+        for i in range(flat.shape[0]):
+            flat[i] += step * gradient[i]
+        return
+    for i in range(flat.shape[0]):
+        velocity[i] = velocity[i] * beta + gradient[i]
+        flat[i] += step * velocity[i]
+
+
+@compiled
+def _direction(z, seed, law):  # type: ignore[no-untyped-def]
+    """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the sphere."""
+    size = z.shape[0]
+    for i in range(size):
+        z[i] = _ZERO
+    if law == _RADEMACHER:
+        _generator.add_signs(z, z, seed, _ONE, 0)
+        return 1.0
+    _generator.add_direction(z, z, seed, _ONE, 0)
+    if law == _GAUSSIAN:
+        return 1.0
+    lanes = np.zeros(_TILE, np.float64)  # in the order of the generator's `squared_norm`
+    for first in range(0, size, _TILE):
+        tile = z[first : first + _TILE]
+        for i in range(tile.shape[0]):
+            lanes[i] += _f64(tile[i]) * _f64(tile[i])
+    total = 0.0
+    for i in range(lanes.shape[0]):
+        total += lanes[i]
+    return math.sqrt(size / total)
+
+
+@compiled
+def _clip_row(values, o_count, b, limit):  # type: ignore[no-untyped-def]
+    """Return the norm of row b of values [E, B], and what it is multiplied by to be at most `limit` long."""
+    total = 0.0
+    for o in range(o_count):
+        total += _f64(values[o, b]) * _f64(values[o, b])
+    norm = math.sqrt(total)
+    return norm, (limit / norm if norm > limit else 1.0)
+
+
+@compiled
+def _put_out(values, width, limit, out):  # type: ignore[no-untyped-def]
+    """out[b, k] = values[k, b], rows cut to norm `limit` (infinity: as they are)."""
+    for b in range(out.shape[0]):
+        factor = _ONE
+        if limit < math.inf:
+            factor = _f32(_clip_row(values, width, b, limit)[1])
+        for k in range(width):
+            out[b, k] = values[k, b] * factor
+
+
+@compiled
+def embed(source, ids, flat, sizes, noise, limit, acts, out):  # type: ignore[no-untyped-def]
+    """Embeddings of source[ids] to out [B, E]; acts [layers + 1, widest, B] keeps what `bottom_step` needs."""
+    _gather(source, ids, acts[0])
+    _forward(flat, sizes, acts, ids.shape[0], sizes[0], noise)
+    _put_out(acts[sizes.shape[0] - 1], sizes[-1], limit, out)
+
+
+@compiled
+def bottom_step(flat, velocity, sizes, acts, gradient_BE, limit, lr, momentum, l2):  # type: ignore[no-untyped-def]
+    """One step along the gradient of the embeddings that `embed` left in acts, through their clip."""
+    rows, width = gradient_BE.shape
+    delta = np.empty((2, acts.shape[1], rows), np.float32)
+    out = acts[sizes.shape[0] - 1]
+    for b in range(rows):
+        factor, along = 1.0, 0.0
+        if limit < math.inf:
+            norm, factor = _clip_row(out, width, b, limit)
+            if norm > limit:
+                for k in range(width):
+                    along += _f64(out[k, b]) * _f64(gradient_BE[b, k])
+                along /= norm * norm
+        for k in range(width):
+            delta[0, k, b] = _f32(factor * (_f64(gradient_BE[b, k]) - along * _f64(out[k, b])))
+    gradient = np.zeros(flat.shape[0], np.float32)
+    _backprop(flat, sizes, acts, rows, sizes[0], delta, gradient, False)
+    if l2 > 0.0:
+        weight = _f32(l2)
+        for i in range(flat.shape[0]):
+            gradient[i] += weight * flat[i]
+    _descend(flat, velocity, gradient, lr, momentum)
+
+
+@compiled
+def embed_along(source, ids, flat, sizes, seeds, law, amounts, limit, out):  # type: ignore[no-untyped-def]
+    """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once."""
+    rows = ids.shape[0]
+    z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
+    none = np.empty(0, np.float32)
+    widest = 0
+    for n in sizes:
+        widest = max(widest, n)
+    acts = np.empty((sizes.shape[0], widest, rows), np.float32)
+    _gather(source, ids, acts[0])
+    for p in range(seeds.shape[0]):
+        factor = _direction(z, seeds[p], law)
+        for a in range(amounts.shape[0]):
+            c = _f32(amounts[a] * factor)
+            for i in range(flat.shape[0]):
+                w[i] = flat[i] + c * z[i]
+            _forward(w, sizes, acts, rows, sizes[0], none)
+            _put_out(acts[sizes.shape[0] - 1], sizes[-1], limit, out[a, p])
+
+
+@compiled
+def zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law):  # type: ignore[no-untyped-def]
+    """One step along mean_p scalars[p] · u_p: the bits of `raydpzv.zo.update.Descent`."""
+    z, count = np.empty(flat.shape[0], np.float32), seeds.shape[0]
+    moving = velocity.shape[0] > 0
+    target = velocity if moving else flat
+    if moving:
+        beta = _f32(momentum)
+        for i in range(flat.shape[0]):
+            velocity[i] *= beta
+    for p in range(count):
+        amount = -scalars[p] / count if moving else lr * scalars[p] / count
+        factor = _direction(z, seeds[p], law)
+        c = _f32(amount * factor)
+        for i in range(flat.shape[0]):
+            target[i] -= c * z[i]
+    if moving:
+        step = _f32(-lr)
+        for i in range(flat.shape[0]):
+            flat[i] += step * velocity[i]
+
+
+@compiled
+def _losses(scores, labels, ids, classes, losses, soft, softens):  # type: ignore[no-untyped-def]
+    """Cross-entropy of every row, float64 [B], from scores [K, B]; if `softens`, the softmax to soft [K, B]."""
+    rows = ids.shape[0]
+    top, total = np.empty(rows, np.float32), np.zeros(rows, np.float64)
+    for b in range(rows):
+        top[b] = scores[0, b]
+    for k in range(1, classes):
+        for b in range(rows):
+            top[b] = scores[k, b] if scores[k, b] > top[b] else top[b]
+    parts = np.empty((classes, rows), np.float64)
+    for k in range(classes):
+        part = parts[k]
+        for b in range(rows):
+            part[b] = exp(_f64(scores[k, b]) - _f64(top[b]))
+            total[b] += part[b]
+    for b in range(rows):
+        losses[b] = log(total[b]) - (_f64(scores[labels[ids[b]], b]) - _f64(top[b]))
+    if softens:
+        for k in range(classes):
+            for b in range(rows):
+                soft[k, b] = _f32(parts[k, b] / total[b])
+
+
+@compiled
+def _mean(values):  # type: ignore[no-untyped-def]
+    """The mean in the order of the rows; NaN of none."""
+    total = 0.0
+    for b in range(values.shape[0]):
+        total += values[b]
+    return total / values.shape[0] if values.shape[0] > 0 else math.nan
+
+
+@compiled
+def _put(values, table, refreshed, ids, client, round):  # type: ignore[no-untyped-def]
+    width = values.shape[1]
+    for b in range(ids.shape[0]):
+        for k in range(width):
+            table[ids[b], client * width + k] = values[b, k]
+        refreshed[ids[b], client] = round
+
+
+@compiled
+def put(values, table, refreshed, ids, client, round):  # type: ignore[no-untyped-def]
+    """Store embeddings [B, E] in table [D, M·E], and the round in refreshed [D, M]."""
+    _put(values, table, refreshed, ids, client, round)
+
+
+@compiled
+def _ages(refreshed, ids, round, counts):  # type: ignore[no-untyped-def]
+    for b in range(ids.shape[0]):
+        for m in range(counts.shape[0]):
+            made = refreshed[ids[b], m]
+            if made == 0:
+                continue
+            age = round - made
+            counts[m, 0] += 1
+            counts[m, 1] += age
+            counts[m, 2] = max(counts[m, 2], age)
+            which = 0
+            while age > 0 and which < AGE_BINS - 1:
+                age >>= 1
+                which += 1
+            counts[m, COUNTED + which] += 1
+
+
+@compiled
+def ages(refreshed, ids, round, counts):  # type: ignore[no-untyped-def]
+    """Count the ages of these rows' entries by client into counts int64 [M, 3 + bins], which holds zeros."""
+    _ages(refreshed, ids, round, counts)
+
+
+@compiled
+def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
+    """Step w_0 on the inputs in acts[0]; dx [B, M·E], if not empty: the mean loss's gradient. Returns the mean loss."""
+    rows, classes, inputs = ids.shape[0], sizes[-1], dx.shape[1]
+    _forward(flat, sizes, acts, rows, inputs, np.empty(0, np.float32))
+    losses, delta = np.empty(rows, np.float64), np.empty((2, acts.shape[1], rows), np.float32)
+    _losses(acts[max(1, sizes.shape[0] - 1)], labels, ids, classes, losses, delta[0], learns)
+    if learns:
+        share = _f32(1.0 / max(1, rows))
+        for b in range(rows):
+            delta[0, labels[ids[b]], b] -= _ONE
+        for k in range(classes):
+            for b in range(rows):
+                delta[0, k, b] *= share
+        gradient = np.zeros(flat.shape[0], np.float32)
+        half = _backprop(flat, sizes, acts, rows, inputs, delta, gradient, dx.shape[0] > 0)
+        for b in range(dx.shape[0]):
+            for i in range(inputs):
+                dx[b, i] = delta[half, i, b]
+        _descend(flat, velocity, gradient, lr, momentum)
+    return _mean(losses)
+
+
+@compiled
+def head_step(source, at, labels, ids, flat, velocity, sizes, widest, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
+    """Step the head on source[at] [B, M·E] with labels[ids]; dx [B or 0, M·E]: see `_head_step`."""
+    acts = np.empty((max(2, sizes.shape[0]), widest, ids.shape[0]), np.float32)
+    _gather(source, at, acts[0])
+    return _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx)
+
+
+@compiled
+def _substitute(x, client, values):  # type: ignore[no-untyped-def]
+    """The client's inputs become values [B, E]."""
+    width = values.shape[1]
+    for b in range(values.shape[0]):
+        for k in range(width):
+            x[client * width + k, b] = values[b, k]
+
+
+@compiled
+def _losses_with(values, acts, client, labels, ids, flat, sizes, inputs, losses):  # type: ignore[no-untyped-def]
+    """Every row's loss with `values` in place of the client's embeddings."""
+    none = np.empty(0, np.float32)
+    _substitute(acts[0], client, values)
+    _forward(flat, sizes, acts, ids.shape[0], inputs, none)
+    scores = acts[max(1, sizes.shape[0] - 1)]
+    _losses(scores, labels, ids, sizes[-1], losses, scores, False)
+
+
+@compiled
+def two_point_service(  # type: ignore[no-untyped-def]
+    plus,
+    minus,
+    table,
+    refreshed,
+    labels,
+    ids,
+    client,
+    round,
+    flat,
+    velocity,
+    sizes,
+    widest,
+    learns,
+    lr,
+    momentum,
+    smoothing,
+    clip,
+    sums,
+    nonfinite,
+    counts,
+):
+    """One upload at w ± λu_p, embeddings [P, B, E]: sums of clipped slopes, ages, the cache's rows, the head's step.
+
+    Slopes are (ℓ⁺ - ℓ⁻) / 2λ (DPZV preprint Eq. (3)); what is not finite counts as 0. Returns the mean loss.
+    """
+    rows, width, inputs = ids.shape[0], plus.shape[2], table.shape[1]
+    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    _gather(table, ids, acts[0])
+    ahead, behind = np.empty(rows, np.float64), np.empty(rows, np.float64)
+    for p in range(plus.shape[0]):
+        _losses_with(plus[p], acts, client, labels, ids, flat, sizes, inputs, ahead)
+        _losses_with(minus[p], acts, client, labels, ids, flat, sizes, inputs, behind)
+        for b in range(rows):
+            # in float32 as it is sent, recorded and replayed; the clip in float64, where C is not rounded upwards
+            slope = _f64(_f32((ahead[b] - behind[b]) / (2 * smoothing)))
+            if not math.isfinite(slope):
+                nonfinite[p] += 1
+                slope = 0.0  # type: ignore[assignment]
+            sums[p] += min(max(slope, -clip), clip)
+    middle, half = np.zeros((rows, width), np.float32), _f32(0.5 / plus.shape[0])
+    for p in range(plus.shape[0]):
+        for b in range(rows):
+            for k in range(width):
+                middle[b, k] += plus[p, b, k] + minus[p, b, k]
+    for b in range(rows):
+        for k in range(width):
+            middle[b, k] *= half
+    _ages(refreshed, ids, round, counts)
+    _put(middle, table, refreshed, ids, client, round)
+    _substitute(acts[0], client, middle)
+    return _head_step(
+        acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, np.empty((0, inputs), np.float32)
+    )
+
+
+@compiled
+def two_point_head(  # type: ignore[no-untyped-def]
+    table, labels, ids, flat, velocity, sizes, widest, seed, law, smoothing, lr, momentum
+):
+    """w_0's own two-point step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0. Returns nothing."""
+    rows, inputs = ids.shape[0], table.shape[1]
+    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    none = np.empty(0, np.float32)
+    z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
+    factor = _direction(z, seed, law)
+    losses, slopes = np.empty(rows, np.float64), np.zeros(rows, np.float64)
+    for sign in (1.0, -1.0):
+        amount = sign * smoothing * factor
+        c = _f32(amount)
+        for i in range(flat.shape[0]):
+            w[i] = flat[i] + c * z[i]
+        _gather(table, ids, acts[0])
+        _forward(w, sizes, acts, rows, inputs, none)
+        scores = acts[max(1, sizes.shape[0] - 1)]
+        _losses(scores, labels, ids, sizes[-1], losses, scores, False)
+        for b in range(rows):
+            slopes[b] += sign * losses[b] / (2 * smoothing)
+    seeds, scalars = np.empty(1, np.uint64), np.empty(1, np.float64)
+    seeds[0], scalars[0] = seed, _mean(slopes)
+    zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law)
+
+
+@compiled
+def mean_difference(ahead, table, labels, ids, client, flat, sizes, widest):  # type: ignore[no-untyped-def]
+    """Mean over the rows of ℓ(ahead in place of the client's cached embeddings) - ℓ(as cached)."""
+    rows, inputs = ids.shape[0], table.shape[1]
+    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    none = np.empty(0, np.float32)
+    here, there = np.empty(rows, np.float64), np.empty(rows, np.float64)
+    _gather(table, ids, acts[0])
+    _forward(flat, sizes, acts, rows, inputs, none)
+    scores = acts[max(1, sizes.shape[0] - 1)]
+    _losses(scores, labels, ids, sizes[-1], here, scores, False)
+    _losses_with(ahead, acts, client, labels, ids, flat, sizes, inputs, there)
+    for b in range(rows):
+        there[b] -= here[b]
+    return _mean(there)
+
+
+@compiled
+def row_gradients(  # type: ignore[no-untyped-def]
+    count, seed, table, labels, ids, client, flat, sizes, widest, smoothing, out
+):
+    """(E/λ) mean_n (ℓ(h + λv_n) - ℓ(h)) v_n of every row to out [B, E]; v_n on the unit sphere, made from the seed."""
+    rows, width, inputs = out.shape[0], out.shape[1], table.shape[1]
+    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    none = np.empty(0, np.float32)
+    here, there = np.empty(rows, np.float64), np.empty(rows, np.float64)
+    _gather(table, ids, acts[0])
+    _forward(flat, sizes, acts, rows, inputs, none)
+    scores = acts[max(1, sizes.shape[0] - 1)]
+    _losses(scores, labels, ids, sizes[-1], here, scores, False)
+    z, moved = np.empty(rows * width, np.float32), np.empty((rows, width), np.float32)
+    total, radius = np.zeros((rows, width), np.float64), _f32(smoothing)
+    for n in range(count):
+        for i in range(z.shape[0]):
+            z[i] = _ZERO
+        _generator.add_direction(z, z, seed, _ONE, n * z.shape[0])
+        for b in range(rows):
+            squares = 0.0
+            for k in range(width):
+                squares += _f64(z[b * width + k]) * _f64(z[b * width + k])
+            norm = math.sqrt(squares)
+            for k in range(width):
+                z[b * width + k] = _f32(_f64(z[b * width + k]) / norm) if norm > 0.0 else _ZERO
+                moved[b, k] = table[ids[b], client * width + k] + radius * z[b * width + k]
+        _losses_with(moved, acts, client, labels, ids, flat, sizes, inputs, there)
+        for b in range(rows):
+            for k in range(width):
+                total[b, k] += (there[b] - here[b]) * _f64(z[b * width + k])
+    for b in range(rows):
+        for k in range(width):
+            out[b, k] = _f32(width / smoothing * (total[b, k] / count))
+
+
+@compiled
+def score(source, labels, ids, flat, sizes, widest, counts):  # type: ignore[no-untyped-def]
+    """Return (right predictions, sum of losses) of rows `ids` of source; counts int64 [K]: += predictions by class."""
+    rows, classes = ids.shape[0], sizes[-1]
+    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    losses = np.empty(rows, np.float64)
+    _gather(source, ids, acts[0])
+    _forward(flat, sizes, acts, rows, source.shape[1], np.empty(0, np.float32))
+    scores = acts[max(1, sizes.shape[0] - 1)]
+    _losses(scores, labels, ids, classes, losses, scores, False)
+    right, total = 0, 0.0
+    for b in range(rows):
+        best = 0
+        for k in range(1, classes):
+            best = k if scores[k, b] > scores[best, b] else best
+        counts[best] += 1
+        right += 1 if best == labels[ids[b]] else 0
+        total += losses[b]
+    return right, total

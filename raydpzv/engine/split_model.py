@@ -1,0 +1,222 @@
+"""What a vertical method asks of its models, whatever computes them: a client's `Bottom` and the server's `Top`.
+
+Arrays are numpy's on both sides, so that a method's roles know neither torch nor compiled kernels.
+"""
+
+# M clients, D rows, N held-out rows, B batch, E embedding width, P perturbations, d parameters, R rows of a gradient
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from raydpzv.keys import Key
+from raydpzv.zo.directions import Law
+from raydpzv.zo.update import Rule, Step
+
+LayerNoise = Callable[[int, int], np.ndarray]
+"""(inner layer, number of its outputs) to what is added to them before their activation, float32 of that size."""
+
+AGE_BINS = 24
+"""Ages are binned by powers of two: bin 0 holds age 0, bin k holds ages 2^(k-1) .. 2^k - 1."""
+
+HeadTraining = Literal["sgd", "zo", "frozen"]
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """A client's settings: step size η, momentum β, and l2 of the regulariser r(w) = l2 ‖w‖² / 2."""
+
+    lr: float
+    momentum: float = 0.0
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class BottomTraining:
+    """How a bottom model learns: by a zeroth-order rule, by gradients of its embeddings, or (neither) not at all.
+
+    clip: largest Euclidean norm of an embedding, a part of the model where it is set.
+    """
+
+    rule: Rule | None = None
+    descent: FirstOrder | None = None
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """How w_0 learns: step size and momentum; smoothing radius, law and key are those of its own two-point step."""
+
+    training: HeadTraining
+    lr: float
+    momentum: float = 0.0
+    smoothing: float = 1e-3
+    law: Law = "sphere"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Result of one evaluation."""
+
+    accuracy: float
+    loss: float
+    top_share: float  # share of the most predicted class: 1.0 is a constant prediction
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How old one client's cached embeddings were when a batch was served."""
+
+    client: int
+    rows: int
+    missing: int  # never uploaded so far
+    age_sum: int  # server rounds since each row was refreshed
+    age_max: int
+    age_bins: tuple[int, ...]  # counts by power of two: age 0, 1, 2-3, 4-7, ...
+
+
+@dataclass(frozen=True)
+class TwoPointService:
+    """What one upload of embeddings at w ± λu_p came to.
+
+    sums: of the clipped slopes along each direction, float64 [P]; nonfinite: slopes that counted as 0, int [P]; loss:
+    the batch's mean loss before the head's step, NaN for an empty batch.
+    """
+
+    sums: Sequence[float]
+    nonfinite: Sequence[int]
+    cache: tuple[CacheUse, ...]
+    loss: float
+
+
+class Bottom(Protocol):
+    """A client's model from its own features to embeddings, and the client's features."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters, d."""
+        ...
+
+    @property
+    def layout(self) -> str:
+        """Return the digest of the parameters' names and shapes, the same under every engine."""
+        ...
+
+    def embed(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
+        """Return the embeddings of these training rows, float32 [B, E]."""
+        ...
+
+    def embed_held_out(self) -> np.ndarray:
+        """Return the embeddings of the held-out rows, float32 [N, E]."""
+        ...
+
+    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+        """Return embeddings at w + amount · u of every seed's direction, float32 [A, P, B, E]; 0 is w itself."""
+        ...
+
+    def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
+        """Return what `embed` does, and remember what `backward` needs."""
+        ...
+
+    def backward(self, gradient_BE: np.ndarray) -> None:
+        """Take a step along the gradient of the embeddings of the last `forward`; without one, nothing."""
+        ...
+
+    def descend(self, steps: Iterable[Step]) -> None:
+        """Take zeroth-order steps in order, with the bits of `raydpzv.zo.update.Descent`."""
+        ...
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters, float32 [d]."""
+        ...
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters' bytes."""
+        ...
+
+
+class Top(Protocol):
+    """The server's model w_0 from all embeddings to scores, with the labels and the cache of newest embeddings."""
+
+    def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
+        """Store what a client uploaded in this server round (counted from 1)."""
+        ...
+
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+        """Return how old the other clients' entries for these rows are, in server rounds."""
+        ...
+
+    def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
+        """Return, for each other client with any, the rows it refreshed more than `limit` rounds ago, or never."""
+        ...
+
+    def two_point(
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_PBE: np.ndarray,
+        minus_PBE: np.ndarray,
+        round: int,
+        *,
+        smoothing: float,
+        clip: float,
+    ) -> TwoPointService:
+        """Serve embeddings at w ± λu_p: slopes clipped to [-clip, clip], the cache refreshed, the head trained."""
+        ...
+
+    def train(self, ids: np.ndarray) -> float:
+        """Take the head's step on cached embeddings; return the mean loss before it (NaN for an empty batch)."""
+        ...
+
+    def backward(self, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        """Do the same by backpropagation, and return the mean loss's gradient by the embeddings, [R, M, E], as well."""
+        ...
+
+    def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        """Do the same on embeddings that are given in place of the cached ones."""
+        ...
+
+    def mean_difference(self, client: int, ids: np.ndarray, ahead_BE: np.ndarray) -> float:
+        """Return the mean of ℓ(with `ahead` as the client's embeddings) - ℓ(as cached); 0 for an empty batch."""
+        ...
+
+    def row_gradients(
+        self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
+    ) -> np.ndarray:
+        """Return (E/λ) mean_n (ℓ(h + λv_n) - ℓ(h)) v_n of every row's own loss, float32 [B, E].
+
+        The `count` unit vectors v_n of every row are drawn at the key.
+        """
+        ...
+
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
+        """Score held-out rows by all clients' embeddings [N, E]."""
+        ...
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters, float32 [d_0]."""
+        ...
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters' bytes."""
+        ...
+
+
+def binned_uses(
+    rows: int,
+    known: Sequence[int],
+    sums: Sequence[int],
+    largest: Sequence[int],
+    bins: Sequence[Sequence[int]],
+    serving: int,
+) -> tuple[CacheUse, ...]:
+    """Return the uses of all clients' entries but those of the one that is served, from counts by client."""
+    return tuple(
+        CacheUse(m, rows, rows - known[m], sums[m], largest[m], tuple(bins[m]))
+        for m in range(len(known))
+        if m != serving
+    )

@@ -1,0 +1,321 @@
+"""Models of any kind, computed by torch on any device."""
+
+# M clients, B batch, E embedding width, n perturbations of a row, P directions, R rows
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from raydpzv.engine.embedding_cache import EmbeddingCache
+from raydpzv.engine.head import Head
+from raydpzv.engine.split_model import BottomTraining, CacheUse, LayerNoise, Metrics, TwoPointService
+from raydpzv.keys import Key
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.momentum import MomentumDescent
+from raydpzv.privacy.mechanisms import clip_two_sided
+from raydpzv.zo.directions import Direction
+from raydpzv.zo.estimators import slope
+from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.update import Descent, Step
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_EVALUATE_AT_ONCE = 512
+"""Held-out rows per forward call: bounds the activations' memory."""
+
+
+class TorchBottom:
+    """A bottom model at its client's features [D, ...] and [N, ...]; see `raydpzv.engine.split_model.Bottom`."""
+
+    def __init__(
+        self, model: FlatModel, x_train: torch.Tensor, x_test: torch.Tensor, training: BottomTraining
+    ) -> None:
+        self.model = model
+        self._x_train, self._x_test, self._training = x_train, x_test, training
+        self._embedded: torch.Tensor | None = None
+        self._layers: _LayerHooks | None = None
+        if training.rule is not None:
+            self._perturb = LayerwisePerturbation(model.module, model.offsets)
+            self._zeroth_order = Descent(model.flat, training.rule)
+        if training.descent is not None:
+            self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.model.size
+
+    @property
+    def layout(self) -> str:
+        """Return the digest of the parameters' names and shapes."""
+        return self.model.layout
+
+    def embed(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
+        """Return the embeddings of these training rows."""
+        with torch.no_grad():
+            return self._embedding(self._rows(ids), noise).cpu().numpy()
+
+    def embed_held_out(self) -> np.ndarray:
+        """Return the embeddings of the held-out rows."""
+        with torch.no_grad():
+            blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
+        return np.concatenate(blocks)
+
+    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+        """Return embeddings at w + amount · u for every amount and seed."""
+        assert self._training.rule is not None
+        x, law = self._rows(ids), self._training.rule.law
+        directions = [Direction(seed, self.size, law) for seed in seeds]
+        with torch.no_grad():
+            return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
+
+    def forward(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
+        """Return the embeddings and keep their graph."""
+        with torch.enable_grad():
+            self._embedded = self._embedding(self._rows(ids), noise)
+        return self._embedded.detach().cpu().numpy()
+
+    def backward(self, gradient_BE: np.ndarray) -> None:
+        """Descend by the chain rule through the last `forward`."""
+        if self._embedded is None:
+            return
+        assert self._training.descent is not None
+        parameters = list(self.model.module.parameters())
+        gradient = torch.tensor(gradient_BE, device=self._embedded.device)
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(self._embedded, parameters, gradient)
+        self._embedded, l2 = None, self._training.descent.l2
+        self._first_order.step(
+            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients
+        )
+
+    def descend(self, steps: Iterable[Step]) -> None:
+        """Take zeroth-order steps in order."""
+        self._zeroth_order.apply(steps)
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the parameters."""
+        return self.model.flat.detach().cpu().numpy().copy()
+
+    def sha256(self) -> str:
+        """Return the digest of the parameters' bytes."""
+        return self.model.sha256()
+
+    def _rows(self, ids: np.ndarray) -> torch.Tensor:
+        return self._x_train[torch.from_numpy(ids).long()]
+
+    def _at(self, x: torch.Tensor, direction: Direction, amount: float) -> np.ndarray:
+        if not amount:
+            return self._embedding(x).cpu().numpy()
+        with self._perturb.at(direction, amount):
+            return self._embedding(x).cpu().numpy()
+
+    def _embedding(self, x: torch.Tensor, noise: LayerNoise | None = None) -> torch.Tensor:
+        if noise is None:
+            return self._clipped(self.model.module(x))
+        self._layers = self._layers or _LayerHooks(self.model.module)
+        with self._layers.adding(noise):
+            return self._clipped(self.model.module(x))
+
+    def _clipped(self, values_BE: torch.Tensor) -> torch.Tensor:
+        limit = self._training.clip
+        if limit is None:
+            return values_BE
+        norms_B1 = torch.linalg.vector_norm(values_BE, dim=1, keepdim=True)
+        return values_BE * (limit / norms_B1.clamp(min=limit))
+
+
+def inner_layers(module: nn.Module) -> list[nn.Module]:
+    """Return a model's layers but the last: the modules with parameters of their own."""
+    return [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None][:-1]
+
+
+class _LayerHooks:
+    """Noise on what every layer but the last puts out, before its activation."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._noise: LayerNoise | None = None
+        for layer, owner in enumerate(inner_layers(module)):
+            owner.register_forward_hook(self._add(layer))
+
+    @contextmanager
+    def adding(self, noise: LayerNoise) -> Iterator[None]:
+        """Forward calls inside are perturbed."""
+        self._noise = noise
+        try:
+            yield
+        finally:
+            self._noise = None
+
+    def _add(self, layer: int) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+            if self._noise is None:
+                return output
+            if isinstance(output, tuple):  # a recurrent layer's outputs come with its last state
+                return (self._perturbed(output[0], layer), *output[1:])
+            return self._perturbed(output, layer)
+
+        return hook
+
+    def _perturbed(self, output: torch.Tensor, layer: int) -> torch.Tensor:
+        assert self._noise is not None
+        noise = torch.from_numpy(self._noise(layer, output.numel()))
+        return output + noise.view(output.shape).to(output.device)
+
+
+class TorchTop:
+    """The head with labels [D] and [N] and, where one is used, the cache; see `raydpzv.engine.split_model.Top`."""
+
+    def __init__(
+        self, head: Head, labels_train: torch.Tensor, labels_test: torch.Tensor, *, clients: int, width: int
+    ) -> None:
+        self.head = head
+        self._labels_train, self._labels_test = labels_train, labels_test
+        self._clients, self._width = clients, width
+
+    @cached_property
+    def table(self) -> EmbeddingCache:
+        """The newest embeddings; made when the first are stored."""
+        return EmbeddingCache(len(self._labels_train), self._clients, self._width, self._labels_train.device)
+
+    def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
+        """Store an upload."""
+        self.table.put(client, ids, self._tensor(values_BE), round)
+
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+        """Return how old the other clients' entries are."""
+        return self.table.ages(ids, round, serving)
+
+    def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
+        """Return the rows of other clients that are older than the limit."""
+        return self.table.older(ids, round, limit, serving)
+
+    def two_point(
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_PBE: np.ndarray,
+        minus_PBE: np.ndarray,
+        round: int,
+        *,
+        smoothing: float,
+        clip: float,
+    ) -> TwoPointService:
+        """Serve embeddings at w ± λu_p."""
+        labels_B = self._labels(ids)
+        plus, minus = self._tensor(plus_PBE), self._tensor(minus_PBE)
+        batch_BME, cache = self.table.get(ids), self.table.ages(ids, round, client)
+        slopes_PB = self._slopes(batch_BME, plus, minus, labels_B, client, smoothing)
+        clipped = [clip_two_sided(slopes_B, clip) for slopes_B in slopes_PB]
+        # (h⁺ + h⁻)/2 equals h up to O(λ²) and costs no extra bytes
+        middle_BE = (plus + minus).mean(0) / 2
+        self.table.put(client, ids, middle_BE, round)
+        batch_BME[:, client] = middle_BE
+        loss = self.head.train(batch_BME, labels_B)
+        return TwoPointService([float(c.sum()) for c, _ in clipped], [bad for _, bad in clipped], cache, loss)
+
+    def train(self, ids: np.ndarray) -> float:
+        """Take the head's step on cached embeddings."""
+        return self.head.train(self.table.get(ids), self._labels(ids))
+
+    def backward(self, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        """Backpropagate on cached embeddings."""
+        inputs_RME = self.table.get(ids)
+        return self._stepped(inputs_RME, ids) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
+
+    def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        """Backpropagate on these embeddings."""
+        return self._stepped(self._tensor(values_BME), ids)
+
+    def mean_difference(self, client: int, ids: np.ndarray, ahead_BE: np.ndarray) -> float:
+        """Return the mean difference of two losses, rows subtracted first."""
+        if len(ids) == 0:
+            return 0.0
+        here_BME, labels_B = self.table.get(ids), self._labels(ids)
+        ahead_BME = here_BME.clone()
+        ahead_BME[:, client] = self._tensor(ahead_BE)
+        ahead_B, here_B = self.head.losses(ahead_BME, labels_B), self.head.losses(here_BME, labels_B)
+        return float((ahead_B - here_B).double().mean())
+
+    def row_gradients(
+        self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
+    ) -> np.ndarray:
+        """Estimate every row's gradient from its own losses."""
+        inputs_BME = self.table.get(ids)
+        directions_nBE = unit_rows(count, len(ids), self._width, key).to(inputs_BME.device)
+        found_BE = row_gradients(self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing)
+        return found_BE.cpu().numpy()
+
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
+        """Score held-out rows."""
+        return self.head.evaluate(embeddings_MNE, self._labels_test)
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters."""
+        return self.head.model.flat.detach().cpu().numpy().copy()
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        return self.head.model.sha256()
+
+    def _stepped(self, inputs_RME: torch.Tensor, ids: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, gradient_RME = self.head.backward(inputs_RME, self._labels(ids), for_embeddings=True)
+        assert gradient_RME is not None
+        return loss, gradient_RME.cpu().numpy()
+
+    def _slopes(
+        self,
+        batch_BME: torch.Tensor,
+        plus_PBE: torch.Tensor,
+        minus_PBE: torch.Tensor,
+        labels_B: torch.Tensor,
+        client: int,
+        smoothing: float,
+    ) -> torch.Tensor:
+        """Per-sample slopes along each direction, [P, B]; all 2P batches in one forward call."""
+        count, rows = plus_PBE.shape[:2]
+        stacked = batch_BME.repeat(2 * count, 1, 1)
+        stacked[:, client] = torch.cat((plus_PBE, minus_PBE)).flatten(0, 1)
+        losses = self.head.losses(stacked, labels_B.repeat(2 * count)).view(2, count, rows)
+        return slope(losses[0], losses[1], smoothing)
+
+    def _labels(self, ids: np.ndarray) -> torch.Tensor:
+        return self._labels_train[torch.from_numpy(ids).long()]
+
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.tensor(values, device=self._labels_train.device)
+
+
+def unit_rows(count: int, rows: int, width: int, key: Key) -> torch.Tensor:
+    """Return `count` vectors on the unit sphere for every row, drawn at the key, float32 [n, B, E]."""
+    draws = key.generator().standard_normal((count, rows, width))
+    draws /= np.linalg.norm(draws, axis=2, keepdims=True)
+    return torch.from_numpy(draws.astype(np.float32))
+
+
+def row_gradients(
+    head: Head,
+    inputs_BME: torch.Tensor,
+    labels_B: torch.Tensor,
+    client: int,
+    directions_nBE: torch.Tensor,
+    smoothing: float,
+) -> torch.Tensor:
+    """Return g_h = (E/λ) mean_n (ℓ(h + λv) - ℓ(h)) v for every row's own loss, [B, E]; v on the unit sphere.
+
+    E[v vᵀ] = I/E there, which the factor E undoes.
+    """
+    count, _, width = directions_nBE.shape
+    base_B = head.losses(inputs_BME, labels_B)
+    moved = inputs_BME.repeat(count, 1, 1)
+    moved[:, client] += smoothing * directions_nBE.flatten(0, 1)
+    moved_nB = head.losses(moved, labels_B.repeat(count)).view(count, -1)
+    return (width / smoothing) * ((moved_nB - base_B)[:, :, None] * directions_nBE).mean(0)

@@ -1,0 +1,84 @@
+"""Small runs of every vertical method under the compiled engine: digests that hold on every x86-64 machine.
+
+Their losses and final parameters are on record beside this file. After a change of numbers that is meant:
+`python -m tests.golden.test_golden_compiled`, and the differences go into the commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import scenarios
+from raydpzv.registry import METHODS
+
+RECORD = Path(__file__).parent / "compiled_runs.json"
+SMALL = (
+    *("data.train_rows=300", "data.test_rows=60", "evaluate.every=20", "method.batch=16", "model.hidden=[8]"),
+    *("budget.updates=60", "model.engine=compiled"),
+)
+QUIET, SEEDED = ("privacy.mode=none",), ("privacy.noise=seeded",)
+DEEP = ("model.hidden=[9, 6]", "model.head=linear")
+RUNS = {
+    "dpzv": ("dpzv", SEEDED),
+    "dpzv, several directions": ("dpzv", (*SEEDED, "method.perturbations=3", "method.server=zo", *DEEP)),
+    "frozen": ("frozen", QUIET),
+    "sgd": ("sgd", QUIET),
+    "vafl": ("vafl", SEEDED),
+    "vafl, noise inside": ("vafl", (*SEEDED, "method.layer_noise=[0.1]", *DEEP)),
+    "vafl, noise down": ("vafl", (*SEEDED, "method.noise_on=gradient")),
+    "vafl, two at a time": (
+        "vafl",
+        (
+            *QUIET,
+            "method.synchrony=t-synchronous",
+            "method.wait_for=2",
+            "method.l2=0.1",
+            "method.momentum=0.5",
+        ),
+    ),
+    "zoo_vfl": ("zoo_vfl", SEEDED),
+    "zoo_vfl, signs and sums": (
+        "zoo_vfl",
+        (
+            *QUIET,
+            "method.direction=rademacher",
+            "model.bottom=linear",
+            "model.head=sum",
+            "model.embedding=10",
+        ),
+    ),
+    "czofo": ("czofo", SEEDED),
+}
+
+
+def digests(name: str) -> list[str]:
+    """Of the services' losses and evaluations, and of all final parameters."""
+    method, overrides = RUNS[name]
+    run = scenarios.run(scenarios.load("digits_dpzv", [f"method.name={method}", *SMALL, *overrides]))
+    assert run.summary["engine"] == "compiled"
+    losses = [run.rows("service")["loss"], run.rows("evaluation")["loss"], run.rows("evaluation")["accuracy"]]
+    found = b"".join(column.to_numpy().astype(np.float64).tobytes() for column in losses)
+    return [hashlib.sha256(found).hexdigest(), run.summary["model_digest"]]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_compiled_run_has_the_digests_on_record(name: str) -> None:
+    assert digests(name) == json.loads(RECORD.read_text())[name]
+
+
+def test_every_vertical_method_is_on_record() -> None:
+    vertical = {name for name in METHODS if METHODS[name].kind == "vertical"}
+    assert {method for method, _ in RUNS.values()} == vertical
+    record = json.loads(RECORD.read_text())
+    assert set(record) == set(RUNS)
+    models = [model for _, model in record.values()]
+    assert len(set(models)) == len(models), "two runs that differ have one model"
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps({name: digests(name) for name in RUNS}, indent=1) + "\n")

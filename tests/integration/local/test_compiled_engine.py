@@ -1,0 +1,159 @@
+"""Whole runs under the compiled engine: on record, computed again, without torch, and as accurate as under torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import scenarios
+from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.rebuild import rebuild_client
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.records.run_folder import RunFolder
+from scenarios.cli import app
+from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
+
+SMALL = (
+    "data.train_rows=300",
+    "data.test_rows=60",
+    "evaluate.every=20",
+    "method.batch=16",
+    "budget.updates=60",
+)
+METHODS = {
+    "dpzv": ("privacy.noise=seeded", "method.perturbations=2"),
+    "vafl": ("privacy.mode=none",),
+    "zoo_vfl": ("privacy.noise=seeded",),
+    "czofo": ("privacy.noise=seeded",),
+    "frozen": ("privacy.mode=none",),
+    "sgd": ("privacy.mode=none",),
+}
+WITHOUT_TORCH = """
+import pickle, sys
+from raydpzv.deferred import defer
+
+defer("torch")
+clients, server = pickle.load(sys.stdin.buffer)
+clients, server = [factory.make() for factory in clients], server.make()
+waiting = list(server.first_orders())
+for _ in range(12):
+    order = waiting.pop(0)
+    waiting += server.receive(clients[order.client].process(order))
+print(server.evaluate([client.evaluate().body.values for client in clients]).loss)
+print(type(sys.modules["torch"]).__name__)
+"""
+
+
+def loaded(method: str, engine: str, *more: str):
+    overrides = [f"method.name={method}", *SMALL, *METHODS[method], f"model.engine={engine}", *more]
+    return scenarios.load("digits_dpzv", overrides)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_replayed_and_continued_to_the_same_bits(method: str, tmp_path: Path) -> None:
+    spec = loaded(method, "auto")
+    whole = scenarios.run(spec, tmp_path / "whole")
+    assert whole.summary["engine"] == "compiled"
+    assert RunFolder.open(tmp_path / "whole").environment()["engine"] == "compiled"
+    again = replay(tmp_path / "whole")
+    assert again.verified
+    assert all(np.array_equal(again.models[party], x) for party, x in whole.models.items())
+    stop, progress = stop_after(25)
+    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    experiment, folder, _ = resuming(tmp_path / "run")
+    continued = run_prepared(experiment, folder, runner="local").summary
+    for name in ("digest", "model_digest", "engine"):
+        assert continued[name] == whole.summary[name]
+    assert scenarios.run(loaded(method, "torch")).summary["model_digest"] != whole.summary["model_digest"]
+
+
+def test_a_client_is_rebuilt_from_the_ledger_to_the_same_bits(tmp_path: Path) -> None:
+    run = scenarios.run(loaded("dpzv", "compiled"), tmp_path / "run")
+    for client in range(4):
+        rebuilt = rebuild_client(tmp_path / "run", client)
+        assert rebuilt.verified
+        assert np.array_equal(rebuilt.models[f"client {client}"], run.models[f"client {client}"])
+
+
+def test_a_run_of_an_older_version_goes_on_with_torch(tmp_path: Path) -> None:
+    """Its scenario.toml does not say what computed it."""
+    run = scenarios.run(loaded("dpzv", "torch"), tmp_path / "run")
+    path = tmp_path / "run" / "scenario.toml"
+    path.write_text(path.read_text().replace('engine = "torch"\n', ""))
+    spec = RunFolder.open(tmp_path / "run").spec()
+    assert spec.model.engine == "torch"
+    assert scenarios.run(spec).summary["model_digest"] == run.summary["model_digest"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_parties_work_without_torch(method: str) -> None:
+    experiment = prepare(loaded(method, "auto"))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input=pickle.dumps((experiment.clients, experiment.server)),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    loss, kind = done.stdout.decode().split()
+    assert 0 < float(loss) < 10
+    assert kind == "_Deferred", "something of torch was used, and so torch was imported"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("model.engine=compiled", "model.bottom=cnn", "model.hidden=[4]"),
+            'cannot run model.bottom = "cnn"',
+        ),
+        (("model.engine=compiled", "resources.server_gpus=0.5"), "cannot run on a GPU"),
+        (("model.engine=fast",), "wanted 'auto', 'torch' or 'compiled'"),
+    ],
+)
+def test_an_engine_that_cannot_run_the_model_ends_with_status_2(
+    overrides: tuple[str, ...], words: str
+) -> None:
+    options = [item for override in overrides for item in ("--set", override)]
+    result = CliRunner().invoke(app, ["run", "digits_dpzv", *options])
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.output.split())
+    assert "model.engine" in result.output
+
+
+def test_the_summary_says_which_engine_ran(tmp_path: Path) -> None:
+    scenarios.run(loaded("frozen", "auto", "model.hidden=[400]"), tmp_path / "large")
+    stated = json.loads((tmp_path / "large" / "summary.json").read_text())
+    assert stated["engine"] == "torch", "a bottom of more than 2,000 parameters"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dpzv", "vafl", "zoo_vfl", "czofo", "frozen", "sgd"])
+def test_accuracy_is_that_of_torch(method: str) -> None:
+    """Medians of five seeds within a standard error of their difference; control: a tenth of the updates."""
+
+    def accuracies(engine: str, updates: int) -> np.ndarray:
+        common = ("evaluate.every=1000", "record.staleness=false", f"budget.updates={updates}")
+        quiet = "privacy.mode=none" if method in ("frozen", "sgd", "vafl") else "privacy.noise=seeded"
+        given = [f"method.name={method}", quiet, *common, f"model.engine={engine}"]
+        return np.array(
+            [
+                scenarios.run(scenarios.load("digits_dpzv", [f"seed={seed}", *given])).summary["accuracy"]
+                for seed in range(5)
+            ]
+        )
+
+    ours, theirs = accuracies("compiled", 200), accuracies("torch", 200)
+    error = max(np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / 5), 1 / 360)
+    assert abs(np.median(ours) - np.median(theirs)) <= error
+    assert abs(np.median(ours) - np.median(accuracies("torch", 20))) > error

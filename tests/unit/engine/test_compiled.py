@@ -1,0 +1,256 @@
+"""The compiled engine against torch's, against autograd in float64, and against itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from raydpzv.engine.compiled import CompiledBottom, CompiledTop
+from raydpzv.engine.dense import dense_bottom, dense_head
+from raydpzv.engine.head import Head
+from raydpzv.engine.split_model import BottomTraining, FirstOrder, HeadSettings
+from raydpzv.engine.torch_engine import TorchBottom, TorchTop
+from raydpzv.keys import Key
+from raydpzv.models.flat import FlatModel
+from raydpzv.registry import BOTTOMS, HEADS
+from raydpzv.zo.directions import LAWS
+from raydpzv.zo.update import Rule, Step
+from tests.helpers.vertical_parties import in_double
+
+KEY = Key(17)
+M, D, N, F, E, K, B = 3, 40, 30, 7, 4, 4, 9
+GENERATOR = (KEY / "data").generator()
+X, X_TEST = (GENERATOR.standard_normal((rows, F)).astype(np.float32) for rows in (D, N))
+Y, Y_TEST = GENERATOR.integers(0, K, D), GENERATOR.integers(0, K, N)
+IDS = GENERATOR.choice(D, B, replace=False).astype(np.int32)
+GRADIENT = GENERATOR.standard_normal((B, E)).astype(np.float32)
+DEPTHS = [("linear", ()), ("mlp", (6,)), ("mlp", (6, 5, 3))]
+ALL_HEADS = ["mlp", "linear", "sum"]
+
+
+def bottoms(name: str, hidden: tuple[int, ...], **training: Any) -> tuple[CompiledBottom, TorchBottom]:
+    network, how = dense_bottom(name, (F,), hidden, E), BottomTraining(**training)
+    assert network is not None
+    model = FlatModel(lambda: BOTTOMS[name]((F,), hidden, E), KEY / "client")
+    return (
+        CompiledBottom(network, X, X_TEST, how, KEY / "client"),
+        TorchBottom(model, torch.tensor(X), torch.tensor(X_TEST), how),
+    )
+
+
+def tops(name: str, settings: HeadSettings) -> tuple[CompiledTop, TorchTop]:
+    network = dense_head(name, M, E, 6, K)
+    assert network is not None
+    head = Head(FlatModel(lambda: HEADS[name](M, E, 6, K), KEY / "server"), settings, KEY)
+    return (
+        CompiledTop(network, settings, KEY, Y, Y_TEST, clients=M, width=E),
+        TorchTop(head, torch.tensor(Y), torch.tensor(Y_TEST), clients=M, width=E),
+    )
+
+
+def filled(name: str, settings: HeadSettings) -> tuple[CompiledTop, TorchTop]:
+    """Both tops after uploads of all clients but the last, some rows twice."""
+    both, generator = tops(name, settings), (KEY / "uploads").generator()
+    for round, client in enumerate([0, 1, 0], 1):
+        ids = generator.choice(D, 20, replace=False).astype(np.int32)
+        values = generator.standard_normal((20, E)).astype(np.float32)
+        for top in both:
+            top.put(client, ids, values, round)
+    return both
+
+
+@pytest.mark.parametrize(("name", "hidden"), DEPTHS)
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_embeddings_are_torchs(name: str, hidden: tuple[int, ...], clip: float | None) -> None:
+    ours, theirs = bottoms(name, hidden, rule=Rule("sphere", 0.9), clip=clip)
+    assert ours.embed(IDS) == pytest.approx(theirs.embed(IDS), abs=1e-6)
+    assert ours.embed_held_out() == pytest.approx(theirs.embed_held_out(), abs=1e-6)
+    if clip:
+        assert np.linalg.norm(ours.embed(IDS), axis=1).max() <= clip * (1 + 1e-6)
+    for law in LAWS:
+        ours, theirs = bottoms(name, hidden, rule=Rule(law), clip=clip)
+        found = ours.embed_along(IDS, [5, 6, 7], (0.1, 0.0, -0.1))
+        assert found.shape == (3, 3, B, E)
+        assert found == pytest.approx(theirs.embed_along(IDS, [5, 6, 7], (0.1, 0.0, -0.1)), abs=2e-6)
+        assert np.array_equal(found[1, 0], ours.embed(IDS))
+    assert (ours.size, ours.layout) == (theirs.size, theirs.layout)
+
+
+def test_held_out_rows_beyond_one_block_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = bottoms("mlp", (6,))
+    whole = ours.embed_held_out()
+    monkeypatch.setattr("raydpzv.engine.compiled._AT_ONCE", 7)
+    assert np.array_equal(ours.embed_held_out(), whole)  # a row's bits do not hang on its neighbours
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_zeroth_order_steps_have_torchs_bits(law: Any, momentum: float) -> None:
+    for name, hidden in (("mlp", (6,)), ("mlp", (64, 40))):  # the second: more than one tile of the generator
+        ours, theirs = bottoms(name, hidden, rule=Rule(law, momentum))
+        before = ours.sha256()
+        for n in range(5):
+            steps = [Step([n, n + 100], [0.3, -1.7], 0.01), Step([n + 50, 3], [0.1, 0.2], 0.02)]
+            ours.descend(steps)
+            theirs.descend(steps)
+        assert ours.sha256() == theirs.sha256() != before
+        assert np.array_equal(ours.parameters(), theirs.parameters())
+
+
+@pytest.mark.parametrize(("name", "hidden"), DEPTHS)
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_a_step_from_embeddings_gradients_is_autograds(
+    name: str, hidden: tuple[int, ...], clip: float | None, l2: float
+) -> None:
+    ours, theirs = bottoms(name, hidden, descent=FirstOrder(1.0, 0.0, l2), clip=clip)
+    before = ours.parameters()
+    module = in_double(lambda: BOTTOMS[name]((F,), hidden, E), torch.tensor(before))
+    out = module(torch.tensor(X[IDS]).double())
+    if clip is not None:
+        assert (out.norm(dim=1) > clip).any()
+        out = out * (clip / out.norm(dim=1, keepdim=True).clamp(min=clip))
+    loss = (out * torch.tensor(GRADIENT)).sum() + l2 / 2 * sum((p**2).sum() for p in module.parameters())
+    expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+    for bottom in (ours, theirs):
+        bottom.forward(IDS)
+        bottom.backward(GRADIENT)
+    gradient = before - ours.parameters()
+    assert gradient == pytest.approx(expected.numpy(), rel=1e-6, abs=3e-6)
+    assert np.abs(gradient - 1.01 * expected.numpy()).max() > 1e-4, "control: a gradient 1 % longer"
+    kept = ours.parameters()
+    ours.backward(GRADIENT)  # nothing is left to go back through
+    assert np.array_equal(ours.parameters(), kept)
+
+
+def test_momentum_and_noise_inside_the_layers_are_torchs() -> None:
+    ours, theirs = bottoms("mlp", (6, 5), descent=FirstOrder(0.1, 0.9))
+
+    def noise(layer: int, count: int) -> np.ndarray:
+        return (KEY / layer).generator().standard_normal(count).astype(np.float32)
+
+    plain = ours.embed(IDS)
+    for _ in range(4):
+        found = ours.forward(IDS, noise)
+        assert found == pytest.approx(theirs.forward(IDS, noise), abs=1e-5)
+        assert np.abs(found - plain).max() > 0.1
+        for bottom in (ours, theirs):
+            bottom.backward(GRADIENT)
+    assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_the_heads_gradients_are_autograds(name: str) -> None:
+    ours, theirs = filled(name, HeadSettings("sgd", 1.0))
+    before = ours.parameters()
+    module = in_double(lambda: HEADS[name](M, E, 6, K), torch.tensor(before))
+    inputs = theirs.table.get(IDS).double().requires_grad_()
+    loss = functional.cross_entropy(module(inputs.flatten(1)), torch.tensor(Y[IDS]))
+    expected = torch.autograd.grad(loss, [inputs, *module.parameters()])
+    found_loss, found = ours.backward(IDS)
+    assert found_loss == pytest.approx(float(loss.detach()), abs=1e-6)
+    assert found == pytest.approx(expected[0].numpy(), abs=1e-6)
+    flat = torch.cat([g.reshape(-1) for g in expected[1:]]).numpy()
+    assert before - ours.parameters() == pytest.approx(flat, abs=1e-6)
+    assert np.abs(1.01 * found - expected[0].numpy()).max() > 1e-5, "control"
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+@pytest.mark.parametrize("training", ["sgd", "zo", "frozen"])
+def test_a_two_point_service_is_torchs(name: str, training: Any) -> None:
+    ours, theirs = filled(name, HeadSettings(training, 0.05, 0.9, 0.1))
+    generator = (KEY / "served").generator()
+    for round in range(4, 12):
+        ids = generator.choice(D, B, replace=False).astype(np.int32)
+        plus = generator.standard_normal((2, B, E)).astype(np.float32)
+        minus = (plus + generator.normal(0, 0.1, (2, B, E))).astype(np.float32)
+        a, b = (
+            top.two_point(round % M, ids, plus, minus, round, smoothing=0.1, clip=0.4)
+            for top in (ours, theirs)
+        )
+        assert a.cache == b.cache
+        assert a.sums == pytest.approx(b.sums, abs=1e-4)
+        assert a.nonfinite == b.nonfinite == [0, 0]
+        assert a.loss == pytest.approx(b.loss, abs=1e-5)
+    assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-5)
+    assert ours.train(IDS) == pytest.approx(theirs.train(IDS), abs=1e-5)
+    assert (ours.sha256() == tops(name, HeadSettings("frozen", 1.0))[0].sha256()) == (training == "frozen")
+
+
+def test_slopes_that_are_not_finite_count_as_zero() -> None:
+    ours, _ = filled("mlp", HeadSettings("frozen", 1.0))
+    plus = np.zeros((1, B, E), np.float32)
+    plus[0, 2], plus[0, 5] = np.nan, np.inf
+    served = ours.two_point(1, IDS, plus, np.zeros_like(plus), 4, smoothing=0.1, clip=math.inf)
+    assert served.nonfinite == [2]
+    assert served.sums == [pytest.approx(0.0, abs=1e-9)]
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_differences_estimates_and_evaluation_are_torchs(name: str) -> None:
+    ours, theirs = filled(name, HeadSettings("sgd", 0.1))
+    ahead = GRADIENT + np.float32(0.5)
+    found = ours.mean_difference(1, IDS, ahead)
+    assert found == pytest.approx(theirs.mean_difference(1, IDS, ahead), abs=1e-6)
+    assert abs(found) > 1e-3
+    parts = [(KEY / "held out" / m).generator().standard_normal((N, E)).astype(np.float32) for m in range(M)]
+    a, b = ours.evaluate(parts), theirs.evaluate(parts)
+    assert (a.accuracy, a.top_share) == pytest.approx((b.accuracy, b.top_share))
+    assert a.loss == pytest.approx(b.loss, abs=1e-6)
+    # directions of their own, so the estimates agree as n grows
+    estimates = [top.row_gradients(1, IDS, 20_000, 1e-2, KEY) for top in (ours, theirs)]
+    assert np.linalg.norm(estimates[0] - estimates[1]) < 0.06 * np.linalg.norm(estimates[1])
+    assert np.linalg.norm(estimates[0] - 1.1 * estimates[1]) > 0.06 * np.linalg.norm(estimates[1])
+
+
+def test_what_is_old_and_how_old_is_torchs() -> None:
+    ours, theirs = filled("mlp", HeadSettings("sgd", 0.1))
+    everything = np.arange(D, dtype=np.int32)
+    for round in (3, 4, 200, 10**9):
+        assert ours.ages(everything, round, 1) == theirs.ages(everything, round, 1)
+        a, b = (top.older(everything, round, 1, 1) for top in (ours, theirs))
+        assert a.keys() == b.keys()
+        assert all(np.array_equal(a[m], b[m]) for m in a)
+
+
+def test_given_embeddings_are_served_without_the_cache() -> None:
+    ours, theirs = tops("mlp", HeadSettings("sgd", 0.1, 0.9))
+    values = (KEY / "given").generator().standard_normal((B, M, E)).astype(np.float32)
+    for _ in range(3):
+        (loss, gradient), (expected, by_torch) = (top.backward_on(values, IDS) for top in (ours, theirs))
+        assert loss == pytest.approx(expected, abs=1e-6)
+        assert gradient == pytest.approx(by_torch, abs=1e-6)
+    assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-6)
+
+
+def test_an_empty_batch_is_served() -> None:
+    ours, _ = filled("mlp", HeadSettings("sgd", 0.1, 0.9))
+    before, none = ours.sha256(), IDS[:0]
+    assert math.isnan(ours.train(none))
+    assert ours.mean_difference(0, none, GRADIENT[:0]) == 0.0
+    loss, gradient = ours.backward(none)
+    assert math.isnan(loss)
+    assert gradient.shape == (0, M, E)
+    assert ours.row_gradients(0, none, 3, 0.1, KEY).shape == (0, E)
+    served = ours.two_point(0, none, *np.zeros((2, 2, 0, E), np.float32), 4, smoothing=0.1, clip=1.0)
+    assert (served.sums, served.nonfinite) == ([0.0, 0.0], [0, 0])
+    assert math.isnan(served.loss)
+    assert ours.sha256() == before
+    bottom, _ = bottoms("mlp", (6,), rule=Rule("sphere", 0.9))
+    assert bottom.embed_along(none, [1], (0.1, -0.1)).shape == (2, 1, 0, E)
+
+
+def test_read_only_arrays_from_a_message_are_taken() -> None:
+    ours, _ = filled("mlp", HeadSettings("sgd", 0.1))
+    ids = np.frombuffer(IDS.tobytes(), np.int32)
+    plus = np.frombuffer(GRADIENT.tobytes(), np.float32).reshape(1, B, E)
+    again, _ = filled("mlp", HeadSettings("sgd", 0.1))
+    a = ours.two_point(1, ids, plus, -plus, 4, smoothing=0.1, clip=1.0)
+    b = again.two_point(1, IDS, plus.copy(), -plus, 4, smoothing=0.1, clip=1.0)
+    assert a == b
+    assert ours.sha256() == again.sha256()
