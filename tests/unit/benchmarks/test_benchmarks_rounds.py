@@ -60,6 +60,31 @@ def test_decomfl_round_finishes_and_its_figures_hang_together(tmp_path):
 
 
 @pytest.mark.slow
+def test_fedavg_round_finishes_and_its_figures_hang_together(tmp_path):
+    script("fedavg_round.py", "--quick", "--json", str(tmp_path / "f.json"))
+    found = json.loads((tmp_path / "f.json").read_text())
+    (one,) = found["figures"]
+    assert (found["benchmark"], one["model"], one["target"]) == ("fedavg_round", "cnn_mnist", 1.05)
+    # one turn: the ratio of the medians is the median of the ratios
+    assert one["over_bare"] == pytest.approx(one["cpu_seconds"] / one["bare_cpu_seconds"])
+    assert one["met"] == (one["over_bare"] <= 1.05)
+
+
+def test_the_bare_loop_of_fedavg_trains_the_programs_model_and_another_is_refused(monkeypatch):
+    rounds = module("fedavg_round", monkeypatch)
+    case = small_case(monkeypatch)
+    rounds.check_models(case)
+    original = rounds.BareLoop._train
+
+    def longer(self, client: int, number: int) -> list[torch.Tensor]:
+        return [1.001 * p for p in original(self, client, number)]
+
+    monkeypatch.setattr(rounds.BareLoop, "_train", longer)
+    with pytest.raises(RunError, match="do not train alike"):
+        rounds.check_models(case)
+
+
+@pytest.mark.slow
 def test_scale_finishes_and_its_two_opinions_of_an_idle_client_agree(tmp_path):
     script("scale.py", "--quick", "--json", str(tmp_path / "s.json"))
     found = json.loads((tmp_path / "s.json").read_text())

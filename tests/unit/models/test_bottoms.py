@@ -27,6 +27,22 @@ def test_sliced_pooling_has_the_values_of_max_pool(shape: tuple[int, ...]) -> No
     assert torch.equal(SlicedMaxPool()(negative), functional.max_pool2d(negative, 2, ceil_mode=True))
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 7, 5), (2, 1, 1, 6)])
+def test_pooling_hands_a_gradient_to_each_windows_largest_pixel(shape: tuple[int, ...]) -> None:
+    x = torch.from_numpy(Key(0).generator().standard_normal(shape).astype(np.float32))
+    leaf = x.clone().requires_grad_()
+    pooled = SlicedMaxPool()(leaf)
+    assert torch.equal(pooled, SlicedMaxPool()(x))
+    weights = torch.from_numpy(Key(1).generator().standard_normal(pooled.shape).astype(np.float32))
+    (found,) = torch.autograd.grad((pooled * weights).sum(), leaf)
+    expected = np.zeros(shape, np.float32)
+    for b, c, i, j in np.ndindex(*pooled.shape):
+        window = x[b, c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].numpy()
+        row, column = np.unravel_index(window.argmax(), window.shape)
+        expected[b, c, 2 * i + row, 2 * j + column] = weights[b, c, i, j]
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
 def kinds(module: nn.Module) -> list[type[nn.Module]]:
     return [type(layer) for layer in module.children()]
 

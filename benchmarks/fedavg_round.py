@@ -1,0 +1,219 @@
+"""CPU seconds of a round of FedAvg: in an ordinary torch loop, and by this program.
+
+100 clients, 10 of them sampled per round, 5 local steps, batches of 32; images of noise of MNIST's shape. One thread.
+
+bare loop   torch's own layers (ReLU before nn.MaxPool2d), cross_entropy, backward and torch.optim.SGD; weights copied
+            to every client and averaged; nothing recorded
+raydpzv     `run_horizontal` with its rows on disk
+
+The ways take turns in one process, and a ratio is the median over the turns; the first rounds of a run are left out.
+Ratios are of CPU time, which says more on a machine shared with others. Checked first: on the same batches both end
+with the same model, up to rounding.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from common import environment, median, options, show, spread, verdict, write
+from federations import Case, federation_with
+from published import as_published
+from rounds import Rounds
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.errors import RunError
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.run_horizontal import run_horizontal
+from raydpzv.keys import Key
+from raydpzv.methods.horizontal.fedavg import FedavgConfig
+from raydpzv.methods.horizontal.rounds import Cohorts
+
+CASES = (Case("cnn_mnist", 0), Case("mlp", 0))
+QUICK = (Case("cnn_mnist", 0, clients=8, cohort=2, rows=160, batch=4),)
+TARGETS = {"cnn_mnist": 1.05}
+"""Model to CPU seconds of a round over the bare loop's, at most."""
+STEPS, LR = 5, 0.05
+WARM, ROUNDS = 2, {"cnn_mnist": 4, "mlp": 30}
+_CLOSE = 1e-4
+_KEY = Key(0)
+Batch = Callable[[int, int, int], torch.Tensor]
+"""Client, round and step to row ids, int64 [B]."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """CPU seconds per round of both ways."""
+
+    bare: float
+    ours: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours over the bare loop's."""
+        return self.ours / self.bare
+
+
+class BareLoop:
+    """FedAvg as one would write it for the purpose; the network as torch has it, on the same start."""
+
+    def __init__(self, prepared: PreparedHorizontal, batch: Batch) -> None:
+        train, method = prepared.split.train, prepared.spec.method
+        assert isinstance(method, FedavgConfig)
+        self._method, self._batch = method, batch
+        self._cohorts = Cohorts(prepared.parts.clients, method.cohort, _KEY)
+        self._network = as_published(prepared.plan.model().module)  # type: ignore[arg-type]
+        self._x, self._y = torch.from_numpy(train.x), torch.from_numpy(train.y)
+        self._model = [p.detach().clone() for p in self._network.parameters()]
+        self._sgd = torch.optim.SGD(self._network.parameters(), lr=method.lr)
+
+    def round(self, number: int) -> None:
+        """Do round 1, 2, ..."""
+        total = [torch.zeros_like(p) for p in self._model]
+        for client in self._cohorts.draw(number).tolist():
+            trained = self._train(client, number)
+            torch._foreach_add_(total, trained)
+        self._model = [t / self._method.cohort for t in total]
+
+    def parameters(self) -> np.ndarray:
+        """Return the model, float32 [d]."""
+        return nn.utils.parameters_to_vector(self._model).numpy()
+
+    def _train(self, client: int, number: int) -> list[torch.Tensor]:
+        with torch.no_grad():
+            for p, start in zip(self._network.parameters(), self._model, strict=True):
+                p.copy_(start)
+        for step in range(self._method.local_steps):
+            ids = self._batch(client, number, step)
+            self._sgd.zero_grad()
+            cross_entropy(self._network(self._x[ids]), self._y[ids]).backward()
+            self._sgd.step()
+        return [p.detach() for p in self._network.parameters()]
+
+
+def prepared_of(case: Case, rounds: int) -> PreparedHorizontal:
+    """Return a run of so many rounds."""
+    return federation_with(
+        FedavgConfig(cohort=case.cohort, batch=case.batch, local_steps=STEPS, lr=LR), case, rounds
+    )
+
+
+def check_models(case: Case) -> None:
+    """Raise RunError unless both ways end with the same model after two rounds on the same batches."""
+    prepared = prepared_of(case, 2)
+
+    def same(client: int, number: int, step: int) -> torch.Tensor:
+        rows = batch_rows(prepared.parts, _KEY, client, number, step, case.batch)
+        return torch.from_numpy(rows.astype(np.int64))
+
+    bare = BareLoop(prepared, same)
+    for number in (1, 2):
+        bare.round(number)
+    gap = np.abs(run_horizontal(prepared).models[MODEL] - bare.parameters()).max()
+    moved = np.abs(prepared.plan.initial().numpy() - bare.parameters()).max()
+    if not gap <= _CLOSE * moved:
+        raise RunError(
+            f"{case.model}: after two rounds on the same batches the models differ by {gap}, having moved by {moved}: "
+            "the two do not train alike, and their pace compares nothing"
+        )
+
+
+def take_turn(case: Case) -> Turn:
+    """Time both ways once."""
+    return Turn(_bare(case), _ours(case))
+
+
+def _bare(case: Case) -> float:
+    prepared, generator = prepared_of(case, 1), torch.Generator().manual_seed(0)
+    rows = [torch.from_numpy(prepared.parts.rows(m).astype(np.int64)) for m in range(case.clients)]
+
+    def drawn(client: int, number: int, step: int) -> torch.Tensor:
+        held = rows[client]
+        return held[torch.randperm(len(held), generator=generator)[: case.batch]]
+
+    loop, start = BareLoop(prepared, drawn), 0.0
+    for number in range(1, WARM + ROUNDS[case.model] + 1):
+        loop.round(number)
+        start = time.process_time() if number == WARM else start
+    return (time.process_time() - start) / ROUNDS[case.model]
+
+
+def _ours(case: Case) -> float:
+    rounds = Rounds()
+    with TemporaryDirectory() as folder:
+        run_horizontal(
+            prepared_of(case, WARM + ROUNDS[case.model]), RunOptions(Path(folder) / "run", progress=rounds)
+        )
+    return rounds.pace(WARM).cpu
+
+
+def figures(turns: dict[Case, list[Turn]]) -> list[dict[str, Any]]:
+    """Return one entry per case: medians of both ways and of their ratio, and the target."""
+    found = []
+    for case, taken in turns.items():
+        ratio, target = median([turn.ratio for turn in taken]), TARGETS.get(case.model)
+        found.append(
+            {
+                "model": case.model,
+                "bare_cpu_seconds": median([turn.bare for turn in taken]),
+                "cpu_seconds": median([turn.ours for turn in taken]),
+                "over_bare": ratio,
+                "spread": spread([turn.ratio for turn in taken]),
+                "target": target,
+                "met": None if target is None else ratio <= target,
+            }
+        )
+    return found
+
+
+def print_figures(found: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    rows = [
+        [
+            f["model"],
+            f"{1000 * f['bare_cpu_seconds']:.1f}",
+            f"{1000 * f['cpu_seconds']:.1f}",
+            f"{f['over_bare']:.2f}",
+            f"{f['spread']:.0%}",
+            verdict(f["over_bare"], f["target"], at_most=True),
+        ]
+        for f in found
+    ]
+    columns = ["model", "bare loop, CPU ms", "raydpzv, CPU ms", "raydpzv / bare", "spread", "target"]
+    show("A FedAvg round", columns, rows)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
+    torch.set_num_threads(1)
+    cases, before = QUICK if chosen.quick else CASES, environment()
+    turns: dict[Case, list[Turn]] = {case: [] for case in cases}
+    for case in cases:
+        check_models(case)
+    for _ in range(chosen.repeats or (1 if chosen.quick else 5)):
+        for case, taken in turns.items():
+            taken.append(take_turn(case))
+            print(f"{case.model}: {taken[-1].ratio:.2f} x the bare loop", file=sys.stderr, flush=True)
+    found = figures(turns)
+    print_figures(found)
+    write(
+        "fedavg_round",
+        {"figures": found, "environment": before, "environment_after": environment()},
+        chosen.json,
+    )
+
+
+if __name__ == "__main__":
+    main()
