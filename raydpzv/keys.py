@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from raydpzv.errors import InputError
 
-_MASK = (1 << 64) - 1
 PARTY_BITS, STEP_BITS, PERTURBATION_BITS = 22, 32, 10
 SERVER_PARTY = (1 << PARTY_BITS) - 1
 """The server's number as a party of direction seeds: the last one, which no client can have."""
@@ -74,6 +74,37 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
     return _splitmix(packed ^ before) ^ after
 
 
+def step_seed(key: Key, party: int, step: int) -> int:
+    """Return the 64-bit seed of a step, of which all its directions follow (`perturbation_seeds`).
+
+    Its lower 10 bits are 0, its upper 54 those of (party, step) after a keyed bijection on 54 bits: two different steps
+    of a run cannot have the same seed.
+    """
+    for value, bits, name in ((party, PARTY_BITS, "party"), (step, STEP_BITS, "step")):
+        if not 0 <= value < 1 << bits:
+            raise InputError(f"{name} {value} is outside 0..2^{bits}-1: no step seed for it")
+    before, after = (word >> PERTURBATION_BITS for word in _words(key / "step"))
+    packed = (party << STEP_BITS) | step
+    return (_splitmix(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << PERTURBATION_BITS
+
+
+def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Return the seeds of directions: those with these numbers (0 to 1023) in the steps with these seeds.
+
+    Whoever knows a step's seed knows its directions; no key is needed. A bijection of the step's seed, in whose lower
+    10 bits the number is put: different directions of a run have different seeds. Arrays broadcast.
+    """
+    numbers = np.asarray(perturbations, np.uint64)
+    if numbers.size and numbers.max() >> np.uint64(PERTURBATION_BITS):
+        raise InputError(
+            f"perturbation {numbers.max()} is outside 0..2^{PERTURBATION_BITS}-1: no seed for it"
+        )
+    x = (np.asarray(steps, np.uint64) | numbers) + np.uint64(_GOLDEN)
+    for shift, factor in _ROUNDS:
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(_LAST_SHIFT))
+
+
 def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
     """Return the seeds moved by a bijection that only holders of the secret know, uint64 of the same shape.
 
@@ -91,9 +122,13 @@ def _words(key: Key) -> tuple[int, int]:
     return int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
 
 
-def _splitmix(x: int) -> int:
-    """Splitmix64's finaliser: a bijection on 64-bit words."""
-    x = (x + 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
+_GOLDEN, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
+
+
+def _splitmix(x: int, bits: int = 64) -> int:
+    """Splitmix64's finaliser: a bijection on words of so many bits, since its factors are odd."""
+    mask = (1 << bits) - 1
+    x = (x + _GOLDEN) & mask
+    for shift, factor in _ROUNDS:
+        x = ((x ^ (x >> shift)) * factor) & mask
+    return x ^ (x >> _LAST_SHIFT)

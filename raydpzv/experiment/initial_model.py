@@ -153,6 +153,7 @@ class ModelPlan:
             rule.momentum,
             rule.damped,
             updates.secret_seeds,
+            updates.step_seeds,
         )
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
@@ -166,6 +167,7 @@ class ModelPlan:
             self.initial(device),
             updates.rule,
             secret=Key(self.spec.seed) / "private seed shift" if shift else None,
+            step_seeds=updates.step_seeds,
             threads=self.spec.resources.threads,
         )
 

@@ -13,8 +13,9 @@ from typing import Any
 from raydpzv.errors import InputError, suggest
 from raydpzv.ledger.files import damaged
 
-FORMAT = 1
-"""The number of the layout on disk: header.json, segments, snapshots."""
+DIRECTION_SEEDS, STEP_SEEDS = 1, 2
+"""Format numbers, in header.json and in the digest: a seed is one direction's own, or a step's, of which its directions
+follow (`raydpzv.keys.perturbation_seeds`). Segments and snapshots are laid out alike."""
 LAWS = ("gaussian", "sphere", "rademacher")
 
 
@@ -39,7 +40,8 @@ class Header:
     law: str  # of the directions: gaussian, sphere or rademacher
     momentum: float = 0.0
     damped: bool = False  # m <- beta m + (1 - beta) g, DeComFL Eq. (8), in place of m <- beta m + g
-    shifted: bool = False  # seeds are shifted by a secret of the clients before use, DeComFL A.3
+    shifted: bool = False  # directions' seeds are shifted by a secret of the clients before use, DeComFL A.3
+    step_seeds: bool = False  # a seed is a step's, the same in its entries; else each entry's own
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -52,12 +54,19 @@ class Header:
         object.__setattr__(self, "models", dict(self.models))
         object.__setattr__(self, "momentum", float(self.momentum))
 
+    @property
+    def format(self) -> int:
+        """The number of this ledger's format."""
+        return STEP_SEEDS if self.step_seeds else DIRECTION_SEEDS
+
     def start(self) -> bytes:
         """Return the first value of the digest chain: sha256 over the header and the format number."""
-        return hashlib.sha256(_canonical({"format": FORMAT, "header": asdict(self)})).digest()
+        return hashlib.sha256(_canonical(_content(self))).digest()
 
     def require(self, expect: Header, where: str) -> None:
         """Raise InputError that names the first field in which this header is not the expected one."""
+        if self.format != expect.format:
+            raise InputError(f"{where}: {_FORMATS[self.format]}, wanted {_FORMATS[expect.format]}; {_WRITER}")
         mine, wanted = dict(_fields(self)), dict(_fields(expect))
         for name in dict.fromkeys((*wanted, *mine)):
             if mine.get(name) != wanted.get(name):
@@ -81,7 +90,7 @@ class LogSettings:
 
 def encode(header: Header, settings: LogSettings) -> bytes:
     """Return the bytes of header.json, which end with the sha256 of the rest."""
-    content = {"format": FORMAT, "header": asdict(header), "settings": asdict(settings)}
+    content = {**_content(header), "settings": asdict(settings)}
     return _canonical({**content, "sha256": hashlib.sha256(_canonical(content)).hexdigest()})
 
 
@@ -91,9 +100,10 @@ def decode(path: Path) -> tuple[Header, LogSettings]:
         data = path.read_bytes()
         content = json.loads(data)
         number = content["format"]
-        if number == FORMAT or not _sealed(content):
+        if number in _FORMATS or not _sealed(content):
             models = {name: Model(**model) for name, model in content["header"].pop("models").items()}
-            header, settings = Header(models, **content["header"]), LogSettings(**content["settings"])
+            header = Header(models, **content["header"], step_seeds=number == STEP_SEEDS)
+            settings = LogSettings(**content["settings"])
             if encode(header, settings) == data:
                 return header, settings
             raise ValueError("its sha256 does not fit its content")
@@ -101,7 +111,22 @@ def decode(path: Path) -> tuple[Header, LogSettings]:
         raise damaged(path, f"cannot be read ({error.strerror})", 0) from None
     except (ValueError, KeyError, TypeError, AttributeError, InputError) as error:
         raise damaged(path, f"is damaged ({' '.join(str(error).split())[:80]})", 0) from None
-    raise InputError(f"{path}: a ledger of format {number}, wanted {FORMAT}; use the version that wrote it")
+    known = " or ".join(map(str, _FORMATS))
+    raise InputError(f"{path}: a ledger of format {number}, wanted {known}; {_WRITER}")
+
+
+_FORMATS = {
+    DIRECTION_SEEDS: "a ledger of format 1 (a seed for each direction)",
+    STEP_SEEDS: "a ledger of format 2 (a seed for each step)",
+}
+_WRITER = "use the version that wrote it, or begin a new one"
+
+
+def _content(header: Header) -> dict[str, Any]:
+    """Return number and fields; what the number says is no field, so that ledgers of format 1 keep their digests."""
+    fields = asdict(header)
+    del fields["step_seeds"]
+    return {"format": header.format, "header": fields}
 
 
 def _sealed(content: dict[str, Any]) -> bool:

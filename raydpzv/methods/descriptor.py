@@ -68,13 +68,16 @@ class UpdateRule:
 
     rule: law of the directions, momentum and its form; lr: step size of every update, and perturbations: pairs per
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
-    shift every seed by a secret of theirs. answer: of vertical methods, the message made of an upload's P scalars.
+    shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
+    directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
+    message made of an upload's P scalars.
     """
 
     rule: Rule
     lr: float = 0.0
     perturbations: int = 1
     secret_seeds: bool = False
+    step_seeds: bool = False
     answer: Callable[[np.ndarray], Body] = Slopes
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from raydpzv.errors import RunError
-from raydpzv.keys import Key, shifted
+from raydpzv.keys import Key, perturbation_seeds, shifted
 from raydpzv.ledger.entries import Slice
 from raydpzv.zo.update import Descent, Rule, Step
 
@@ -26,8 +27,8 @@ class Replica:
     """Parameters (and momentum) after the updates 1..`version`.
 
     x: float32 [d], the model before the first update; it is changed in place. secret: of clients who shift every seed
-    before they use it (DeComFL A.3), so that the ledger without it leads elsewhere. party: follow this party's updates
-    alone (None: all).
+    before they use it (DeComFL A.3), so that the ledger without it leads elsewhere. step_seeds: the ledger's seeds are
+    those of steps, else of directions. party: follow this party's updates alone (None: all).
     """
 
     def __init__(
@@ -36,12 +37,13 @@ class Replica:
         rule: Rule,
         *,
         secret: Key | None = None,
+        step_seeds: bool = False,
         party: int | None = None,
         threads: int = 1,
     ) -> None:
         self.descent = Descent(x, rule, threads=threads)
         self.version = 0
-        self._secret, self._party, self._threads = secret, party, threads
+        self._secret, self._step_seeds, self._party, self._threads = secret, step_seeds, party, threads
 
     @property
     def x(self) -> torch.Tensor:
@@ -49,7 +51,7 @@ class Replica:
         return self.descent.x
 
     def seeds(self, seeds: np.ndarray) -> np.ndarray:
-        """Return the seeds as they are used: shifted, if there is a secret."""
+        """Return directions' seeds as they are used: shifted, if there is a secret."""
         return seeds if self._secret is None else shifted(self._secret, seeds)
 
     def go_to(self, version: int, history: UpdateSource) -> None:
@@ -66,6 +68,8 @@ class Replica:
         if updates.first != self.version:
             raise RunError(f"a replica at update {self.version} got the updates after {updates.first}")
         mine = updates if self._party is None else updates.of(self._party)
+        if self._step_seeds:
+            mine = replace(mine, seed=perturbation_seeds(mine.seed, mine.perturbation))
         self.apply_steps([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
         self.version = updates.last
 
@@ -88,7 +92,12 @@ class Replica:
     def twin(self) -> Replica:
         """Return a replica in the same state that goes on by itself."""
         twin = Replica(
-            self.x, self.descent.rule, secret=self._secret, party=self._party, threads=self._threads
+            self.x,
+            self.descent.rule,
+            secret=self._secret,
+            step_seeds=self._step_seeds,
+            party=self._party,
+            threads=self._threads,
         )
         twin.descent, twin.version = self.descent.copy(), self.version
         return twin

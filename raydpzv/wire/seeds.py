@@ -1,6 +1,7 @@
 """Messages of methods that send seeds and scalars in place of models.
 
-K local steps, P perturbations, n missed (seed, scalar) pairs. A seed is 8 bytes on the wire, a scalar 4.
+K local steps of P perturbations each; s missed steps with n scalars. A step's one seed is 8 bytes on the wire, of which
+its P directions follow (`keys.perturbation_seeds`), a scalar 4.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from raydpzv.wire.messages import Body
 
 @dataclass(frozen=True)
 class CatchUp(Body):
-    """What a client missed, uint64 [n] and float32 [n], and the seeds it is to try, uint64 [K, P]."""
+    """What a client missed, seeds uint64 [s] and scalars float32 [n], and the seeds it is to try, uint64 [K]."""
 
     missed_seeds: np.ndarray
     missed_scalars: np.ndarray
@@ -24,7 +25,10 @@ class CatchUp(Body):
 
 @dataclass(frozen=True)
 class PulledModel(Body):
-    """The model (and its momentum, if there is one) in place of what a client missed, float32 [1 or 2, d]."""
+    """The model (and its momentum, if there is one) in place of what a client missed, float32 [1 or 2, d].
+
+    seeds: that the client is to try, uint64 [K]; none, if it chooses its own.
+    """
 
     state: np.ndarray
     seeds: np.ndarray
@@ -53,7 +57,7 @@ class AgentScalars(Scalars):
 
 @dataclass(frozen=True)
 class Tail(Body):
-    """What a client missed, uint64 [n] and float32 [n]; it chooses its own seeds."""
+    """What a client missed, seeds uint64 [s] and scalars float32 [n]; it chooses its own seed."""
 
     missed_seeds: np.ndarray
     missed_scalars: np.ndarray
@@ -61,7 +65,7 @@ class Tail(Body):
 
 @dataclass(frozen=True)
 class SeededScalars(Body):
-    """A client's own seeds uint64 [P] and its directional derivatives along them, float32 [P]."""
+    """A client's own seed, uint64 [1], and its directional derivatives along its directions, float32 [P]."""
 
     seeds: np.ndarray
     values: np.ndarray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydpzv.keys import Key, direction_seed
+from raydpzv.keys import Key, direction_seed, perturbation_seeds, step_seed
 
 # key, digest(), seed64(), three 32-bit draws of its generator
 ADDRESSES = [
@@ -41,6 +41,16 @@ DIRECTIONS = [
     (0, 1, 0, 0, 18322372989207383378),
     (7, (1 << 22) - 1, (1 << 32) - 1, 1023, 12976013774848682665),
 ]
+# run seed, party, step, the step's seed, the seeds of its directions 0, 1 and 1023
+STEPS = [
+    (0, 0, 0, 12506305790077392896, [13050648383579491186, 9161637047322072582, 9929365143471868619]),
+    (0, 0, 1, 2136478098136624128, [592928409096827770, 18037886551975800226, 5392734363362432605]),
+    (0, 1, 0, 5618455845074857984, [14770153769117079053, 13471766009505715866, 15084375640862459324]),
+    (
+        *(7, (1 << 22) - 1, (1 << 32) - 1, 17502092870998473728),
+        [1435110887191406726, 13047802956360259543, 3359804274605299507],
+    ),
+]
 
 
 @pytest.mark.parametrize(("key", "digest", "seed", "draws"), ADDRESSES)
@@ -53,3 +63,11 @@ def test_an_address_keeps_its_stream(key: Key, digest: str, seed: int, draws: li
 @pytest.mark.parametrize(("run", "party", "step", "perturbation", "seed"), DIRECTIONS)
 def test_a_direction_keeps_its_seed(run: int, party: int, step: int, perturbation: int, seed: int) -> None:
     assert direction_seed(Key(run), party, step, perturbation) == seed
+
+
+@pytest.mark.parametrize(("run", "party", "step", "seed", "directions"), STEPS)
+def test_a_step_keeps_its_seed_and_its_directions(
+    run: int, party: int, step: int, seed: int, directions: list[int]
+) -> None:
+    assert step_seed(Key(run), party, step) == seed
+    assert perturbation_seeds(seed, [0, 1, 1023]).tolist() == directions

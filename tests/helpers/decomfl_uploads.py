@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.methods.horizontal.decomfl import AsyncDecomflServer, client_seeds
+from raydpzv.methods.horizontal.decomfl import AsyncDecomflServer, DecomflSettings, client_seeds
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.seeds import Scalars, SeededScalars
 
@@ -14,13 +14,17 @@ from raydpzv.wire.seeds import Scalars, SeededScalars
 class Scribe:
     """A client group that answers without computing: server tests need no model."""
 
+    def __init__(self, how: DecomflSettings) -> None:
+        self._how = how
+
     def process(self, orders: Any) -> list[Upload]:
-        return [
-            Upload(o.client, 0, Scalars(np.full(o.body.seeds.shape, 1.0 + o.client + o.round, np.float32)))
-            for o in orders
-        ]
+        return [Upload(o.client, 0, Scalars(self._values(o))) for o in orders]
+
+    def _values(self, order: Any) -> np.ndarray:
+        shape = (self._how.local_steps, self._how.width(order.round))
+        return np.full(shape, 1.0 + order.client + order.round, np.float32)
 
 
 def answer(server: AsyncDecomflServer, how: Any, client: int, read: int) -> None:
     seeds = client_seeds(how, client, read)
-    server.receive(Upload(client, 0, SeededScalars(seeds, np.ones(len(seeds), np.float32))))
+    server.receive(Upload(client, 0, SeededScalars(seeds, np.ones(how.width(1), np.float32))))

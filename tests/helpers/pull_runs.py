@@ -37,7 +37,7 @@ class Scribe:
 
     def _answer(self, order: Order) -> Upload:
         seeds = client_seeds(HOW, order.client, order.round - 1)
-        return Upload(order.client, 0, SeededScalars(seeds, np.full(len(seeds), 0.1, np.float32)))
+        return Upload(order.client, 0, SeededScalars(seeds, np.full(HOW.width(1), 0.1, np.float32)))
 
 
 def timing(

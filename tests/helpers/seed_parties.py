@@ -78,8 +78,21 @@ def settings(**changes: Any) -> DecomflSettings:
     return DecomflSettings(KEY, rule, changes.pop("batch", 4), lr, widths, **changes)
 
 
-def replica(given: DecomflSettings, secret: Key | None = None, threads: int = 1) -> Replica:
-    return Replica(initial(), given.rule, secret=secret, threads=threads)
+def replica(
+    given: DecomflSettings, secret: Key | None = None, threads: int = 1, *, step_seeds: bool = True
+) -> Replica:
+    return Replica(initial(), given.rule, secret=secret, step_seeds=step_seeds, threads=threads)
+
+
+def directions(seed: int, width: int) -> np.ndarray:
+    """The seeds of a step's directions, uint64 [P], by splitmix64's definition with Python's whole numbers."""
+    found, ones = [], (1 << 64) - 1
+    for p in range(width):
+        x = (int(seed) + p + 0x9E3779B97F4A7C15) & ones
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & ones
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & ones
+        found.append(x ^ (x >> 31))
+    return np.array(found, np.uint64)
 
 
 def ledger(given: DecomflSettings, folder: Path | None = None, **options: Any) -> Ledger:
@@ -88,7 +101,8 @@ def ledger(given: DecomflSettings, folder: Path | None = None, **options: Any) -
 
 def header(given: DecomflSettings) -> Header:
     rule = given.rule
-    return Header({"shared": Model(D, "layout", "initial")}, rule.law, rule.momentum, rule.damped)
+    model = Model(D, "layout", "initial")
+    return Header({"shared": model}, rule.law, rule.momentum, rule.damped, step_seeds=True)
 
 
 def server(
@@ -190,14 +204,14 @@ class SlowModel:
             factor = float(np.sqrt(D / total))
         return z, factor
 
-    def update(self, seeds_KP: np.ndarray, scalars_KP: np.ndarray) -> None:
-        """Apply one update of the ledger."""
+    def update(self, seeds_K: np.ndarray, scalars_KP: np.ndarray) -> None:
+        """Apply one update of the ledger, whose steps have these seeds."""
         self.version += 1
-        for seeds, scalars in zip(seeds_KP, scalars_KP, strict=True):
-            self.step(seeds, scalars)
+        for seed, scalars in zip(seeds_K.tolist(), scalars_KP, strict=True):
+            self.step(directions(seed, len(scalars)), scalars)
 
     def step(self, seeds: np.ndarray, scalars: np.ndarray) -> None:
-        """Apply one step with the step size of update `version`."""
+        """Apply one step along directions with these seeds, with the step size of update `version`."""
         lr, beta = self._given.lr.at(max(1, self.version)), self._given.rule.momentum
         used = seeds if self._secret is None else shifted(self._secret, seeds)
         x, v = self.x, self.v * np.float32(beta)

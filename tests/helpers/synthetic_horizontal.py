@@ -63,7 +63,7 @@ def _add_upload(
     served = update * pause
     woke = served - 0.8 * pause
     sent = {"sent": woke, "arrived": served, "kind": "x", "client": client, "round": update}
-    rows["message"].append(sent | {"direction": "down", "bytes": weights or 12 * PAIRS * missed + 8 * PAIRS})
+    rows["message"].append(sent | {"direction": "down", "bytes": weights or (8 + 4 * PAIRS) * missed + 8})
     rows["message"].append(sent | {"direction": "up", "bytes": weights or 4 * PAIRS})
     times = {"due": woke, "woke": woke, "late": False, "served": served, "applied": math.nan}
     loss = 2.0 / (1 + update) + 0.01 * client

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import InputError
-from raydpzv.keys import PARTY_BITS, PERTURBATION_BITS, STEP_BITS, Key, direction_seed, shifted
+from raydpzv.keys import (
+    PARTY_BITS,
+    PERTURBATION_BITS,
+    STEP_BITS,
+    Key,
+    direction_seed,
+    perturbation_seeds,
+    shifted,
+    step_seed,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +69,28 @@ def test_a_path_takes_names_and_whole_numbers_only(part: object) -> None:
 def test_a_direction_outside_the_range_is_refused(triple: tuple[int, int, int], name: str) -> None:
     with pytest.raises(InputError, match=name):
         direction_seed(Key(0), *triple)
+
+
+def test_a_step_or_a_perturbation_outside_the_range_is_refused() -> None:
+    for pair, name in (
+        ((-1, 0), "party"),
+        ((1 << PARTY_BITS, 0), "party"),
+        ((0, -1), "step"),
+        ((0, 1 << STEP_BITS), "step"),
+    ):
+        with pytest.raises(InputError, match=name):
+            step_seed(Key(0), *pair)
+    with pytest.raises(InputError, match="perturbation 1024"):
+        perturbation_seeds(step_seed(Key(0), 0, 0), np.arange(1025))
+
+
+def test_directions_of_many_steps_are_those_of_each() -> None:
+    steps = np.array([step_seed(Key(2), 0, t) for t in range(5)], np.uint64)
+    together = perturbation_seeds(steps[:, None], np.arange(3))
+    assert (together.shape, together.dtype) == ((5, 3), np.uint64)
+    for seed, directions in zip(steps.tolist(), together, strict=True):
+        assert np.array_equal(perturbation_seeds(seed, np.arange(3)), directions)
+    assert perturbation_seeds(np.zeros(0, np.uint64), np.zeros(0, np.int64)).shape == (0,)
 
 
 def test_the_range_fills_64_bits_and_its_corners_are_allowed() -> None:

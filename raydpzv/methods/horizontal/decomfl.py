@@ -26,8 +26,8 @@ import torch
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Parts
 from raydpzv.errors import Diverged, RunError
-from raydpzv.keys import SERVER_PARTY, Key, direction_seed
-from raydpzv.ledger.entries import SHARED
+from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds, step_seed
+from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.objective import Objective
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import HorizontalSections
 
 Estimate = Literal["forward", "central", "projection"]
-PAIR_BYTES = 8 + 4
-"""Bytes of a seed and its scalar on the wire."""
+SEED_BYTES, SCALAR_BYTES = 8, 4
+"""Bytes on the wire of a step's seed and of one of its P scalars."""
 _TRIM_EVERY = 64
 """Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
 
@@ -119,18 +119,21 @@ class DecomflSettings:
         return int(self.perturbations.at(round))
 
     def pairs(self, round: int) -> int:
-        """Return how many (seed, scalar) pairs a round adds."""
+        """Return how many scalars, one per direction, a round adds."""
         return self.local_steps * self.width(round)
 
 
 class _Synced:
     """What every client has replayed, and what it gets to catch up: bytes per client, not models.
 
-    pull_after (L): a client that lags more than L updates takes the whole model if that is fewer bytes.
+    steps: local steps per update, K. pull_after (L): a client that lags more than L updates takes the whole model if
+    that is fewer bytes.
     """
 
-    def __init__(self, ledger: Ledger, clients: int, pull_after: int | None, state_bytes: int) -> None:
-        self._ledger = ledger
+    def __init__(
+        self, ledger: Ledger, clients: int, steps: int, pull_after: int | None, state_bytes: int
+    ) -> None:
+        self._ledger, self._steps = ledger, steps
         self._versions = np.zeros(clients, np.int32)
         self._pull_after, self._state_bytes = pull_after, state_bytes
 
@@ -150,7 +153,8 @@ class _Synced:
     def _pulls(self, behind: int, now: int) -> bool:
         if self._pull_after is None or now - behind <= self._pull_after:
             return False
-        return self._ledger.pairs(behind, now) * PAIR_BYTES > self._state_bytes
+        seeds, scalars = self._steps * (now - behind), self._ledger.pairs(behind, now)
+        return SEED_BYTES * seeds + SCALAR_BYTES * scalars > self._state_bytes
 
     def trim(self) -> None:
         """Forget the pairs that no client needs any more; the log on disk keeps them.
@@ -168,7 +172,7 @@ class _Synced:
 
 
 class DecomflServer(RoundServer):
-    """Samples a cohort and K·P seeds per round, averages the scalars it gets back, and appends them to the ledger.
+    """Samples a cohort and K seeds per round, averages the scalars it gets back, and appends them to the ledger.
 
     It holds no model unless one is given: `model` follows the ledger, for clients that pull it.
     agent: there is one client and no network (MeZO): its messages cost nothing.
@@ -188,7 +192,7 @@ class DecomflServer(RoundServer):
         super().__init__(cohorts, weights)
         self._ledger, self._settings, self._model, self._agent = ledger, settings, model, agent
         state_bytes = model.state().nbytes if model and pull_after is not None else 0
-        self._synced = _Synced(ledger, cohorts.clients, pull_after, state_bytes)
+        self._synced = _Synced(ledger, cohorts.clients, settings.local_steps, pull_after, state_bytes)
 
     def restore(self, round: int, state: np.ndarray | None) -> None:
         """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
@@ -199,21 +203,24 @@ class DecomflServer(RoundServer):
             self._model.go_to(round, self._ledger)
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
-        seeds_KP = round_seeds(self._settings, round)
-        reply = 0 if self._agent else 4 * seeds_KP.size
-        return [self._order(client, round, seeds_KP, reply) for client in cohort]
-
-    def _order(self, client: int, round: int, seeds_KP: np.ndarray, reply: int) -> Order:
-        sync = self._synced.sync(client)
-        body: Body
-        if sync.pulled:
-            assert self._model is not None
-            body = PulledModel(self._model.state(), seeds_KP)
-        else:
-            missed = self._ledger.since(sync.read - sync.missed, sync.read)
-            kind = AgentSeeds if self._agent else CatchUp
-            body = kind(missed.seed, missed.scalar, seeds_KP)
-        return Order(client, body, round, start_immediately=True, upload_bytes=reply, sync=sync)
+        syncs = [self._synced.sync(client) for client in cohort]
+        # what any of them missed is the end of what the longest away did
+        most = max((sync.missed for sync in syncs if not sync.pulled), default=0)
+        missed = self._ledger.since(round - 1 - most, round - 1)
+        seeds, scalars, seeds_K = _seeds_of(missed), missed.scalar, round_seeds(self._settings, round)
+        reply = 0 if self._agent else SCALAR_BYTES * self._settings.pairs(round)
+        orders = []
+        for client, sync in zip(cohort, syncs, strict=True):
+            body: Body
+            if sync.pulled:
+                assert self._model is not None
+                body = PulledModel(self._model.state(), seeds_K)
+            else:
+                first = len(seeds) - self._settings.local_steps * sync.missed
+                kind = AgentSeeds if self._agent else CatchUp
+                body = kind(seeds[first:], scalars[len(scalars) - sync.pairs :], seeds_K)
+            orders.append(Order(client, body, round, start_immediately=True, upload_bytes=reply, sync=sync))
+        return orders
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
         values = [_scalars(upload, round) for upload in uploads]
@@ -225,7 +232,7 @@ class DecomflServer(RoundServer):
             lr=self._settings.lr.at(round),
             step=steps.ravel(),
             perturbation=perturbations.ravel(),
-            seed=round_seeds(self._settings, round).ravel(),
+            seed=np.repeat(round_seeds(self._settings, round), mean_KP.shape[1]),
             scalar=mean_KP.ravel(),
         )
         if self._model:
@@ -253,7 +260,7 @@ class AsyncDecomflServer:
     ) -> None:
         self._ledger, self._settings, self._model = ledger, settings, model
         state_bytes = model.state().nbytes if model and pull_after is not None else 0
-        self._synced = _Synced(ledger, clients, pull_after, state_bytes)
+        self._synced = _Synced(ledger, clients, 1, pull_after, state_bytes)
         self._reading: dict[int, int] = {}
 
     @property
@@ -272,15 +279,15 @@ class AsyncDecomflServer:
         body: Body
         if sync.pulled:
             assert self._model is not None
-            body = PulledModel(self._model.state(), np.zeros((0, 0), np.uint64))
+            body = PulledModel(self._model.state(), np.zeros(0, np.uint64))
         else:
             missed = self._ledger.since(sync.read - sync.missed, sync.read)
-            body = Tail(missed.seed, missed.scalar)
-        reply = PAIR_BYTES * self._settings.width(1)
+            body = Tail(_seeds_of(missed), missed.scalar)
+        reply = SEED_BYTES + SCALAR_BYTES * self._settings.width(1)
         return Order(client, body, sync.read + 1, start_immediately=True, upload_bytes=reply, sync=sync)
 
     def receive(self, upload: Upload) -> Sequence[Order]:
-        """Append the client's pairs as the next update."""
+        """Append the client's seed and scalars as the next update."""
         round, body = self._ledger.version + 1, upload.body
         if not isinstance(body, SeededScalars):
             raise TypeError(f"an asynchronous DeComFL server cannot serve {type(body).__name__}")
@@ -294,9 +301,9 @@ class AsyncDecomflServer:
             party=upload.client,
             read=self._reading.pop(upload.client),
             lr=self._settings.lr.at(round),
-            step=np.zeros(len(body.seeds), np.int64),
-            perturbation=np.arange(len(body.seeds)),
-            seed=body.seeds,
+            step=np.zeros(len(body.values), np.int64),
+            perturbation=np.arange(len(body.values)),
+            seed=np.repeat(body.seeds, len(body.values)),
             scalar=body.values,
         )
         if self._model:
@@ -307,21 +314,21 @@ class AsyncDecomflServer:
 
 
 def round_seeds(settings: DecomflSettings, round: int) -> np.ndarray:
-    """Return the seeds of a round, uint64 [K, P]; no two rounds of a run share one (see `direction_seed`)."""
+    """Return the seeds of a round's steps, uint64 [K]; no two rounds of a run share one (see `step_seed`)."""
     first = (round - 1) * settings.local_steps
     return np.array(
-        [
-            [direction_seed(settings.key, SERVER_PARTY, first + k, p) for p in range(settings.width(round))]
-            for k in range(settings.local_steps)
-        ],
-        np.uint64,
+        [step_seed(settings.key, SERVER_PARTY, first + k) for k in range(settings.local_steps)], np.uint64
     )
 
 
 def client_seeds(settings: DecomflSettings, client: int, read: int) -> np.ndarray:
-    """Return the seeds that a client chooses at a version, uint64 [P] (asynchronous)."""
-    count = settings.width(1)
-    return np.array([direction_seed(settings.key, client, read, p) for p in range(count)], np.uint64)
+    """Return the seed that a client chooses at a version, uint64 [1] (asynchronous)."""
+    return np.array([step_seed(settings.key, client, read)], np.uint64)
+
+
+def _seeds_of(missed: Slice) -> np.ndarray:
+    """Return the seeds of updates' steps, one each, uint64 [s]."""
+    return missed.seed[missed.perturbation == 0]
 
 
 def _scalars(upload: Upload, round: int) -> np.ndarray:
@@ -414,7 +421,7 @@ class SeparateClients(LedgerFollower):
         largest, share = 0.0, 0.0
         for client, replica in self._clients.items():
             missed = self._history.since(replica.version, version)
-            self._catch_up(client, replica, missed.seed, missed.scalar, version)
+            self._catch_up(client, replica, _seeds_of(missed), missed.scalar, version)
             gap = (replica.x - self._replica.x).abs()
             largest = max(largest, float(gap.max()))
             share = max(share, float((gap > 0).double().mean()))
@@ -434,7 +441,8 @@ class SeparateClients(LedgerFollower):
             values = np.atleast_2d(upload.body.values)  # type: ignore[attr-defined]
             seeds = _seeds(order, self._settings)
             lr = self._settings.lr.at(order.round)
-            replica.apply_steps([Step(seeds[k], values[k], lr) for k in range(len(seeds))])
+            directions = perturbation_seeds(seeds[:, None], np.arange(values.shape[1]))
+            replica.apply_steps([Step(directions[k], values[k], lr) for k in range(len(seeds))])
             self._own[order.client] = values
         return upload
 
@@ -453,15 +461,16 @@ class SeparateClients(LedgerFollower):
     def _catch_up(
         self, client: int, replica: Replica, seeds: np.ndarray, scalars: np.ndarray, version: int
     ) -> None:
-        """Replay pairs that come without any structure: the schedule says how many belong to which round."""
-        own, place = self._own.pop(client, None), 0
+        """Replay seeds and scalars that come without any structure: the schedule says what belongs to which round."""
+        own, place, steps = self._own.pop(client, None), 0, iter(seeds)
         for round in range(replica.version + 1, version + 1):
             for k in range(self._settings.local_steps):
                 width = self._settings.width(round)
                 values = scalars[place : place + width]
                 if own is not None:  # Eq. (10): what the others' mean differs from the client's own
                     values = values.astype(np.float64) - own[k]
-                step = Step(seeds[place : place + width], values, self._settings.lr.at(round))
+                directions = perturbation_seeds(next(steps), np.arange(width))
+                step = Step(directions, values, self._settings.lr.at(round))
                 replica.apply_steps([step])
                 place += width
             own = None
@@ -497,25 +506,26 @@ class LocalSteps:
             return [self._alone(objective, order, replica) for order in orders]
         seeds = _seeds(orders[0], settings)
         rows = [self._rows(order, 0) for order in orders]
-        losses, values = self._estimates(objective, replica.x, replica.seeds(seeds[0]), rows)
+        used = replica.seeds(perturbation_seeds(seeds[0], np.arange(settings.width(orders[0].round))))
+        losses, values = self._estimates(objective, replica.x, used, rows)
         return [_upload(order, values[i][None], losses[i], seeds) for i, order in enumerate(orders)]
 
     def _alone(self, objective: Objective, order: Order, replica: Replica) -> Upload:
         """One client, whose own steps lead it away from the shared model until it reverts."""
         settings = self._settings
-        seeds_KP = _seeds(order, settings)
+        seeds_K, width = _seeds(order, settings), settings.width(order.round)
         local: Descent | None = None
-        first, values_KP = float("nan"), np.zeros(seeds_KP.shape, np.float32)
-        for k, seeds in enumerate(seeds_KP):
-            used = replica.seeds(seeds)
+        first, values_KP = float("nan"), np.zeros((len(seeds_K), width), np.float32)
+        for k, seed in enumerate(seeds_K):
+            used = replica.seeds(perturbation_seeds(seed, np.arange(width)))
             at = replica.x if local is None else local.x
             (loss,), (values,) = self._estimates(objective, at, used, [self._rows(order, k)])
             first = loss if k == 0 else first
             values_KP[k] = values
-            if k + 1 < len(seeds_KP):
+            if k + 1 < len(seeds_K):
                 local = local or replica.fork()
                 local.apply([Step(used, values, settings.lr.at(order.round))])
-        return _upload(order, values_KP, first, seeds_KP)
+        return _upload(order, values_KP, first, seeds_K)
 
     def _rows(self, order: Order, step: int) -> np.ndarray:
         return batch_rows(
@@ -548,16 +558,16 @@ def _chooses_seeds(order: Order) -> bool:
 
 
 def _seeds(order: Order, settings: DecomflSettings) -> np.ndarray:
-    """Return the seeds a client is to try, uint64 [K, P]."""
+    """Return the seeds of the steps a client is to try, uint64 [K]."""
     if _chooses_seeds(order):
-        return client_seeds(settings, order.client, order.round - 1)[None]
+        return client_seeds(settings, order.client, order.round - 1)
     return order.body.seeds  # type: ignore[attr-defined]
 
 
-def _upload(order: Order, values_KP: np.ndarray, loss: float, seeds_KP: np.ndarray) -> Upload:
+def _upload(order: Order, values_KP: np.ndarray, loss: float, seeds_K: np.ndarray) -> Upload:
     body: Body
     if _chooses_seeds(order):
-        body = SeededScalars(seeds_KP[0], values_KP[0])
+        body = SeededScalars(seeds_K, values_KP[0])
     else:
         body = (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
     return Upload(order.client, order.round - 1, body, loss)
@@ -590,7 +600,7 @@ def decomfl_settings(config: DecomflConfig, key: Key) -> DecomflSettings:
 
 def _rule(config: DecomflConfig) -> UpdateRule:
     rule = Rule(config.direction, config.momentum, damped=True)
-    return UpdateRule(rule, secret_seeds=config.private_seed_shift)
+    return UpdateRule(rule, secret_seeds=config.private_seed_shift, step_seeds=True)
 
 
 def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | AsyncDecomflServer:

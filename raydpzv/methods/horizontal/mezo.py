@@ -66,7 +66,7 @@ MEZO = HorizontalMethod(
     config=MezoConfig,
     server=_server,
     clients=_clients,
-    rule=lambda c: UpdateRule(Rule(c.direction)),
+    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
     cohort=lambda c, clients: 1,
     agent=True,
     contradictions=_contradictions,

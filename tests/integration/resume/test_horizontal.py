@@ -133,7 +133,7 @@ def test_neither_a_folder_nor_a_servers_model_nor_the_clients_kind_moves_bits(
 
 @pytest.mark.parametrize("kind", ["decomfl", "pulling", "schedules", "mezo", "asynchronous"])
 def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
-    """From the cohorts (or wakes) alone: 12 B per missed pair, 8 B per new seed, 4 B per scalar, or the model."""
+    """From the cohorts (or wakes) alone: 8 B per seed of a step, missed or new, 4 B per scalar, or the model."""
     spec = small(kind)
     run, prepared = scenarios.run(spec), prepare_horizontal(spec)
     settings = mezo_settings if kind == "mezo" else decomfl_settings
@@ -145,12 +145,12 @@ def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
     for row in rows:
         client, read, pairs = row["client"], row["read"], given.pairs(row["round"])
         missed = range(at.get(client, 0) + 1, read + 1)
-        lacks = 12 * sum(given.pairs(r) for r in missed)
+        lacks = sum(8 * given.local_steps + 4 * given.pairs(r) for r in missed)
         pulls = pull_after is not None and len(missed) > pull_after and state < lacks
         assert row["pulled"] == pulls
         assert row["missed"] == len(missed)
-        down += (state if pulls else lacks) + (0 if kind == "asynchronous" else 8 * pairs)
-        up += (12 if kind == "asynchronous" else 4) * pairs
+        down += (state if pulls else lacks) + (0 if kind == "asynchronous" else 8 * given.local_steps)
+        up += 4 * pairs + (8 if kind == "asynchronous" else 0)
         at[client] = read
     messages: Sequence[dict[str, Any]] = run.rows("message").to_pylist()
     served = {(r["client"], r["read"] + 1) for r in rows}

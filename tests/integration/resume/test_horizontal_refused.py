@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import read_checkpoint
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
 
@@ -108,6 +110,22 @@ def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Pa
         with pytest.raises(InputError) as error:
             rebuild(tmp_path / "run")
         one_line(error.value)
+
+
+def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    """A folder of an earlier version: its pairs would lead elsewhere."""
+    spec = small("decomfl", OFTEN)
+    stopped(spec, tmp_path / "run")
+    folder = tmp_path / "run" / "ledger"
+    shutil.rmtree(folder)
+    earlier = replace(prepare_horizontal(spec).plan.header(), step_seeds=False)
+    Ledger.create(folder, earlier).close()
+    before = contents(tmp_path / "run")
+    for work in (resuming_horizontal, rebuild):
+        with pytest.raises(InputError, match=r"a ledger of format 1 .* wanted a ledger of format 2") as error:
+            work(tmp_path / "run")
+        one_line(error.value)
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_run_that_adds_back_cannot_go_on_since_its_clients_are_gone(tmp_path: Path) -> None:

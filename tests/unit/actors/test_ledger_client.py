@@ -143,7 +143,7 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
         for version in range(200):
             party.wake(0)
             seeds = client_seeds(how, 0, version)
-            scalars = np.full(len(seeds), 1.0 + version % 3, np.float32)
+            scalars = np.full(how.width(1), 1.0 + version % 3, np.float32)
             party.receive(Upload(0, version, SeededScalars(seeds, scalars)))
     # at the third trimming, after update 192, the one client had read all but that update
     assert ledger._memory.trimmed == there(handle)._memory.trimmed == (191 if folder else 0)

@@ -133,7 +133,8 @@ def test_one_party_and_the_steps_of_a_slice():
 def by_hand(header: Header, updates: list[dict]) -> str:
     """The digest by the format's description alone."""
     models = {name: vars(model) for name, model in header.models.items()}
-    content = {"format": 1, "header": vars(header) | {"models": models}}
+    fields = vars(header) | {"models": models}
+    content = {"format": 2 if fields.pop("step_seeds") else 1, "header": fields}
     chain = hashlib.sha256(json.dumps(content, sort_keys=True, indent=1).encode()).digest()
     for round, u in enumerate(updates, 1):
         data = struct.pack("<qiqdq", round, u["party"], u["read"], u["lr"], len(u["seed"]))
@@ -154,6 +155,8 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
             return ledger.digest
 
     assert of(updates) == digest
+    by_step = replace(HEADER, step_seeds=True)
+    assert of(updates, by_step) == by_hand(by_step, updates)
     assert of(updates, folder=tmp_path / "a", segment=1) == of(updates, folder=tmp_path / "b") == digest
     swapped = [*updates[:2], updates[3], updates[2]]
     other = {"party": 7, "read": 1, "lr": 0.25}
@@ -161,7 +164,7 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
     changes += [
         [*updates[:3], updates[3] | {name: updates[3][name] + 1}] for name in ("step", "seed", "scalar")
     ]
-    headers = [replace(HEADER, damped=True), replace(HEADER, momentum=0.25)]
+    headers = [replace(HEADER, damped=True), replace(HEADER, momentum=0.25), by_step]
     digests = [of(c) for c in (swapped, updates[:3], *changes)] + [of(updates, h) for h in headers]
     assert len({digest, *digests}) == 1 + len(digests)
 
@@ -221,13 +224,25 @@ def test_a_later_format_is_told_from_damage(tmp_path):
     fill(Ledger.create(tmp_path, HEADER), 3).close()
     path = tmp_path / "header.json"
     content = json.loads(path.read_text())
-    content["format"] = 2
+    content["format"] = 3
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"header\.json"):
         Ledger.open(tmp_path)
     del content["sha256"]
     text = json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False)
     path.write_text(json.dumps(content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))
-    with pytest.raises(InputError, match="format 2, wanted 1") as error:
+    with pytest.raises(InputError, match="format 3, wanted 1 or 2") as error:
         Ledger.open(tmp_path)
     assert not isinstance(error.value, DataError)
+
+
+@pytest.mark.parametrize("step_seeds", [False, True])
+def test_a_ledger_says_what_its_seeds_stand_for_and_the_other_kind_is_refused(tmp_path, step_seeds):
+    mine, other = (replace(HEADER, step_seeds=kind) for kind in (step_seeds, not step_seeds))
+    fill(Ledger.create(tmp_path, mine), 3).close()
+    assert json.loads((tmp_path / "header.json").read_text())["format"] == 1 + step_seeds
+    with Ledger.open(tmp_path, expect=mine) as ledger:
+        assert ledger.header == mine
+    with pytest.raises(InputError, match=f"a ledger of format {1 + step_seeds} .*, wanted") as error:
+        Ledger.open(tmp_path, expect=other)
+    one_line(error)

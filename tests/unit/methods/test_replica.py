@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from raydpzv.zo.update import Rule, Step
 from tests.helpers import seed_parties as toy
 
 PLAIN, HEAVY = toy.settings(), toy.settings(momentum=0.5)
+
+
+replica_of = partial(toy.replica, step_seeds=False)
 
 
 def filled(count: int = 5, **options: Any) -> Ledger:
@@ -40,16 +44,16 @@ def same(a: Replica, b: Replica) -> bool:
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 @pytest.mark.parametrize("stops", [[5], [1, 2, 3, 4, 5], [2, 2, 5]])
 def test_the_stops_on_the_way_move_no_bits(how: Any, stops: list[int]) -> None:
-    ledger, whole, broken = filled(), toy.replica(how), toy.replica(how)
+    ledger, whole, broken = filled(), replica_of(how), replica_of(how)
     whole.go_to(5, ledger)
     for stop in stops:
         broken.go_to(stop, ledger)
     assert same(whole, broken)
-    assert not same(whole, toy.replica(how))
+    assert not same(whole, replica_of(how))
 
 
 def test_a_replica_goes_forward_only_and_skips_nothing() -> None:
-    ledger, replica = filled(), toy.replica(PLAIN)
+    ledger, replica = filled(), replica_of(PLAIN)
     replica.go_to(3, ledger)
     before = replica.state()
     with pytest.raises(RunError, match="at update 3 cannot go back to 2"):
@@ -65,7 +69,7 @@ def test_a_replica_of_one_party_follows_that_party_alone() -> None:
     ledger = filled()
     one = Replica(toy.initial(), PLAIN.rule, party=1)
     one.go_to(5, ledger)
-    by_hand = toy.replica(PLAIN)
+    by_hand = replica_of(PLAIN)
     for round in (1, 3, 5):
         update = ledger.since(round - 1, round)
         assert set(update.party.tolist()) == {1}
@@ -79,7 +83,7 @@ def test_a_replica_of_one_party_follows_that_party_alone() -> None:
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 def test_a_twin_and_a_fork_go_on_alone_and_a_state_is_a_copy(how: Any) -> None:
-    ledger, replica = filled(), toy.replica(how)
+    ledger, replica = filled(), replica_of(how)
     replica.go_to(2, ledger)
     state = replica.state()
     assert state.shape == (1 + bool(how.rule.momentum), toy.D)
@@ -94,7 +98,7 @@ def test_a_twin_and_a_fork_go_on_alone_and_a_state_is_a_copy(how: Any) -> None:
 
 @pytest.mark.parametrize("how", [PLAIN, HEAVY])
 def test_who_adopts_a_state_goes_on_as_its_owner(how: Any) -> None:
-    ledger, owner, other = filled(), toy.replica(how), toy.replica(how)
+    ledger, owner, other = filled(), replica_of(how), replica_of(how)
     owner.go_to(3, ledger)
     state = owner.state()
     state.flags.writeable = False
@@ -106,7 +110,7 @@ def test_who_adopts_a_state_goes_on_as_its_owner(how: Any) -> None:
 
 def test_momentum_is_part_of_the_state() -> None:
     """The control: with the parameters alone, who adopts goes elsewhere."""
-    ledger, owner, other = filled(), toy.replica(HEAVY), toy.replica(HEAVY)
+    ledger, owner, other = filled(), replica_of(HEAVY), replica_of(HEAVY)
     owner.go_to(3, ledger)
     other.adopt(np.stack([owner.state()[0], np.zeros(toy.D, np.float32)]), 3)
     owner.go_to(5, ledger)
@@ -127,7 +131,7 @@ def test_threads_move_no_bits(how: Any) -> None:
 
 def test_a_secret_shifts_every_seed_once() -> None:
     ledger = filled()
-    insider, outsider = toy.replica(PLAIN, toy.SECRET), toy.replica(PLAIN)
+    insider, outsider = replica_of(PLAIN, toy.SECRET), replica_of(PLAIN)
     by_hand = Replica(toy.initial(), PLAIN.rule)
     for seeds, scalars, lr in ledger.since(0).steps():
         by_hand.apply_steps([Step(insider.seeds(seeds), scalars, lr)])
@@ -139,6 +143,36 @@ def test_a_secret_shifts_every_seed_once() -> None:
     for replica in (insider, twin):
         replica.apply_steps([Step([1], [2.0], 0.1)])
     assert same(insider, twin)
+
+
+def test_a_steps_seed_stands_for_the_directions_that_follow_of_it() -> None:
+    ledger = toy.ledger(PLAIN)
+    for round, (width, first) in enumerate(((2, 1 << 10), (3, 7 << 40), (1, (1 << 64) - (1 << 10))), 1):
+        seeds = np.repeat(np.array([first, first ^ 1 << 20], np.uint64), width)
+        ledger.append(
+            party=SHARED,
+            read=round - 1,
+            lr=0.1,
+            step=np.repeat([0, 1], width),
+            perturbation=np.tile(np.arange(width), 2),
+            seed=seeds,
+            scalar=np.linspace(-1, 2, 2 * width).astype(np.float32),
+        )
+    for secret in (None, toy.SECRET):
+        replica, by_hand = toy.replica(PLAIN, secret), replica_of(PLAIN, secret)
+        for seeds, scalars, lr in ledger.since(0).steps():
+            by_hand.apply_steps([Step(toy.directions(int(seeds[0]), len(seeds)), scalars, lr)])
+        replica.go_to(3, ledger)
+        assert toy.bits(replica.x) == toy.bits(by_hand.x)
+        literal = replica_of(PLAIN, secret)
+        literal.go_to(3, ledger)
+        assert toy.bits(replica.x) != toy.bits(literal.x)
+    early = toy.replica(PLAIN)
+    early.go_to(1, ledger)
+    twin = early.twin()
+    for one in (early, twin):
+        one.go_to(3, ledger)
+    assert same(early, twin)
 
 
 def test_the_form_of_the_momentum_is_the_rules() -> None:

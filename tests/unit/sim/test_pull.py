@@ -35,7 +35,7 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
 
     def begin(client: int, due: float, now: float) -> None:
         sent_down = max(now, free)
-        body = 12 * HOW.width(1) * (len(made) - versions[client])
+        body = (8 + 4 * HOW.width(1)) * (len(made) - versions[client])
         read, versions[client] = len(made), len(made)
         arrived = sent_down + when.network.downlink(client, body)
         sent = arrived + when.compute.of(client, works[client])
@@ -46,7 +46,7 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
             "late": due < now,
             "read": read,
             "sent": sent,
-            "arrived": sent + when.network.uplink(client, 12 * HOW.width(1)),
+            "arrived": sent + when.network.uplink(client, (8 + 4 * HOW.width(1))),
         }
 
     while len(made) < count:

@@ -132,5 +132,5 @@ def test_executors_side_by_side_lose_nothing() -> None:
     assert max(lags) > 0
     slow = toy.SlowModel(HOW)
     for seeds, scalars, _ in ledger.since(0).steps():
-        slow.update(seeds[None], scalars[None])
+        slow.update(seeds[:1], scalars[None])
     assert {toy.bits(client_group.state(300)[0]) for client_group in pool} == {toy.bits(slow.x)}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import Diverged, RunError
+from raydpzv.keys import perturbation_seeds
 from raydpzv.ledger.entries import SHARED
 from raydpzv.methods.horizontal.decomfl import Schedule, client_seeds, round_seeds
 from raydpzv.methods.roles import Order, Upload
@@ -23,12 +24,13 @@ from tests.helpers.decomfl_uploads import Scribe, answer
 
 def test_no_two_seeds_of_a_run_are_alike() -> None:
     how = toy.settings(local_steps=3, perturbations=Schedule(2, ((4, 5),)))
-    seeds = np.concatenate([round_seeds(how, r).ravel() for r in range(1, 8)])
-    assert round_seeds(how, 3).shape == (3, 2)
-    assert round_seeds(how, 4).shape == (3, 5)
+    seeds = np.concatenate([round_seeds(how, r) for r in range(1, 8)])
+    assert round_seeds(how, 3).shape == round_seeds(how, 4).shape == (3,)
     own = np.concatenate([client_seeds(how, c, read) for c in range(5) for read in range(5)])
     both = np.concatenate([seeds, own])
+    directions = perturbation_seeds(both[:, None], np.arange(5)).ravel()
     assert len(set(both.tolist())) == len(both)
+    assert len(set(directions.tolist())) == 5 * len(both)
     assert np.array_equal(round_seeds(how, 2), round_seeds(how, 2))
 
 
@@ -46,7 +48,7 @@ def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) ->
     weights = np.array([1.0, 5.0, 2.0, 9.0, 4.0, 3.0]) if by_rows else None
     ledger = toy.ledger(how)
     server = toy.server(ledger, how, weights=weights)
-    for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(), 4), 1):
+    for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(how), 4), 1):
         entry = ledger.since(round - 1, round)
         cohort = [o.client for o in orders]
         each = [1.0 + c + round for c in cohort]
@@ -55,7 +57,7 @@ def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) ->
         assert len(entry) == how.pairs(round) == 2 * (2 if round == 1 else 3)
         assert entry.step.tolist() == sorted([0, 1] * how.width(round))
         assert entry.perturbation.tolist() == 2 * list(range(how.width(round)))
-        assert np.array_equal(entry.seed, round_seeds(how, round).ravel())
+        assert np.array_equal(entry.seed, np.repeat(round_seeds(how, round), how.width(round)))
         assert set(entry.party.tolist()) == {SHARED}
         assert set(entry.read.tolist()) == {round - 1}
         assert set(entry.lr.tolist()) == {0.01 if round >= 3 else 0.1}
@@ -82,9 +84,10 @@ def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
 
 
 def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
-    ledger = toy.ledger(toy.settings())
-    server = toy.server(ledger, toy.settings())
-    first, *_ = uploads = Scribe().process(server.first_orders())
+    how = toy.settings()
+    ledger = toy.ledger(how)
+    server = toy.server(ledger, how)
+    first, *_ = uploads = Scribe(how).process(server.first_orders())
     server.receive(first)
     stranger = next(c for c in range(6) if c not in {u.client for u in uploads})
     for client in (first.client, stranger):
@@ -102,7 +105,7 @@ def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: fl
     ledger = toy.ledger(how)
     server = toy.server(ledger, how, cohort=1)
     (order,) = server.first_orders()
-    body = Scalars(np.full(order.body.seeds.shape, value, np.float32))
+    body = Scalars(np.full((1, how.width(1)), value, np.float32))
     with pytest.raises(
         Diverged, match=f"client {order.client} sent a scalar that is not finite for update 1"
     ):

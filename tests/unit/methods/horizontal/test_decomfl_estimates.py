@@ -31,6 +31,11 @@ def order(how: Any, client: int = 1, round: int = 1) -> Order:
     return Order(client, CatchUp(NO_SEEDS, NO_SCALARS, round_seeds(how, round)), round)
 
 
+def directions(how: Any, round: int) -> np.ndarray:
+    """The seeds of a round's directions, uint64 [K, P]."""
+    return np.array([toy.directions(seed, how.width(round)) for seed in round_seeds(how, round).tolist()])
+
+
 def local(how: Any, make: Callable[[], nn.Module] = toy.two_layers) -> LocalSteps:
     return LocalSteps([toy.objective(make)], toy.parts(), how)
 
@@ -67,7 +72,7 @@ def test_estimates_are_the_papers_formulas(law: Law) -> None:
         upload = work(how, order(how))
         x, rows = toy.initial().numpy(), rows_of(how, 1, 1, 0)
         base, gradient = double(x, rows)
-        for p, seed in enumerate(round_seeds(how, 1)[0].tolist()):
+        for p, seed in enumerate(directions(how, 1)[0].tolist()):
             z = Direction(seed, toy.D, law).values()
             plus, minus = double(x + np.float32(MU) * z, rows)[0], double(x - np.float32(MU) * z, rows)[0]
             slope = {
@@ -89,7 +94,7 @@ def test_the_forward_estimate_has_the_closed_form_of_a_regression() -> None:
     x = objective.initial(toy.KEY)
     upload = LocalSteps([objective], toy.parts(), how).work([order(how)], Replica(x.clone(), how.rule))[0]
     rows, flat = rows_of(how, 1, 1, 0), x.double().numpy()
-    for p, seed in enumerate(round_seeds(how, 1)[0].tolist()):
+    for p, seed in enumerate(directions(how, 1)[0].tolist()):
         z = Direction(seed, objective.size).values().astype(np.float64)
         slope = (regression(flat + 0.1 * z, rows) - regression(flat, rows)) / 0.1
         assert float(upload.body.values[0, p]) == pytest.approx(slope, abs=1e-4)
@@ -102,7 +107,7 @@ def test_many_perturbations_average_to_the_gradient() -> None:
     replica = toy.replica(how)
     _, gradient = double(replica.x.numpy(), rows_of(how, 1, 1, 0))
     local_copy = replica.fork()
-    local_copy.apply([Step(round_seeds(how, 1)[0], upload.body.values[0], 1.0)])
+    local_copy.apply([Step(directions(how, 1)[0], upload.body.values[0], 1.0)])
     step = (replica.x - local_copy.x).double().numpy()
     error = np.sum((step - gradient) ** 2) / np.sum(gradient**2)
     assert error < 2 * (toy.D + 1) / 1024
@@ -134,13 +139,12 @@ def test_local_steps_are_algorithm_4_and_leave_no_trace(momentum: float, estimat
     )
     replica.go_to(1, ledger)
     before = replica.state()
-    seeds_KP = round_seeds(how, 3)
-    upload = work(how, Order(2, CatchUp(NO_SEEDS, NO_SCALARS, seeds_KP), 3), replica)
+    upload = work(how, order(how, 2, 3), replica)
     assert toy.bits(replica.state()) == toy.bits(before)
     assert replica.version == 1
     x = before[0].astype(np.float64)
     v = before[1].astype(np.float64) if momentum else np.zeros(toy.D)
-    for k, seeds in enumerate(seeds_KP):
+    for k, seeds in enumerate(directions(how, 3)):
         rows, found = rows_of(how, 2, 3, k), upload.body.values[k].astype(np.float64)
         z = np.stack([Direction(int(s), toy.D).values().astype(np.float64) for s in seeds])
         base, gradient = double(x, rows)
@@ -163,7 +167,7 @@ def test_a_secret_moves_what_is_measured_and_not_what_is_sent() -> None:
     insider = toy.replica(how, toy.SECRET)
     upload = work(how, order(how), insider)
     x, rows = toy.initial().numpy(), rows_of(how, 1, 1, 0)
-    seeds = round_seeds(how, 1)
+    seeds = directions(how, 1)
     base = double(x, rows)[0]
     for p, seed in enumerate(insider.seeds(seeds)[0].tolist()):
         z = Direction(seed, toy.D).values()
@@ -184,6 +188,6 @@ def test_each_kind_of_order_has_its_answer() -> None:
     ):
         body = work(how, Order(1, given, 1)).body
         assert type(body) is kind
-        assert (body.values.shape, body.values.dtype) == (seeds.shape, np.float32)
+        assert (body.values.shape, body.values.dtype) == ((2, 2), np.float32)
     one = toy.settings()
     assert type(work(one, Order(1, Tail(NO_SEEDS, NO_SCALARS), 1)).body) is SeededScalars

@@ -36,9 +36,9 @@ def expected_down(
         for client in cohorts.draw(round).tolist():
             # who took part in round r was then at r - 1, and lacks r and all after it
             missed = range(seen.get(client, 0) + 1, round)
-            pairs = 12 * sum(how.pairs(r) for r in missed)
-            pulls = pull_after is not None and len(missed) > pull_after and state < pairs
-            found[round].append(((state if pulls else pairs) + 8 * how.pairs(round), pulls))
+            lacks = sum(8 * how.local_steps + 4 * how.pairs(r) for r in missed)
+            pulls = pull_after is not None and len(missed) > pull_after and state < lacks
+            found[round].append(((state if pulls else lacks) + 8 * how.local_steps, pulls))
             seen[client] = round - 1
     return found
 
@@ -48,32 +48,32 @@ def expected_down(
 @pytest.mark.parametrize("local_steps", [1, 3])
 def test_bytes_follow_from_who_took_part(pull_after: int | None, momentum: float, local_steps: int) -> None:
     how = toy.settings(
-        momentum=momentum, local_steps=local_steps, perturbations=Schedule(2, ((5, 4), (20, 1)))
+        momentum=momentum, local_steps=local_steps, perturbations=Schedule(4, ((5, 12), (20, 2)))
     )
     server = toy.server(toy.ledger(how), how, cohort=2, model=pull_after is not None, pull_after=pull_after)
     state = 4 * toy.D * (2 if momentum else 1)
     down = expected_down(how, Cohorts(toy.CLIENTS, 2, toy.KEY), 40, pull_after, state)
     pulled = 0
-    for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(), 40), 1):
+    for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(how), 40), 1):
         assert [(o.body.wire_bytes, o.sync.pulled) for o in orders] == down[round]
         for order, upload in zip(orders, uploads, strict=True):
             assert len(order.body.encode()) == order.body.wire_bytes
             assert len(upload.body.encode()) == 4 * how.pairs(round) == order.upload_bytes
             assert order.sync.read == round - 1
-            got = 0 if order.sync.pulled else order.body.missed_seeds.size
+            got = 0 if order.sync.pulled else order.body.missed_scalars.size
             assert (order.sync.pairs, isinstance(order.body, PulledModel)) == (got, order.sync.pulled)
             pulled += order.sync.pulled
     assert (pulled > 0) == (pull_after is not None)
 
 
 def test_all_take_part_in_every_round_in_closed_form() -> None:
-    """12 KP for the last round and 8 KP for the new seeds down, 4 KP up."""
+    """8 K + 4 KP for the last round and 8 K for the new seeds down, 4 KP up."""
     how = toy.settings(local_steps=2, perturbations=Schedule(5))
     server = toy.server(toy.ledger(how), how, cohort=6)
-    played = list(toy.rounds(server, Scribe(), 30))
+    played = list(toy.rounds(server, Scribe(how), 30))
     down = sum(o.body.wire_bytes for orders, _ in played for o in orders)
     up = sum(u.body.wire_bytes for _, uploads in played for u in uploads)
-    assert down == 6 * (29 * 12 * 10 + 30 * 8 * 10)
+    assert down == 6 * (29 * (8 * 2 + 4 * 10) + 30 * 8 * 2)
     assert up == 6 * 30 * 4 * 10
 
 
@@ -87,7 +87,7 @@ def test_an_agent_that_is_its_own_server_pays_nothing() -> None:
         assert orders[0].body.wire_bytes == uploads[0].body.wire_bytes == orders[0].upload_bytes == 0
     slow = toy.SlowModel(how)
     for seeds, scalars, _ in ledger.since(0).steps():
-        slow.update(seeds[None], scalars[None])
+        slow.update(seeds[:1], scalars[None])
     assert toy.bits(client_group.state(4)[0]) == toy.bits(slow.x)
 
 
@@ -101,10 +101,10 @@ def test_asynchronous_bytes_follow_from_who_woke(pull_after: int | None, momentu
     turns = (toy.KEY / "turns").generator().choice(toy.CLIENTS, 80, p=[0.4, 0.3, 0.2, 0.06, 0.03, 0.01])
     for version, client in enumerate(turns.tolist()):
         order = server.wake(client)
-        pairs = 12 * 4 * (version - seen[client])
-        pulls = pull_after is not None and version - seen[client] > pull_after and state < pairs
-        assert order.body.wire_bytes == len(order.body.encode()) == (state if pulls else pairs)
-        assert (order.sync.pulled, order.upload_bytes, order.round) == (pulls, 12 * 4, version + 1)
+        lacks = (8 + 4 * 4) * (version - seen[client])
+        pulls = pull_after is not None and version - seen[client] > pull_after and state < lacks
+        assert order.body.wire_bytes == len(order.body.encode()) == (state if pulls else lacks)
+        assert (order.sync.pulled, order.upload_bytes, order.round) == (pulls, 8 + 4 * 4, version + 1)
         seen[client], pulled = version, pulled + pulls
         answer(server, how, client, version)
     assert (pulled > 0) == (pull_after is not None)
@@ -131,12 +131,15 @@ def test_trimming_leaves_what_rounds_need(tmp_path: Path, pull_after: int | None
     ledger = toy.ledger(how, tmp_path / "ledger")
     model = toy.replica(how) if pull_after else None
     server = DecomflServer(Cohorts(40, 3, Key(seed)), ledger, how, model=model, pull_after=pull_after)
-    for _ in toy.rounds(server, Scribe(), 330):
+    for _ in toy.rounds(server, Scribe(how), 330):
         pass
     assert ledger._memory.trimmed > 0
-    if pull_after == 1:  # from 4 D bytes of pairs on everybody pulls, so nobody needs more than that
-        assert ledger.pairs(ledger._memory.trimmed, 320) * 12 <= 4 * toy.D
-        assert ledger.pairs(ledger._memory.trimmed - 1, 320) * 12 > 4 * toy.D
+    if (
+        pull_after == 1
+    ):  # from 4 D bytes of seeds and scalars on everybody pulls, so nobody needs more than that
+        needed = 320 - ledger._memory.trimmed
+        assert (8 + 4 * how.width(1)) * needed <= 4 * toy.D
+        assert (8 + 4 * how.width(1)) * (needed + 1) > 4 * toy.D
 
 
 @pytest.mark.parametrize("pull_after", PULLS)
@@ -160,7 +163,7 @@ def test_what_all_have_synced_is_given_back(tmp_path: Path) -> None:
     ledger = toy.ledger(how, tmp_path / "ledger")
     server = toy.server(ledger, how, cohort=6)
     held = []
-    for _ in toy.rounds(server, Scribe(), 640):
+    for _ in toy.rounds(server, Scribe(how), 640):
         held.append(ledger.memory_bytes - 8 * 1024)
     # all six were at r - 1 when round r closed: at 640 nothing but round 640 is needed
     assert ledger._memory.trimmed == 639
@@ -176,7 +179,8 @@ def test_one_sleeper_keeps_all_that_it_lacks(tmp_path: Path) -> None:
         server.wake(0)
         answer(server, how, 0, version)
     assert ledger._memory.trimmed == 0
-    assert server.wake(1).body.missed_seeds.size == 130 * how.width(1)
+    missed = server.wake(1).body
+    assert (missed.missed_seeds.size, missed.missed_scalars.size) == (130, 130 * how.width(1))
 
 
 def test_a_ledger_without_a_log_is_not_trimmed() -> None:
@@ -215,7 +219,7 @@ def test_a_catch_up_hands_out_views_that_stay_as_they_are(tmp_path: Path) -> Non
     ledger = toy.ledger(how, tmp_path / "ledger")
     server = toy.server(ledger, how, cohort=6)
     kept: list[tuple[CatchUp, bytes]] = []
-    for orders, _ in toy.rounds(server, Scribe(), 150):
+    for orders, _ in toy.rounds(server, Scribe(how), 150):
         kept += [(o.body, o.body.encode()) for o in orders if isinstance(o.body, CatchUp)]
     assert all(body.encode() == before for body, before in kept)
 
@@ -245,11 +249,11 @@ def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after:
         return ledger
 
     whole = toy.ledger(how)
-    sent = [orders for orders, _ in toy.rounds(make(whole), Scribe(), 80)]
+    sent = [orders for orders, _ in toy.rounds(make(whole), Scribe(how), 80)]
     ledger = copy(at)
     server = make(ledger)
     server.restore(at, None)
-    for expected, (orders, _) in zip(sent[at:], toy.rounds(server, Scribe(), 80 - at), strict=True):
+    for expected, (orders, _) in zip(sent[at:], toy.rounds(server, Scribe(how), 80 - at), strict=True):
         assert all(same_order(a, b) for a, b in zip(expected, orders, strict=True))
     assert ledger.digest == whole.digest
     forgetful = make(copy(at))  # the control: who forgets that clients had synced sends them too much
