@@ -32,10 +32,10 @@ ALPHAS = (1e-6, 1e6)
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Which rows belong to which client: 4 bytes a row (8 beyond 2^31 rows) and 8 bytes a client.
+    """Which rows belong to which client: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31 rows).
 
     ids      row numbers [N], int32 or int64: client 0's ascending, then client 1's, ...
-    offsets  int64 [M + 1]: client i has ids[offsets[i] : offsets[i + 1]]
+    offsets  of the same type, [M + 1]: client i has ids[offsets[i] : offsets[i + 1]]
     """
 
     ids: np.ndarray
@@ -49,7 +49,7 @@ class Parts:
     @property
     def sizes(self) -> np.ndarray:
         """Rows of every client, int64 [M]."""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets).astype(np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -220,8 +220,9 @@ def _owners(counts_M: np.ndarray) -> np.ndarray:
 
 
 def _parts(owner: np.ndarray, clients: int) -> Parts:
-    ids = np.argsort(owner, kind="stable").astype(np.int32 if len(owner) < 2**31 else np.int64)
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=clients))))
+    kind = np.int32 if len(owner) < 2**31 else np.int64
+    ids = np.argsort(owner, kind="stable").astype(kind)
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=clients)))).astype(kind)
     for array in (ids, offsets):
         array.flags.writeable = False
     return Parts(ids, offsets)

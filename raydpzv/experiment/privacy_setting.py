@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raydpzv.config.scenario import VerticalScenario
@@ -128,7 +129,7 @@ def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...
     """
     clients = spec.split.clients
     if spec.arrivals.kind == "trace" or plan.even_shares:
-        rates = [1.0] * clients
+        rates: Sequence[float] = [1.0] * clients
     elif spec.arrivals.kind == "immediate":
         rates = _immediate_rates(spec, plan)
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from raydpzv.errors import suggest
@@ -71,6 +73,34 @@ PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 
-def per_client(value: float | tuple[float, ...], clients: int) -> list[float]:
-    """Return one number per client."""
-    return list(value) if isinstance(value, tuple) else [float(value)] * clients
+def per_client(value: float | tuple[float, ...], clients: int) -> Sequence[float]:
+    """Return one number per client; one that all share is kept once."""
+    return list(value) if isinstance(value, tuple) else Repeated(float(value), clients)
+
+
+@dataclass(frozen=True)
+class Repeated(Sequence[float]):
+    """One number, `times` times over, in the memory of one: there may be millions of clients."""
+
+    value: float
+    times: int
+
+    def __len__(self) -> int:
+        return self.times
+
+    @overload
+    def __getitem__(self, place: int) -> float: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Repeated: ...
+
+    def __getitem__(self, place: int | slice) -> float | Repeated:
+        """Return the number, or the numbers of a slice; IndexError outside."""
+        if isinstance(place, slice):
+            return Repeated(self.value, len(range(self.times)[place]))
+        range(self.times)[place]
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return all of them for numpy, which would ask for one after the other."""
+        return np.full(self.times, self.value, dtype)

@@ -97,9 +97,9 @@ def test_scale_finishes_and_its_two_opinions_of_an_idle_client_agree(tmp_path):
         assert f["seconds_per_round"] > 0
         assert f["ledger_bytes_per_update"] > 10 * (8 + 4)
     grown = found["growth"]
-    # 4 bytes a row and 8 an offset; five lists of one number; one int32
-    assert grown["bytes_by_construction"]["table_bytes"] == pytest.approx(10 * 4 + 8, abs=0.5)
-    assert grown["bytes_by_construction"]["timing_bytes"] == pytest.approx(5 * 8, abs=0.5)
+    # 4 bytes a row and 4 an offset; what all clients share is kept once; one int32
+    assert grown["bytes_by_construction"]["table_bytes"] == pytest.approx(10 * 4 + 4, abs=0.5)
+    assert grown["bytes_by_construction"]["timing_bytes"] == pytest.approx(0, abs=0.5)
     assert grown["bytes_by_construction"]["server_bytes"] == pytest.approx(4, abs=0.5)
     # rows: 16 float32 features and an int64 label, 10 of them and 2 % held out
     rows = grown["bytes_per_idle_client_with_rows"] - grown["bytes_per_idle_client"]

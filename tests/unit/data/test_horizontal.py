@@ -178,9 +178,9 @@ def taken_one_by_one(sizes: list[int], least: int) -> list[int]:
     return sizes
 
 
-def test_memory_is_four_bytes_a_row_and_eight_a_client() -> None:
+def test_memory_is_four_bytes_a_row_and_a_client() -> None:
     parts = split_rows(SMALL, 7, "iid", key=Key(0))
-    assert parts.nbytes == 4 * 100 + 8 * 8
+    assert parts.nbytes == 4 * 100 + 4 * 8
     assert parts.sizes.dtype == np.int64
     assert not parts.rows(3).flags.writeable
     assert parts.rows(3).base is not None, "a view, not a copy"
