@@ -221,12 +221,16 @@ def test_ratios_are_to_the_faster_published_way_of_the_same_turn(monkeypatch):
     case = rounds.CASES[1]
     seconds = {rounds.WAYS[0]: [2.0, 9.0], rounds.WAYS[1]: [4.0, 6.0], rounds.WAYS[2]: [1.0, 1.0]}
     seconds[rounds.WAYS[3]] = [0.5, 0.1]
-    turns = {case: {way: [rounds.Turn(s) for s in taken] for way, taken in seconds.items()}}
+    turns = {case: {way: [rounds.Turn(s, 2 * s + 1) for s in taken] for way, taken in seconds.items()}}
     found = {f["way"]: f for f in rounds.figures(turns)}
     assert found["raydpzv, 1 thread"]["times_faster"] == 4.0
     assert found["raydpzv, 2 threads"]["times_faster"] == pytest.approx((4 + 60) / 2)
     assert (found["raydpzv, 2 threads"]["target"], found["raydpzv, 2 threads"]["met"]) == (0.35, True)
     assert found["raydpzv, 1 thread"]["target"] is None
+    # CPU time of one thread each: 5 and 19 seconds over 3
+    assert found["raydpzv, 1 thread"]["times_less_cpu"] == pytest.approx((5 + 19) / 3 / 2)
+    assert found["raydpzv, 1 thread"]["cpu_target"] == 5.0
+    assert all(np.isnan(f["times_less_cpu"]) for way, f in found.items() if way != "raydpzv, 1 thread")
 
 
 def test_the_clock_of_rounds_leaves_out_the_first_and_takes_each_when_it_is_first_seen(monkeypatch):
