@@ -1,0 +1,142 @@
+"""CPU microseconds of one update of small vertical models: the runner with either engine, and loops without one.
+
+torch engine        the local runner with model.engine = "torch"
+torch loop          an ordinary loop over torch modules, autograd and torch.optim, written for the method alone
+numpy loop          the same in numpy, gradients by hand
+compiled            the local runner with model.engine = "compiled", everything recorded
+compiled, no ages   the same with record.staleness = false
+compiled, roles     the method's roles called in turn: no clock, no rows, no ledger, no account
+
+The problem is that of the scenario digits_dpzv: 4 clients, batches of 64; DPZV with its clip and noise, the others
+without noise. Loops keep no rows and no ledger and draw rows and directions from a sequential generator. A figure is
+CPU time from the 200th update on (the 20th with --quick), one thread, the smallest of the turns that the ways take.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from common import environment, options, show, verdict, write
+from small_loops import NumpyParties, TorchParties
+
+import scenarios
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.run_vertical import one_thread, run_vertical
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.sim.interfaces import Status
+
+METHODS = ("dpzv", "vafl", "zoo_vfl", "czofo", "frozen")
+COUNTS = {False: (200, 1000), True: (20, 60)}
+"""Quick or not, to updates before the clock starts and updates that count."""
+LEAST = {"compiled": 2.5, "compiled, no ages": 4.0}
+"""Least ratio to the torch loop's updates per CPU second."""
+OF_NUMPY = 0.35
+
+Way = Callable[[PreparedVertical, int, int], float]
+
+
+def experiment(method: str, updates: int, *overrides: str) -> PreparedVertical:
+    """Return the digits scenario of a method."""
+    quiet = () if method == "dpzv" else ("privacy.mode=none",)
+    common = (f"budget.updates={updates}", "evaluate.every=1000000", *quiet, *overrides)
+    found: Any = prepare(scenarios.load("digits_dpzv", [f"method.name={method}", *common]))
+    return found
+
+
+def runner(found: PreparedVertical, warm: int, count: int) -> float:
+    """Return CPU seconds of an update in the local runner."""
+    seen: dict[int, float] = {}
+
+    def look(status: Status) -> None:
+        if status.updates in (warm, warm + count):
+            seen.setdefault(status.updates, time.process_time())
+
+    run_vertical(found, RunOptions(progress=look))
+    return (seen[warm + count] - seen[warm]) / count
+
+
+def roles(found: PreparedVertical, warm: int, count: int) -> float:
+    """Return CPU seconds of an update of the roles alone."""
+    clients, server = [factory.make() for factory in found.clients], found.server.make()
+
+    def updates() -> Iterator[None]:
+        orders = list(server.first_orders())
+        while True:
+            order = orders.pop(0)
+            orders += server.receive(clients[order.client].process(order))
+            yield
+
+    return timed(updates(), warm, count)
+
+
+def torch_loop(found: PreparedVertical, warm: int, count: int) -> float:
+    """Return CPU seconds of an update of the torch loop."""
+    return timed(TorchParties(found).updates(), warm, count)
+
+
+def numpy_loop(found: PreparedVertical, warm: int, count: int) -> float:
+    """Return CPU seconds of an update of the numpy loop."""
+    return timed(NumpyParties(found).updates(), warm, count)
+
+
+def timed(updates: Iterator[None], warm: int, count: int) -> float:
+    """Return CPU seconds per item after the first `warm`."""
+    for _ in islice(updates, warm):
+        pass
+    began = time.process_time()
+    for _ in islice(updates, count):
+        pass
+    return (time.process_time() - began) / count
+
+
+WAYS: dict[str, tuple[Way, tuple[str, ...]]] = {
+    "torch engine": (runner, ("model.engine=torch",)),
+    "torch loop": (torch_loop, ()),
+    "numpy loop": (numpy_loop, ()),
+    "compiled": (runner, ("model.engine=compiled",)),
+    "compiled, no ages": (runner, ("model.engine=compiled", "record.staleness=false")),
+    "compiled, roles": (roles, ("model.engine=compiled",)),
+}
+
+
+def measure(method: str, repeats: int, warm: int, count: int) -> dict[str, float]:
+    """Return microseconds of an update by way: the ways take turns, the smallest figure counts."""
+    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(repeats):
+        for name, (way, overrides) in WAYS.items():
+            found[name].append(way(experiment(method, warm + count, *overrides), warm, count) * 1e6)
+    return {name: min(values) for name, values in found.items()}
+
+
+def main() -> int:
+    """Measure, print a table of each method, write the JSON."""
+    parser = options(__doc__ or "")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    given = parser.parse_args()
+    (warm, count), repeats = COUNTS[given.quick], given.repeats or (1 if given.quick else 3)
+    figures: dict[str, dict[str, float]] = {}
+    with one_thread():
+        for method in given.methods:
+            figures[method] = found = measure(method, repeats, warm, count)
+            rows = [
+                (
+                    *(name, f"{us:.0f}", f"{found['torch loop'] / us:.2f}"),
+                    verdict(found["torch loop"] / us, LEAST.get(name)),
+                    f"{found['numpy loop'] / us:.2f}",
+                    verdict(found["numpy loop"] / us, OF_NUMPY if name == "compiled" else None),
+                )
+                for name, us in found.items()
+            ]
+            columns = ("way", "µs", "/ torch loop", "target", "/ numpy loop", "target")
+            show(f"{method}: one update, and updates per CPU second against the loops", columns, rows)
+    write("small_models", {"environment": environment(), "microseconds": figures}, given.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
