@@ -25,6 +25,7 @@ class Participations:
         self.counts: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self.most = 0
         self._marks = np.zeros(rows, np.int64) if marks is None else marks
+        self._order = np.arange(0)  # 0, 1, ... as many as the last batch had rows
 
     def add(self, ids: Rows, releases: int) -> None:
         """Count so many releases on one batch: `ids` [n], int32 or int64, distinct row numbers.
@@ -54,7 +55,9 @@ class Participations:
             raise InputError(
                 f"row numbers must lie in 0..{len(self.counts) - 1}: {ids.min()}..{ids.max()} came"
             )
-        order = np.arange(ids.size)
+        if ids.size != self._order.size:
+            self._order = np.arange(ids.size)
+        order = self._order
         self._marks[ids] = order  # of a row that is there twice, the later place stays
         if self._marks[ids].tobytes() != order.tobytes():
             raise InputError("a row is twice in one batch, which doubles its sensitivity: draw distinct rows")
