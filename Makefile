@@ -46,6 +46,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/vfl_throughput.py
 	$(BIN)/python benchmarks/small_models.py
+	$(BIN)/python benchmarks/update_overhead.py
 	$(BIN)/python benchmarks/decomfl_round.py
 	$(BIN)/python benchmarks/fedavg_round.py
 	$(BIN)/python benchmarks/scale.py

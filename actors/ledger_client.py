@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from actors.ledger_actor import LedgerActor, arguments, pack_slice, unpack_slice
+from actors.ledger_actor import LedgerActor, pack_slice, unpack_slice
 from actors.processes import start_here
 from actors.remote import get, lost
 from raydpzv.errors import RunError
-from raydpzv.ledger.entries import COLUMNS, Slice
+from raydpzv.ledger.entries import COLUMNS, LedgerUpdate, Slice
 from raydpzv.ledger.header import Header, LogSettings
 from raydpzv.ledger.ledger import Ledger
 
@@ -29,7 +29,7 @@ class RelayedLedger(Ledger):
         facts = self._ask(self._actor.facts.remote(), "the ledger's state")
         self._recalls = facts["ledger"]["bytes"] > 0
         for u in unpack_slice(self._ask(self._actor.since.remote(self.version), "the ledger")).updates():
-            super().append(**arguments(u))
+            super().enter(u)
 
     @property
     def recalls(self) -> bool:
@@ -43,9 +43,9 @@ class RelayedLedger(Ledger):
         last = self.version if until is None else until
         return unpack_slice(self._ask(self._actor.since.remote(version, last), f"updates after {version}"))
 
-    def append(self, **update: Any) -> int:
+    def enter(self, update: LedgerUpdate) -> int:
         """Add one update here and there; returns when the ledger actor has written it."""
-        round = super().append(**update)
+        round = super().enter(update)
         packed = pack_slice(self.since(round - 1, round))
         self._ask(self._actor.append.remote(packed), f"the ledger to write update {round}")
         return round

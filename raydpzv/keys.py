@@ -17,6 +17,7 @@ import numpy.typing as npt
 from raydpzv.errors import InputError
 
 PARTY_BITS, STEP_BITS, PERTURBATION_BITS = 22, 32, 10
+_PARTIES, _STEPS, _PERTURBATIONS = 1 << PARTY_BITS, 1 << STEP_BITS, 1 << PERTURBATION_BITS
 SERVER_PARTY = (1 << PARTY_BITS) - 1
 """The server's number as a party of direction seeds: the last one, which no client can have."""
 
@@ -62,16 +63,21 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
     key words), so that within a run two different triples cannot give the same seed: no collision is possible,
     where hashing would only make it unlikely.
     """
-    for value, bits, name in (
+    if not (0 <= party < _PARTIES and 0 <= step < _STEPS and 0 <= perturbation < _PERTURBATIONS):
+        raise _no_direction(party, step, perturbation)
+    before, after = _direction_words(key)
+    packed = (party << (STEP_BITS + PERTURBATION_BITS)) | (step << PERTURBATION_BITS) | perturbation
+    return _splitmix(packed ^ before) ^ after
+
+
+def _no_direction(party: int, step: int, perturbation: int) -> InputError:
+    given = (
         (party, PARTY_BITS, "party"),
         (step, STEP_BITS, "step"),
         (perturbation, PERTURBATION_BITS, "perturbation"),
-    ):
-        if not 0 <= value < 1 << bits:
-            raise InputError(f"{name} {value} is outside 0..2^{bits}-1: no direction seed for it")
-    before, after = _words(key / "direction")
-    packed = (party << (STEP_BITS + PERTURBATION_BITS)) | (step << PERTURBATION_BITS) | perturbation
-    return _splitmix(packed ^ before) ^ after
+    )
+    value, bits, name = next(limit for limit in given if not 0 <= limit[0] < 1 << limit[1])
+    return InputError(f"{name} {value} is outside 0..2^{bits}-1: no direction seed for it")
 
 
 def step_seed(key: Key, party: int, step: int) -> int:
@@ -113,6 +119,12 @@ def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
     before, after = _words(secret)
     moved = [_splitmix(int(seed) ^ before) ^ after for seed in np.ravel(seeds)]
     return np.array(moved, np.uint64).reshape(np.shape(seeds))
+
+
+@lru_cache(maxsize=16)
+def _direction_words(key: Key) -> tuple[int, int]:
+    """The key words of direction seeds; kept, since every update asks for those of its run."""
+    return _words(key / "direction")
 
 
 @lru_cache(maxsize=16)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.experiment.finalize import unwatched
 from raydpzv.report.client_table import rates_asked
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
@@ -47,7 +48,7 @@ def live_progress(
     that are printed where `console` is no terminal.
     """
     if quiet:
-        yield lambda status: None
+        yield unwatched
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
             yield update

@@ -44,8 +44,8 @@ class VerticalServerActor:
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
         self._device = claim_device(gpus)
         self._experiment = experiment
-        self._recorder = Recorder(experiment.skipped_rows())
         self._privacy_filter = experiment.privacy_filter()
+        self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(self._role, self._privacy_filter, self._recorder, experiment.budget())
         self._stopping = threading.Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -67,8 +67,7 @@ class Metrics:
     top_share: float  # share of the most predicted class: 1.0 is a constant prediction
 
 
-@dataclass(frozen=True)
-class CacheUse:
+class CacheUse(NamedTuple):
     """How old one client's cached embeddings were when a batch was served."""
 
     client: int

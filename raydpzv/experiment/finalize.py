@@ -42,6 +42,10 @@ class Run:
         return self.tables[name]
 
 
+def unwatched(status: Status) -> None:
+    """The progress callback of a run that nobody watches: where the run stands is then not put together."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What a run is given beside its scenario.
@@ -53,7 +57,7 @@ class RunOptions:
 
     out: Path | RunFolder | None = None
     scenario: str = ""
-    progress: Callable[[Status], None] = lambda status: None
+    progress: Callable[[Status], None] = unwatched
     stop: threading.Event = field(default_factory=threading.Event)
     address: str | None = None
     verbose: bool = False

@@ -9,6 +9,7 @@ import numpy as np
 
 from raydpzv.errors import SpecError
 from raydpzv.methods.roles import Upload
+from raydpzv.privacy.gdp_arrays import epsilons_of
 from raydpzv.privacy.mean_claims import spending
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_accountant import RowSpending
@@ -16,7 +17,7 @@ from raydpzv.privacy.row_claims import row_defect
 from raydpzv.privacy.row_setting import RowSetting
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.sections import BudgetSection
-from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, Spent
+from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
 
 def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> PrivacyFilter:
@@ -68,11 +69,15 @@ class MeanPrivacyFilter:
             f"(adversary {self._budget.adversary}, δ={self._setting.delta:g}, replace one record)"
         )
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
-        """Account the releases of one service; return ε so far (claimed by the paper, proved for clients)."""
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account the releases of one service; return what is spent (claimed by the paper, proved for clients)."""
         self._largest_batch = max(self._largest_batch, len(ids))
         self._spending.add(ids, releases)
-        return self._spending.paper_epsilon(), self._spending.epsilon()
+        return PrivacyLoss(self._spending.paper_mu(), self._spending.mu(), self._setting.delta)
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once."""
+        return epsilons_of(mus, self._setting.delta)
 
     def spent(self) -> Spent:
         """Return what the final claims need."""
@@ -104,11 +109,15 @@ class RowPrivacyFilter:
             f"δ={self._setting.delta:g}, replace one record)"
         )
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
-        """Account releases of these rows; return ε so far: claimed by the calibration, proved against the clients."""
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account releases of these rows; return what is spent: claimed by the calibration, proved against clients."""
         self._spending.add(client, ids, releases)
-        against_clients = self._setting.adversary == "client"
-        return self._spending.claimed(), self._spending.epsilon() if against_clients else math.inf
+        proved = self._spending.mu() if self._setting.adversary == "client" else math.inf
+        return PrivacyLoss(self._spending.paper_mu(), proved, self._setting.delta)
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once; without noise or clip all are infinite, and there may be no δ."""
+        return epsilons_of(mus, self._setting.delta) if self._spending.private else mus
 
     def spent(self) -> Spent:
         """Return what the final claims need."""

@@ -18,7 +18,7 @@ import numpy as np
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import Key, direction_seed
-from raydpzv.ledger.entries import Slice
+from raydpzv.ledger.entries import LedgerUpdate, Slice
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.roles import Metrics, Order, Release, Upload, VerticalServer
@@ -104,34 +104,37 @@ class LedgerServer:
         return min(self._ledger.version, self.updates)
 
     def _enter(self, upload: Upload, order: Order) -> None:
-        count = len(order.releases)
-        update: dict[str, Any] = {
-            "party": order.client,
-            "read": self._read.get(order.client, 0),
-            "lr": self._rule.lr,
-            "step": [upload.step] * count,
-            "perturbation": [release.perturbation for release in order.releases],
-            "seed": np.array([self._seed(upload, release) for release in order.releases], np.uint64),
-            "scalar": np.array([release.value for release in order.releases], np.float32),
-        }
+        releases = order.releases
+        update = LedgerUpdate(
+            order.round,
+            order.client,
+            self._read.get(order.client, 0),
+            self._rule.lr,
+            np.array([upload.step] * len(releases), np.int64),
+            np.array([release.perturbation for release in releases], np.int32),
+            np.array([self._seed(upload, release) for release in releases], np.uint64),
+            np.array([release.value for release in releases], np.float32),
+        )
         if order.round <= self._known:
-            self._compare(order.round, update)
-        elif self._ledger.append(**update) != order.round:
+            self._compare(update)
+        elif order.round != self._ledger.version + 1:
             raise RunError(
                 f"the ledger has {self._ledger.version} updates where the server has made {order.round}"
             )
+        else:
+            self._ledger.enter(update)
 
     def _seed(self, upload: Upload, release: Release) -> int:
         return direction_seed(self._key, upload.client, upload.step, release.perturbation)
 
-    def _compare(self, round: int, update: dict[str, Any]) -> None:
-        was = self._ledger.since(round - 1, round)
-        for name, value in update.items():
-            held = getattr(was, name)
+    def _compare(self, update: LedgerUpdate) -> None:
+        was = self._ledger.since(update.round - 1, update.round)
+        for name in ("party", "read", "lr", "step", "perturbation", "seed", "scalar"):
+            value, held = getattr(update, name), getattr(was, name)
             if not np.array_equal(held, value if np.ndim(value) else np.full_like(held, value)):
                 raise ReplayMismatch(
-                    f"update {round}: {name} is {_shown(value)} and was {_shown(held)} when the ledger was written; "
-                    "another run, another machine or other library versions (compare environment.json)"
+                    f"update {update.round}: {name} is {_shown(value)} and was {_shown(held)} when the ledger was "
+                    "written; another run, another machine or other library versions (compare environment.json)"
                 )
 
 

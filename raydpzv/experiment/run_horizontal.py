@@ -12,7 +12,7 @@ import torch
 
 from raydpzv.errors import Diverged
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder, unwatched
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.model_evaluator import (
@@ -134,7 +134,8 @@ class _Session:
         return {"drift": {"largest": drift.largest, "share": drift.share}}
 
     def _tick(self) -> None:
-        self._progress(self._server_loop.status())
+        if self._progress is not unwatched:
+            self._progress(self._server_loop.status())
         if self._prepared.asynchronous and self._writer.due():
             self._writer.add(self._recorder.drain())
 

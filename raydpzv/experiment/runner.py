@@ -9,7 +9,7 @@ from typing import Any
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.finalize import Run, RunOptions, unwatched
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.experiment.reexecute import resuming
@@ -35,7 +35,7 @@ def run(
     *,
     runner: str = "local",
     scenario: str = "",
-    progress: Callable[[Status], None] = lambda status: None,
+    progress: Callable[[Status], None] = unwatched,
     stop: threading.Event | None = None,
     address: str | None = None,
     verbose: bool = False,

@@ -37,6 +37,7 @@ from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Upload
 from raydpzv.records.recorder import Recorder
+from raydpzv.records.schema import SCHEMAS
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget
 from raydpzv.sim.server_loop import ServerLoop
@@ -75,15 +76,21 @@ class _AnswerCount(Recorder):
         super().__init__()
         self._missing, self._enough = dict.fromkeys(clients, ANSWERS), enough
 
-    def emit(self, row_type: str, **values: Any) -> None:
-        """Take down one row."""
-        super().emit(row_type, **values)
-        client = values.get("client")
-        if row_type != "service" or client not in self._missing or math.isnan(values["applied"]):
-            return
-        self._missing[client] -= 1
-        if all(left <= 0 for left in self._missing.values()):
-            self._enough()
+    def writer(self, row_type: str) -> Callable[..., None]:
+        """Return what takes down a row; of a service, it counts the answer."""
+        write, names = super().writer(row_type), SCHEMAS[row_type].names
+        if row_type != "service":
+            return write
+        client, applied = names.index("client"), names.index("applied")
+
+        def count(*values: Any) -> None:
+            write(*values)
+            if values[client] in self._missing and not math.isnan(values[applied]):
+                self._missing[values[client]] -= 1
+                if all(left <= 0 for left in self._missing.values()):
+                    self._enough()
+
+        return count
 
 
 def warm_up(experiment: PreparedVertical, device: str) -> None:

@@ -36,6 +36,7 @@ COLUMNS: dict[str, np.dtype[Any]] = {
 """What the ledger keeps of an entry: 52 bytes."""
 CONSTANT = ("round", "party", "read", "lr")
 """The columns that have one value per update."""
+_FIXED = struct.Struct("<qiqdq")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -108,9 +109,9 @@ def bounds(rounds: Array) -> Array:
 def link(previous: bytes, update: LedgerUpdate) -> bytes:
     """Return the chain's next value: sha256(chain_{r-1} || canonical bytes of update r)."""
     u = update
-    fixed = struct.pack("<qiqdq", u.round, u.party, u.read, u.lr, len(u.seed))
-    columns = (u.step, u.perturbation, u.seed, u.scalar)
-    return hashlib.sha256(b"".join((previous, fixed, *(c.tobytes() for c in columns)))).digest()
+    fixed = _FIXED.pack(u.round, u.party, u.read, u.lr, len(u.seed))
+    columns = (u.step.tobytes(), u.perturbation.tobytes(), u.seed.tobytes(), u.scalar.tobytes())
+    return hashlib.sha256(b"".join((previous, fixed, *columns))).digest()
 
 
 def mark(chain: bytes) -> int:
@@ -145,7 +146,7 @@ def _column(name: str, values: Any) -> Array:
     if array.ndim != 1:
         raise InputError(f"{name}: wanted one value per entry (one axis), got the shape {array.shape}")
     if array.dtype == dtype:
-        return array
+        return array.copy()  # it becomes the ledger's, and whoever gave it may write to it again
     return _whole(name, array, dtype) if dtype.kind in "iu" else _rounded(name, array, dtype)
 
 

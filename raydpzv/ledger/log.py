@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from raydpzv.errors import InputError, RunError
 from raydpzv.files import sync_folder, write_atomically
-from raydpzv.ledger.entries import LedgerUpdate
+from raydpzv.ledger.entries import LedgerUpdate, Slice, bounds
 from raydpzv.ledger.files import damaged, reported, sweep
 from raydpzv.ledger.header import LogSettings
 from raydpzv.ledger.reading import read
@@ -27,13 +27,24 @@ _CUT = "truncate"
 
 
 class Log:
-    """The segments of one folder; `start` is the chain's value before update 1."""
+    """The segments of one folder; `start` is the chain's value before update 1.
 
-    def __init__(self, folder: Path, start: bytes, settings: LogSettings) -> None:
-        self._folder, self._start, self._settings = folder, start, settings
+    recent(version, until): gives updates version+1 .. until if the ledger has them in memory, so that a full segment
+    need not be read back to be sealed; else None.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        start: bytes,
+        settings: LogSettings,
+        recent: Callable[[int, int], Slice | None],
+    ) -> None:
+        self._folder, self._start, self._settings, self._recent = folder, start, settings, recent
         self._lock = FileLock(folder / ".lock", thread_local=False)
         self._file: int | None = None
         self._number, self._crc = 0, 0
+        self._chains: list[bytes] = []  # the chain's values from before the open segment's first update on
 
     @property
     def writable(self) -> bool:
@@ -89,8 +100,8 @@ class Log:
         if segment.torn:
             os.truncate(self._path(number), segment.whole)
         if number > 0 and segment.last == segment.first:
-            self._seal(number - 1)
-        self._open(number, segment.crc)
+            self._seal(self._read(number - 1))
+        self._open(number, segment.crc, segment.chains)
 
     def append(self, update: LedgerUpdate, before: bytes, chain: bytes) -> None:
         """Write one update; RunError if that fails: the log then takes no more before it is opened again."""
@@ -109,6 +120,7 @@ class Log:
                 f"{self._path(number)}: cannot write update {update.round} ({error.strerror}); "
                 "see to the disk and open the ledger again: all updates before are kept"
             ) from None
+        self._chains.append(chain)
 
     def truncate(self, version: int) -> bytes:
         """Drop updates > version and return the chain's value there; if killed, the next writer finishes it."""
@@ -134,29 +146,36 @@ class Log:
         (self._folder / _CUT).unlink()
         if self._settings.fsync:
             sync_folder(self._folder)
-        self._open(number, zlib.crc32(begin))
+        self._open(number, zlib.crc32(begin), kept.chains[-1:] if at_end else kept.chains)
         return kept.chains[-1]
 
     def _roll(self, number: int, chain: bytes) -> None:
+        chains, first = self._chains, (number - 1) * self._settings.segment
         with reported(self._folder, RunError):
             self._begin(number, chain)
-            self._seal(number - 1)
+            entries = self._recent(first, first + self._settings.segment)
+            if entries is None:
+                self._seal(self._read(number - 1))
+            else:
+                self._seal(Segment(first, False, entries, bounds(entries.round), chains, 0, 0, 0))
 
     def _begin(self, number: int, chain: bytes) -> None:
         begin = head(number, number * self._settings.segment, chain)
         write_atomically(self._path(number), begin, self._settings.fsync)
-        self._open(number, zlib.crc32(begin))
+        self._open(number, zlib.crc32(begin), [chain])
 
-    def _seal(self, number: int) -> None:
-        path = self._path(number)
-        segment = read(path, number, number * self._settings.segment, None)
+    def _read(self, number: int) -> Segment:
+        return read(self._path(number), number, number * self._settings.segment, None)
+
+    def _seal(self, segment: Segment) -> None:
         if not segment.sealed:
-            write_atomically(path, seal(segment, number), self._settings.fsync)
+            number = segment.first // self._settings.segment
+            write_atomically(self._path(number), seal(segment, number), self._settings.fsync)
 
-    def _open(self, number: int, crc: int) -> None:
+    def _open(self, number: int, crc: int, chains: Sequence[bytes]) -> None:
         self._shut()
         self._file = os.open(self._path(number), os.O_WRONLY | os.O_APPEND)
-        self._number, self._crc = number, crc
+        self._number, self._crc, self._chains = number, crc, list(chains)
 
     def _shut(self) -> None:
         if self._file is not None:

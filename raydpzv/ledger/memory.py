@@ -3,13 +3,17 @@
 52 bytes per entry held (up to twice that after a doubling) and 8 bytes per round.
 """
 
+# n entries of an update, N of those that are written at once
+
 from __future__ import annotations
 
 import numpy as np
 
-from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice, frozen
+from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, LedgerUpdate, Slice, frozen
 
 _LEAST = 64
+_AT_ONCE = 64
+"""Updates that wait, at most, before they are written into the columns: 64 take little longer than one."""
 
 
 class WorkingSet:
@@ -18,6 +22,8 @@ class WorkingSet:
     def __init__(self) -> None:
         self.version = 0
         self.trimmed = 0
+        self._waiting: list[LedgerUpdate] = []  # the newest, not in the columns yet
+        self._written = 0  # the version that the columns are at
         self._offsets = np.zeros(_LEAST, np.int64)  # entries after version v, also of what is trimmed
         self._base = 0  # the number of the entry that stands first in the columns
         self._allocate(_LEAST)
@@ -25,44 +31,42 @@ class WorkingSet:
     @property
     def entries(self) -> int:
         """Entries of all updates so far, trimmed ones included."""
-        return int(self._offsets[self.version])
+        self._write()
+        return int(self._offsets[self._written])
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns and of the rounds' places."""
+        self._write()
         return self._offsets.nbytes + sum(column.nbytes for column in self._columns)
 
     def add(self, update: LedgerUpdate) -> None:
         """Take one update in; it counts from the last line on."""
-        n = len(update.seed)
-        a = self._room(n, 1)
-        values = (update.round, update.party, update.read, update.step)
-        values += (update.perturbation, update.seed, update.scalar, update.lr)  # type: ignore[assignment]
-        for column, value in zip(self._columns, values, strict=True):
-            column[a : a + n] = value
-        self._offsets[self.version + 1] = self._base + a + n
+        if len(self._waiting) >= _AT_ONCE:
+            self._write()
+        self._waiting.append(update)
         self.version += 1
 
     def extend(self, entries: Slice, bounds: Array) -> None:
         """Take a slice in; `bounds` are the places of its updates, from 0, int64 [updates + 1]."""
-        a = self._room(len(entries), len(bounds) - 1)
-        for column, name in zip(self._columns, COLUMNS, strict=True):
-            column[a : a + len(entries)] = getattr(entries, name)
-        after = self.version + len(bounds) - 1
-        self._offsets[self.version + 1 : after + 1] = self._base + a + bounds[1:]
-        self.version = after
+        self._write()
+        self._append([getattr(entries, name) for name in COLUMNS], bounds)
+        self.version = self._written
 
     def slice(self, version: int, until: int) -> Slice:
         """Return updates version+1 .. until without a copy; trimmed <= version <= until <= the newest."""
+        self._write()
         a, b = self._offsets[version] - self._base, self._offsets[until] - self._base
         return Slice(version, until, *[view[a:b] for view in self._views])
 
     def pairs(self, version: int, until: int) -> int:
         """Return the number of entries of updates version+1 .. until."""
+        self._write()
         return int(self._offsets[until] - self._offsets[version])
 
     def trim(self, version: int) -> None:
         """Forget updates <= version; the memory comes back when more than half of what is held is forgotten."""
+        self._write()
         self.trimmed = max(self.trimmed, version)
         held, dead = self.entries - self._base, int(self._offsets[self.trimmed]) - self._base
         if 2 * dead > held:
@@ -70,24 +74,45 @@ class WorkingSet:
 
     def truncate(self, version: int) -> None:
         """Forget updates > version; the columns move, since slices of the old ones may be in use."""
+        self._write()
         self.trimmed = min(self.trimmed, version)
         self._base = min(self._base, int(self._offsets[version]))
-        self.version = version
+        self.version = self._written = version
         self._move(self.entries - self._base)
+
+    def _write(self) -> None:
+        """Write what waits into the columns, but for updates that an interruption let in twice or not whole."""
+        if not self._waiting:
+            return
+        if updates := [u for u in self._waiting if self._written < u.round <= self.version]:
+            counts = np.array([len(u.seed) for u in updates], np.int64)
+            columns = [_column(updates, name, counts) for name in COLUMNS]
+            self._append(columns, np.concatenate(([0], np.cumsum(counts))))
+        self._waiting = []
+
+    def _append(self, columns_N: list[Array], bounds: Array) -> None:
+        """Add updates to the columns; they count from the last line on."""
+        count, updates = int(bounds[-1]), len(bounds) - 1
+        a, after = self._room(count, updates), self._written + updates
+        for column, values_N in zip(self._columns, columns_N, strict=True):
+            column[a : a + count] = values_N
+        self._offsets[self._written + 1 : after + 1] = self._base + a + bounds[1:]
+        self._written = after
 
     def _room(self, entries: int, updates: int) -> int:
         """Make room for so many more and return where they begin."""
-        if self.version + updates >= len(self._offsets):
+        if self._written + updates >= len(self._offsets):
             offsets = np.zeros(2 * max(len(self._offsets), updates), np.int64)
-            offsets[: self.version + 1] = self._offsets[: self.version + 1]
+            offsets[: self._written + 1] = self._offsets[: self._written + 1]
             self._offsets = offsets
-        if self.entries - self._base + entries > len(self._columns[0]):
-            self._move(2 * (self.entries - int(self._offsets[self.trimmed])) + entries)
-        return self.entries - self._base
+        last = int(self._offsets[self._written])
+        if last - self._base + entries > len(self._columns[0]):
+            self._move(2 * (last - int(self._offsets[self.trimmed])) + entries)
+        return last - self._base
 
     def _move(self, capacity: int) -> None:
         """Copy what is not trimmed to new columns."""
-        old, first, last = self._columns, int(self._offsets[self.trimmed]), self.entries
+        old, first, last = self._columns, int(self._offsets[self.trimmed]), int(self._offsets[self._written])
         a, b = first - self._base, last - self._base
         self._allocate(max(capacity, _LEAST))
         for column, values in zip(self._columns, old, strict=True):
@@ -97,3 +122,9 @@ class WorkingSet:
     def _allocate(self, capacity: int) -> None:
         self._columns = [np.empty(capacity, dtype) for dtype in COLUMNS.values()]
         self._views = [frozen(column) for column in self._columns]
+
+
+def _column(updates: list[LedgerUpdate], name: str, counts: Array) -> Array:
+    """Return one column of several updates with so many entries each."""
+    values = [getattr(update, name) for update in updates]
+    return np.repeat(np.array(values, COLUMNS[name]), counts) if name in CONSTANT else np.concatenate(values)

@@ -17,6 +17,7 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ SEALED = pa.schema([pa.field(n, pa.from_numpy_dtype(t), False) for n, t in {**CO
 OPEN = SEALED.append(pa.field("check", pa.uint64(), False))
 CLOSE = 0xFFF7A11C  # as the upper half of a float64, or as a float32, it is a NaN: no column holds one
 BLANK = b"crc32:00000000"
+_INT, _LONG, _DOUBLE, _WORD = (struct.Struct(code) for code in ("<i", "<q", "<d", "<Q"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,25 +70,35 @@ def head(number: int, first: int, chain: bytes) -> bytes:
     return blank.replace(BLANK, b"crc32:%08x" % zlib.crc32(blank), 1)
 
 
-def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytearray:
+def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytes:
     """Return one update as a record batch message; `crc` is the CRC of the segment's head, `chain` chain_r.
 
-    The message of an update of n entries is always the same but for the columns' values: a stored one is filled
-    in (about 10 us; Arrow's own writer takes 29).
+    The message of an update of n entries is always the same but for the columns' values: they are put between the
+    pieces of a stored one (a tenth of the time that Arrow's own writer takes).
     """
     n = len(update.seed)
-    empty, places = _frame(n)
-    data = bytearray(empty)
-    for (name, dtype), place in zip(COLUMNS.items(), places, strict=False):
-        np.frombuffer(data, dtype, n, place)[:] = getattr(update, name)
-    np.frombuffer(data, U8, n, places[-2])[:] = mark(chain)
-    struct.pack_into("<Q", data, len(data) - 8, CLOSE << 32 | zlib.crc32(memoryview(data)[:-8], crc))
-    return data
+    pieces = list(_frame(n))
+    pieces[1::2] = (
+        _LONG.pack(update.round) * n,
+        _INT.pack(update.party) * n,
+        _LONG.pack(update.read) * n,
+        update.step.tobytes(),
+        update.perturbation.tobytes(),
+        update.seed.tobytes(),
+        update.scalar.tobytes(),
+        _DOUBLE.pack(update.lr) * n,
+        chain[:8] * n,  # the bytes of `mark`
+    )
+    data = b"".join(pieces)
+    return data + _WORD.pack(CLOSE << 32 | zlib.crc32(data, crc))
 
 
 @lru_cache(maxsize=64)
-def _frame(n: int) -> tuple[bytes, list[int]]:
-    """Return the record batch message of n entries that are 0, and where in it each column begins."""
+def _frame(n: int) -> tuple[bytes, ...]:
+    """Return the record batch message of n entries in pieces: every second one is a column's values, here 0.
+
+    The last piece ends before the last entry's `check`.
+    """
     batch = pa.record_batch([pa.array(np.zeros(n, f.type.to_pandas_dtype())) for f in OPEN], schema=OPEN)
     data = batch.serialize()
     message = pa.ipc.read_message(data)
@@ -96,7 +108,10 @@ def _frame(n: int) -> tuple[bytes, list[int]]:
     assert places[-1] + 8 * n == len(data), (
         "Arrow puts something behind the last column: `check` ends no record"
     )
-    return data.to_pybytes(), places
+    whole, cuts = data.to_pybytes(), [0]
+    for place, field in zip(places[:-1], OPEN, strict=False):
+        cuts += [place, place + n * field.type.bit_width // 8]
+    return tuple(whole[a:b] for a, b in pairwise([*cuts, len(data) - 8]))
 
 
 def seal(segment: Segment, number: int) -> bytes:

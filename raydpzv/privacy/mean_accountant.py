@@ -19,6 +19,7 @@ import numpy.typing as npt
 from raydpzv.errors import InputError, suggest
 from raydpzv.privacy.calibration import paper_mu
 from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.participations import Participations, Rows
 
 RELATIONS = ("replace", "add_remove")
 BUDGETED = ("paper", "client", "external")
@@ -142,47 +143,54 @@ class Spending:
     ) -> None:
         _require_relation(relation)
         self.releases = 0
-        self.participations = 0
-        self.counts: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self._records = Participations(rows)
         self._rows, self._batch, self._clip, self._sigma, self._delta = rows, batch, clip, sigma, delta
         self._hidden, self._batches, self._relation = hidden_state, batches, relation
-        self._marks: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self._events, self._widest, self._whole = 0, 1, 0.0  # batches, most releases on one, Σ (n_t/B)²
-        self._known = (0.0, 0.0)  # the last (μ², its ε)
 
-    def add(self, ids: npt.NDArray[np.int64], releases: int = 1) -> None:
+    @property
+    def participations(self) -> int:
+        """The most releases that one record took part in."""
+        return self._records.most
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Releases that each record took part in, int64 [D]."""
+        return self._records.counts
+
+    def add(self, ids: Rows, releases: int = 1) -> None:
         """Count one batch: `ids` [n] distinct row numbers, `releases` all the releases made on this batch.
 
         Raises InputError for a row twice in one batch (its sensitivity would double) or outside 0..D−1.
         """
-        self._check(ids)
+        self._records.add(ids, releases)
         self.releases += releases
         self._events += 1
         self._widest = max(self._widest, releases)
         self._whole += releases * (ids.size / self._batch) ** 2
-        if ids.size:
-            self.counts[ids] += releases
-            self.participations = max(self.participations, int(self.counts[ids].max()))
+
+    def mu(self) -> float:
+        """Return μ of what is proved so far against the clients; infinity if nothing is."""
+        return math.sqrt(self._squared_mu(self.participations, self._whole))
+
+    def paper_mu(self) -> float:
+        """Return μ of what the paper claims is spent so far."""
+        return self._paper_mu(self.releases)
 
     def epsilon(self) -> float:
         """Return what is proved so far against the clients; infinity if nothing is."""
-        squared = self._squared_mu(self.participations, self._whole)
-        if squared != self._known[0]:
-            self._known = (squared, epsilon_of(math.sqrt(squared), self._delta))
-        return self._known[1]
+        return epsilon_of(self.mu(), self._delta)
 
     def paper_epsilon(self) -> float:
         """Return what the paper claims is spent so far."""
-        return epsilon_of(self._paper_mu(self.releases), self._delta)
+        return epsilon_of(self.paper_mu(), self._delta)
 
-    def would_exceed(
-        self, ids: npt.NDArray[np.int64], budget: float, adversary: str, releases: int = 1
-    ) -> bool:
+    def would_exceed(self, ids: Rows, budget: float, adversary: str, releases: int = 1) -> bool:
         """Tell before a batch is released whether it would take ε above the budget for this adversary.
 
         External with hidden state is always exceeded: the final model holds state that was never noised.
         """
-        self._check(ids)
+        participations = self._records.after(ids, releases)
         if adversary not in BUDGETED:
             hint = suggest(adversary, BUDGETED)
             raise InputError(f'no budget bounds adversary "{adversary}": {hint}Known: {", ".join(BUDGETED)}')
@@ -192,9 +200,8 @@ class Spending:
             return self._events + 1 > self._poisson_ceiling(budget, releases)
         if adversary == "paper":
             return self._paper_mu(self.releases + releases) > _ceiling(budget, self._delta)
-        count = int(self.counts[ids].max()) + releases if ids.size else 0
         whole = self._whole + releases * (ids.size / self._batch) ** 2
-        squared = self._squared_mu(max(self.participations, count), whole)
+        squared = self._squared_mu(participations, whole)
         return math.sqrt(squared) > _ceiling(budget, self._delta)
 
     def _squared_mu(self, participations: int, whole: float) -> float:
@@ -218,16 +225,6 @@ class Spending:
             budget=budget,
             relation=self._relation,
         )
-
-    def _check(self, ids: npt.NDArray[np.int64]) -> None:
-        if ids.size == 0:
-            return
-        if ids.min() < 0 or ids.max() >= self._rows:
-            raise InputError(f"row numbers must lie in 0..{self._rows - 1}: {ids.min()}..{ids.max()} came")
-        order = np.arange(ids.size)
-        self._marks[ids] = order
-        if not np.array_equal(self._marks[ids], order):
-            raise InputError("a row is twice in one batch, which doubles its sensitivity: draw distinct rows")
 
 
 @functools.lru_cache(maxsize=64)

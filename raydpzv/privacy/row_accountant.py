@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from raydpzv.errors import InputError
 from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.privacy.participations import Participations, Rows
 from raydpzv.privacy.row_setting import RowSetting
 
 
@@ -19,69 +19,89 @@ class RowSpending:
 
     On "embedding" every client has an account of its own (what is protected is one record's features at one client);
     on "gradient" there is one for all, since the others' answers reach a client through the cached embeddings.
+    private: is anything proved at all? Else every μ and ε is infinite.
     """
 
     def __init__(self, setting: RowSetting, *, private: bool) -> None:
-        self._setting, self._private = setting, private
+        self._setting, self.private = setting, private
         self._own = setting.on == "embedding"
-        groups = len(setting.shares) if self._own else 1
-        self._counts: npt.NDArray[np.int64] = np.zeros((groups, setting.rows), np.int64)
+        groups, marks = len(setting.shares) if self._own else 1, np.zeros(setting.rows, np.int64)
+        self._records = [Participations(setting.rows, marks) for _ in range(groups)]
         self._rows, self._uploads = [0] * groups, [0] * groups
+        self.rows = self.uploads = 0  # rows, and batches (once or several times), of the account with most
         self.releases = self.participations = 0
         self.largest_batch = 0
+        self._ceilings: dict[tuple[str, float], int] = {}
 
-    @property
-    def rows(self) -> int:
-        """Rows released, of the account with most."""
-        return max(self._rows)
-
-    @property
-    def uploads(self) -> int:
-        """Batches released (once or several times), of the account with most."""
-        return max(self._uploads)
-
-    def add(self, client: int, ids: npt.NDArray[np.int64], releases: int) -> None:
+    def add(self, client: int, ids: Rows, releases: int) -> None:
         """Count so many releases of these rows. Raises InputError for a row twice or outside 0..D-1."""
-        if ids.size and (ids.min() < 0 or ids.max() >= self._setting.rows or len(np.unique(ids)) < len(ids)):
-            raise InputError(
-                f"released rows must be distinct and lie in 0..{self._setting.rows - 1}: draw distinct rows"
-            )
         group = client if self._own else 0
-        counts = self._counts[group]
-        counts[ids] += releases
+        records = self._records[group]
+        records.add(ids, releases)
         self._rows[group] += releases * len(ids)
         self._uploads[group] += 1
+        self.rows, self.uploads = max(self.rows, self._rows[group]), max(self.uploads, self._uploads[group])
         self.releases += releases
-        self.participations = max(self.participations, int(counts[ids].max(initial=0)))
+        self.participations = max(self.participations, records.most)
         self.largest_batch = max(self.largest_batch, len(ids))
+
+    def mu(self) -> float:
+        """Return μ of what is proved so far against the adversary the noise is meant for; infinity if nothing is."""
+        if not self.private:
+            return math.inf if self.participations else 0.0
+        return proved_mu(self._setting, self.participations, self.rows)
+
+    def paper_mu(self) -> float:
+        """Return μ of what the calibration's argument claims so far; infinity if nothing is proved."""
+        return claimed_mu(self._setting, self.participations, self.uploads) if self.private else math.inf
 
     def epsilon(self) -> float:
         """Return what is proved so far against the adversary the noise is meant for; infinity if nothing is."""
-        return self._proved(self.participations, self.rows)
+        mu = self.mu()
+        return epsilon_of(mu, self._setting.delta) if self.private else mu
 
-    def claimed(self) -> float:
-        """Return what the calibration's argument claims so far."""
-        if not self._private:
-            return math.inf
-        mu = claimed_mu(self._setting, self.participations, self.uploads)
-        return epsilon_of(mu, self._setting.delta)
-
-    def would_exceed(
-        self, client: int, ids: npt.NDArray[np.int64], releases: int, budget: float, adversary: str
-    ) -> bool:
+    def would_exceed(self, client: int, ids: Rows, releases: int, budget: float, adversary: str) -> bool:
         """Tell before rows are released whether ε would pass the budget; always, for one the noise is not meant for."""
         group = client if self._own else 0
-        count = int(self._counts[group][ids].max(initial=0)) + releases
-        n, rows = max(self.participations, count), max(self.rows, self._rows[group] + releases * len(ids))
-        if adversary == "paper" and self._private:
-            mu = claimed_mu(self._setting, n, max(self.uploads, self._uploads[group] + 1))
-            return epsilon_of(mu, self._setting.delta) > budget * (1 + 1e-9)
-        return adversary != self._setting.adversary or self._proved(n, rows) > budget * (1 + 1e-9)
+        n = max(self.participations, self._records[group].after(ids, releases))
+        if adversary == "paper" and self.private:
+            uploads = max(self.uploads, self._uploads[group] + 1)
+            count = n if self._setting.calibration == "counted" else uploads
+            return count > self._ceiling(adversary, budget)
+        if adversary != self._setting.adversary:
+            return True
+        if not self.private:
+            return n > 0
+        rows = max(self.rows, self._rows[group] + releases * len(ids))
+        return (rows if self._setting.hidden else n) > self._ceiling(adversary, budget)
 
-    def _proved(self, participations: int, rows: int) -> float:
-        if not self._private:
-            return math.inf if participations else 0.0
-        return epsilon_of(proved_mu(self._setting, participations, rows), self._setting.delta)
+    def _ceiling(self, adversary: str, budget: float) -> int:
+        """The largest count that the budget allows: solved for once, so that each upload is one comparison."""
+        if (adversary, budget) not in self._ceilings:
+            of = claimed_mu if adversary == "paper" else proved_mu
+            self._ceilings[adversary, budget] = _largest(
+                lambda count: (
+                    epsilon_of(of(self._setting, count, count), self._setting.delta) <= budget * (1 + 1e-9)
+                )
+            )
+        return self._ceilings[adversary, budget]
+
+
+_MOST = 1 << 62
+"""No run counts as far."""
+
+
+def _largest(within: Callable[[int], bool]) -> int:
+    """Return the largest count from 0 to 2^62 that is within: all below it are, none above."""
+    low, high = 0, 1
+    while high < _MOST and within(high):
+        low, high = high, 2 * high
+    if high == _MOST and within(_MOST):
+        return _MOST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
 
 
 def claimed_mu(setting: RowSetting, participations: int, uploads: int) -> float:

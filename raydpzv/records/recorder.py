@@ -3,46 +3,75 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.columns import RowBatch
+from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
 from raydpzv.records.store import Rows
 
 
 class Recorder:
-    """Columns of Python values per row type; safe to drain from another thread while facts come in.
+    """A batch of rows per row type; safe to drain from another thread while facts come in.
 
-    skip: row types that are not kept.
+    skip: row types that are not kept. epsilons: makes ε of the μ that release rows are given (`MU_COLUMNS`), of all
+    rows of a drain at once; None: the values are kept as they come.
     """
 
-    def __init__(self, skip: frozenset[str] = frozenset()) -> None:
-        self._skip = skip
+    def __init__(
+        self,
+        skip: frozenset[str] = frozenset(),
+        epsilons: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> None:
+        self._skip, self._epsilons = skip, epsilons
         self._lock = threading.Lock()
-        self._columns = _empty()
+        self._batches = _empty()
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Record one row; every column of the type's schema must be given."""
+        schema = SCHEMAS[row_type]
+        if values.keys() != set(schema.names):
+            raise KeyError(f"a {row_type} row has {sorted(schema.names)}, got {sorted(values)}")
+        row: list[Any] = []
+        for field in schema:
+            value = values[field.name]
+            row += value if pa.types.is_fixed_size_list(field.type) else [value]
+        self.writer(row_type)(*row)
+
+    def writer(self, row_type: str) -> Callable[..., None]:
+        """Return what records one row of a type, given its values in the schema's order, a list's one by one."""
         if row_type in self._skip:
-            return
-        columns = self._columns[row_type]
-        if values.keys() != columns.keys():
-            raise KeyError(f"a {row_type} row has {sorted(columns)}, got {sorted(values)}")
-        with self._lock:
-            columns = self._columns[row_type]
-            for name, value in values.items():
-                columns[name].append(value)
+            return _forget
+
+        def write(*values: Any) -> None:
+            with self._lock:
+                self._batches[row_type].add(values)
+
+        return write
 
     def drain(self) -> Rows:
         """Return the rows since the last drain, as tables, and forget them."""
         with self._lock:
-            columns, self._columns = self._columns, _empty()
-        return {
-            name: pa.table({f.name: pa.array(columns[name][f.name], f.type) for f in schema}, schema=schema)
-            for name, schema in SCHEMAS.items()
-        }
+            batches, self._batches = self._batches, _empty()
+        tables = {name: batch.table() for name, batch in batches.items()}
+        if self._epsilons and tables["release"].num_rows:
+            tables["release"] = _with_epsilons(tables["release"], self._epsilons)
+        return tables
 
 
-def _empty() -> dict[str, dict[str, list[Any]]]:
-    return {name: {field.name: [] for field in schema} for name, schema in SCHEMAS.items()}
+def _empty() -> dict[str, RowBatch]:
+    return {name: RowBatch(schema) for name, schema in SCHEMAS.items()}
+
+
+def _forget(*values: Any) -> None:
+    """Keep nothing."""
+
+
+def _with_epsilons(table: pa.Table, epsilons: Callable[[np.ndarray], np.ndarray]) -> pa.Table:
+    mus = np.stack([table.column(name).to_numpy() for name in MU_COLUMNS])
+    for name, values in zip(MU_COLUMNS, epsilons(mus), strict=True):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    return table

@@ -82,6 +82,9 @@ RELEASE = pa.schema(
     ]
 )
 
+MU_COLUMNS = ("epsilon_paper", "epsilon_client")
+"""Columns of release rows for which a recorder is given μ: ε is worked out for all rows of a drain at once."""
+
 EVALUATION = pa.schema(
     [
         ("round", pa.int64()),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +17,13 @@ class Observer(Protocol):
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Record one fact."""
+        ...
+
+    def writer(self, row_type: str) -> Callable[..., None]:
+        """Return what records facts of one type, given the values in the order of the type's columns.
+
+        A column that holds a list takes its elements one by one. It checks no names: for rows that every update makes.
+        """
         ...
 
 
@@ -34,6 +42,29 @@ class Spent:
     uploads: int = 0
 
 
+class PrivacyLoss(NamedTuple):
+    """What was spent so far as μ of Gaussian differential privacy: claimed, and proved against the clients.
+
+    ε follows from μ and δ and is worked out where somebody reads it: that takes longer than all else that an update is
+    accounted with. NaN: nothing is claimed; infinity: nothing is proved, whatever δ is.
+    """
+
+    paper: float
+    client: float
+    delta: float = math.nan
+
+    def epsilons(self) -> tuple[float, float]:
+        """Return ε: claimed, and proved against the clients."""
+        from raydpzv.privacy.gdp import epsilon_of  # scipy, which most of those who import this need not have
+
+        paper, client = (epsilon_of(mu, self.delta) if math.isfinite(mu) else mu for mu in self[:2])
+        return paper, client
+
+
+UNACCOUNTED = PrivacyLoss(math.nan, math.nan)
+"""Of a run that accounts for nothing, or has released nothing yet."""
+
+
 class PrivacyFilter(Protocol):
     """Keeps account of privacy.
 
@@ -46,8 +77,12 @@ class PrivacyFilter(Protocol):
         """Return why serving this upload would exceed the privacy budget, or None."""
         ...
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
-        """Account releases made to or by a client on these rows; return ε so far (claimed, proved for clients)."""
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account releases made to or by a client on these rows; return what is spent so far."""
+        ...
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once, float64 of the same shape; NaN stays NaN."""
         ...
 
     def spent(self) -> Spent | None:
@@ -64,9 +99,13 @@ class NoPrivacyFilter:
         """Never refuse."""
         return None
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> tuple[float, float]:
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
         """Nothing is noised, nothing is claimed."""
-        return math.nan, math.nan
+        return UNACCOUNTED
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return them as they are: nothing is claimed."""
+        return mus
 
     def spent(self) -> Spent | None:
         """Account for nothing."""
@@ -82,8 +121,7 @@ class Budget:
     bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Activation:
+class Activation(NamedTuple):
     """A client's account of how an upload came about, in seconds of the run's clock."""
 
     due: float
@@ -116,8 +154,7 @@ class Status:
     late: int = 0
     accuracy: float = math.nan
     loss: float = math.nan
-    epsilon_paper: float = math.nan
-    epsilon_client: float = math.nan
+    privacy: PrivacyLoss = UNACCOUNTED
     staleness: float = (
         math.nan
     )  # last service: mean age of the cached rows used, or updates since the model was read
@@ -126,3 +163,13 @@ class Status:
     participants: int | None = None
     client_uploads: tuple[int, ...] = ()
     client_staleness: tuple[float, ...] = ()
+
+    @property
+    def epsilon_paper(self) -> float:
+        """What the paper's argument claims is spent; NaN where it claims nothing."""
+        return self.privacy.epsilons()[0]
+
+    @property
+    def epsilon_client(self) -> float:
+        """What is proved to be spent against the clients; infinity if nothing is."""
+        return self.privacy.epsilons()[1]

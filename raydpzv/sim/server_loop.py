@@ -4,78 +4,130 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, cast
 
-from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.methods.roles import CacheUse, Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.client_counts import ClientCounts
-from raydpzv.sim.interfaces import Activation, Budget, Observer, PrivacyFilter, Status
+from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget, Observer, PrivacyFilter, Status
 
 
-@dataclass
+@dataclass(slots=True)
+class _Account:
+    """What has happened so far, as `Status` says it; what a checkpoint keeps."""
+
+    updates: int = 0
+    uploads: int = 0
+    time: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    late: int = 0
+    accuracy: float = math.nan
+    loss: float = math.nan
+    staleness: float = math.nan
+
+
+class _OpenService(NamedTuple):
+    """A service whose answer is not applied yet, in the order of the columns of its row."""
+
+    round: int
+    client: int
+    step: int
+    due: float
+    woke: float
+    late: bool
+    served: float
+    loss: float
+
+
 class ServerLoop:
     """Serves uploads one at a time and emits the rows of everything that happens."""
 
-    server: Server
-    privacy_filter: PrivacyFilter
-    observer: Observer
-    budget: Budget
-    _status: dict[str, Any] = field(default_factory=dict)
-    _open_services: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _syncs: dict[int, Sync] = field(default_factory=dict)
-    _clients: ClientCounts | None = field(default_factory=ClientCounts)
+    def __init__(
+        self, server: Server, privacy_filter: PrivacyFilter, observer: Observer, budget: Budget
+    ) -> None:
+        self.server, self.privacy_filter, self.observer, self.budget = (
+            server,
+            privacy_filter,
+            observer,
+            budget,
+        )
+        self.stop_reason: str | None = None
+        """Why the run is over, or None while it goes on."""
+        self._account, self._loss = _Account(), UNACCOUNTED
+        self._open_services: dict[int, _OpenService] = {}
+        self._syncs: dict[int, Sync] = {}
+        self._clients: ClientCounts | None = ClientCounts()
+        self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
+        self._write_staleness, self._write_release = observer.writer("staleness"), observer.writer("release")
+        self._write_sync = observer.writer("sync")
 
     def status(self) -> Status:
         """Return where the run stands."""
-        return Status(**self._status, **(self._clients.fields() if self._clients else {}))
+        a = self._account
+        return Status(
+            a.updates,
+            a.uploads,
+            a.time,
+            a.bytes_up,
+            a.bytes_down,
+            a.late,
+            a.accuracy,
+            a.loss,
+            self._loss,
+            a.staleness,
+            self.stop_reason,
+            **(self._clients.fields() if self._clients else {}),
+        )
 
     @property
     def updates(self) -> int:
         """Updates made so far."""
-        return int(self._status.get("updates", 0))
+        return self._account.updates
 
     @property
     def uploads(self) -> int:
         """Uploads served so far."""
-        return int(self._status.get("uploads", 0))
+        return self._account.uploads
 
     @property
-    def stop_reason(self) -> str | None:
-        """Why the run is over, or None while it goes on."""
-        return self._status.get("stop_reason")
+    def time(self) -> float:
+        """When the last service was done, or at what time the run's time was over."""
+        return self._account.time
 
     def stop(self, reason: str) -> None:
         """End the run; the first reason counts."""
-        self._status.setdefault("stop_reason", reason)
+        if self.stop_reason is None:
+            self.stop_reason = reason
 
     def start(self, now: float) -> Sequence[Order]:
         """Return the first orders."""
         orders = self.server.first_orders()
         for order in orders:
-            self._count(bytes_down=order.body.wire_bytes)
+            self._account.bytes_down += order.body.wire_bytes
         return orders
 
     def account(self) -> dict[str, Any]:
         """Return the run's counts so far, for `restart`."""
-        return {name: value for name, value in self._status.items() if name != "stop_reason"}
+        return {name: value for name, value in asdict(self._account).items() if value == value}
 
     def restart(self, account: Mapping[str, Any]) -> Sequence[Order]:
         """Go on with the counts of a run that was interrupted; return the orders that they count as sent."""
-        self._status = dict(account)
+        self._account = _Account(**account)
         self._clients = None  # an account does not say what each client did
         return self.server.first_orders()
 
     def wake(self, client: int) -> Order:
         """Return what a client that has just woken is to work at; the server is a `PullServer`."""
         order: Order = cast(PullServer, self.server).wake(client)
-        self._count(bytes_down=order.body.wire_bytes)
+        self._account.bytes_down += order.body.wire_bytes
         return order
 
     def stop_at_time(self) -> None:
         """End the run because its time is over."""
         limit = self.budget.seconds
         if limit is not None and self.stop_reason is None:
-            self._status["time"] = limit
+            self._account.time = limit
             self.stop(f"the budget of {limit:g} seconds is spent")
 
     def serve(
@@ -88,28 +140,28 @@ class ServerLoop:
         if refusal := self.privacy_filter.refuses(upload):
             self.stop(refusal)
             return ()
-        round = self.server.updates + (0 if upload.is_query else 1)
-        orders = self.server.receive(upload)
-        served = now()
-        self._count(
-            uploads=int(not upload.is_query),
-            bytes_up=upload.body.wire_bytes,
-            late=int(how.late and not upload.is_query),
-        )
-        self._status |= {"time": served, "updates": self.server.updates}
-        self._record_upload(upload, how, arrived, round)
-        if not upload.is_query:
+        account, server, is_query = self._account, self.server, upload.is_query
+        round = server.updates + (0 if is_query else 1)
+        orders = server.receive(upload)
+        account.time = served = now()
+        account.updates, size = server.updates, upload.body.wire_bytes
+        account.bytes_up += size
+        self._write_message(round, upload.client, "up", type(upload.body).__name__, how.sent, arrived, size)
+        self._record_releases(upload.releases, upload, upload.client, round)
+        if not is_query:
+            account.uploads += 1
+            account.late += how.late
             if self._clients:
                 self._clients.uploaded(upload.client)
             self._record_service(upload, how, served, orders, round)
-        if not self.server.answers and self.server.updates >= round:  # never in the midst of a round
+        if not server.answers and account.updates >= round:  # never in the midst of a round
             self._check_budget()
             if self.stop_reason:
                 return ()
         for order in orders:
-            self._count(bytes_down=order.body.wire_bytes)
+            account.bytes_down += order.body.wire_bytes
             self._record_order(upload, order, served)
-        if self.server.answers:
+        if server.answers:
             self._check_budget()
         return orders
 
@@ -125,25 +177,19 @@ class ServerLoop:
         """Record an order on its way to a client."""
         if order.sync:
             self._syncs[order.client] = order.sync
-        self.observer.emit(
-            "message",
-            round=order.round,
-            client=order.client,
-            direction="down",
-            kind=type(order.body).__name__,
-            sent=at,
-            arrived=arrives,
-            bytes=order.body.wire_bytes,
+        body = order.body
+        self._write_message(
+            order.round, order.client, "down", type(body).__name__, at, arrives, body.wire_bytes
         )
 
     def applied(self, client: int, at: float) -> None:
         """Record that a client has applied the answer to its last served upload."""
-        if row := self._open_services.pop(client, None):
-            self.observer.emit("service", **{**row, "applied": at})
+        if service := self._open_services.pop(client, None):
+            self._write_service(*service[:-1], at, service.loss)
 
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
         """Record an evaluation of the model after `version` updates (None: the current one)."""
-        self._status |= {"accuracy": metrics.accuracy, "loss": metrics.loss}
+        self._account.accuracy, self._account.loss = metrics.accuracy, metrics.loss
         self.observer.emit(
             "evaluation",
             round=self.updates if version is None else version,
@@ -159,113 +205,81 @@ class ServerLoop:
         for client in sorted(self._open_services):
             self.applied(client, math.nan)
 
-    def _count(self, **amounts: int) -> None:
-        for name, amount in amounts.items():
-            self._status[name] = self._status.get(name, 0) + amount
-
     def _check_budget(self) -> None:
-        limit, used = self.budget, self._status
-        if limit.updates is not None and used["updates"] >= limit.updates:
+        limit, used = self.budget, self._account
+        if limit.updates is not None and used.updates >= limit.updates:
             self.stop(f"{limit.updates} updates done")
-        elif limit.bytes is not None and used["bytes_up"] + used["bytes_down"] >= limit.bytes:
+        elif limit.bytes is not None and used.bytes_up + used.bytes_down >= limit.bytes:
             self.stop(f"the budget of {limit.bytes} bytes is spent")
-
-    def _record_upload(self, upload: Upload, how: Activation, arrived: float, round: int) -> None:
-        self.observer.emit(
-            "message",
-            round=round,
-            client=upload.client,
-            direction="up",
-            kind=type(upload.body).__name__,
-            sent=how.sent,
-            arrived=arrived,
-            bytes=upload.body.wire_bytes,
-        )
-        self._record_releases(upload.releases, upload, upload.client, round)
 
     def _record_service(
         self, upload: Upload, how: Activation, served: float, orders: Sequence[Order], round: int
     ) -> None:
         self._record_sync(upload.client, round)
         self.applied(upload.client, math.nan)
-        service = {
-            "round": round,
-            "client": upload.client,
-            "step": upload.step,
-            "due": how.due,
-            "woke": how.woke,
-            "late": how.late,
-            "served": served,
-            "loss": orders[0].loss if self.server.answers and orders else upload.loss,
-        }
-        if self.server.answers:
-            self._open_services[upload.client] = service
-        else:
-            self.observer.emit("service", **service, applied=math.nan)
+        service = _OpenService(
+            round,
+            upload.client,
+            upload.step,
+            how.due,
+            how.woke,
+            how.late,
+            served,
+            orders[0].loss if self.server.answers and orders else upload.loss,
+        )
+        self._open_services[upload.client] = service
+        if not self.server.answers:
+            self.applied(upload.client, math.nan)
 
     def _record_sync(self, client: int, round: int) -> None:
         if sync := self._syncs.pop(client, None):
             lag = round - 1 - sync.read
-            self._status["staleness"] = float(lag)
+            self._account.staleness = float(lag)
             if self._clients:
                 self._clients.aged(client, float(lag))
-            self.observer.emit(
-                "sync",
-                round=round,
-                client=client,
-                read=sync.read,
-                lag=lag,
-                missed=sync.missed,
-                pairs=sync.pairs,
-                pulled=sync.pulled,
-            )
+            self._write_sync(round, client, sync.read, lag, sync.missed, sync.pairs, sync.pulled)
 
     def _record_order(self, upload: Upload, order: Order, served: float) -> None:
-        row = self._open_services.get(order.client)
-        if row and math.isnan(row["loss"]) and row["round"] == order.round and not order.is_query:
-            row |= {"loss": order.loss, "served": served}  # its upload was held back until now
+        service = self._open_services.get(order.client)
+        if service and service.loss != service.loss and service.round == order.round and not order.is_query:
+            # its upload was held back until now
+            self._open_services[order.client] = service._replace(loss=order.loss, served=served)
         if order.cache:
-            used = sum(c.rows - c.missing for c in order.cache)
-            self._status["staleness"] = sum(c.age_sum for c in order.cache) / used if used else math.nan
-        for use in order.cache:
-            if self._clients:
-                there = use.rows - use.missing
-                self._clients.aged(use.client, use.age_sum / there if there else math.nan)
-            self.observer.emit(
-                "staleness",
-                round=order.round,
-                client=use.client,
-                rows=use.rows,
-                missing=use.missing,
-                age_sum=use.age_sum,
-                age_max=use.age_max,
-                age_bins=use.age_bins,
-            )
+            self._record_ages(order.cache, order.round)
         self._record_releases(order.releases, upload, order.client, order.round)
+
+    def _record_ages(self, cache: Sequence[CacheUse], round: int) -> None:
+        there = ages = 0
+        for client, rows, missing, age_sum, age_max, age_bins in cache:
+            known = rows - missing
+            there, ages = there + known, ages + age_sum
+            if self._clients:
+                self._clients.aged(client, age_sum / known if known else math.nan)
+            self._write_staleness(round, client, rows, missing, age_sum, age_max, *age_bins)
+        self._account.staleness = ages / there if there else math.nan
 
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""
         if not releases:
             return
         ids = releases[0].ids
-        paper, proved = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
-        self._status["epsilon_paper"], self._status["epsilon_client"] = paper, proved
+        loss = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
+        self._loss = loss
         for release in releases:
             receipt = release.receipt
-            self.observer.emit(
-                "release",
-                round=round,
-                client=client,
-                step=upload.step if release.step is None else release.step,
-                perturbation=release.perturbation,
-                value=release.value,
-                mechanism=receipt.mechanism,
-                source=receipt.source,
-                sigma=receipt.sigma,
-                sensitivity_replace=receipt.sensitivity_replace,
-                sensitivity_add_remove=receipt.sensitivity_add_remove,
-                batch=receipt.batch,
-                nonfinite=receipt.nonfinite,
-                epsilon_paper=paper,
-                epsilon_client=proved,
+            self._write_release(
+                round,
+                client,
+                upload.step if release.step is None else release.step,
+                release.perturbation,
+                release.value,
+                receipt.mechanism,
+                receipt.source,
+                receipt.sigma,
+                receipt.sensitivity_replace,
+                receipt.sensitivity_add_remove,
+                receipt.batch,
+                receipt.nonfinite,
+                loss.paper,
+                loss.client,
             )

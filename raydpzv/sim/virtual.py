@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
@@ -39,14 +39,12 @@ class Timing:
     network: Network
 
 
-@dataclass(frozen=True)
-class _Delivery:
+class _Delivery(NamedTuple):
     order: Order
     handle: Any  # of the work, if it began when the order was sent
 
 
-@dataclass(frozen=True)
-class _Arrival:
+class _Arrival(NamedTuple):
     client: int
     handle: Any
     upload: Upload | None  # taken early where its size decides when it arrives
@@ -180,7 +178,8 @@ class VirtualRun:
             upload = self._host.result(handle)
             size = upload.body.wire_bytes
         arrives = sent + self._timing.network.uplink(client, size or 0)
-        self._events.add(arrives, _Arrival(client, handle, upload, replace(how, sent=sent), size))
+        how = Activation(how.due, how.woke, how.late, sent)
+        self._events.add(arrives, _Arrival(client, handle, upload, how, size))
 
     def _serve(self, event: _Arrival, now: float) -> None:
         upload = event.upload or self._host.result(event.handle)
@@ -215,7 +214,7 @@ class VirtualRun:
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
-        over = max(self._clock.now(), self._busy_until, self._server_loop.status().time)
+        over = max(self._clock.now(), self._busy_until, self._server_loop.time)
         while self._events:
             time, event = self._events.pop()
             if (

@@ -33,7 +33,11 @@ class Body:
     @property
     def wire_bytes(self) -> int:
         """Bytes on the wire."""
-        return sum(array.nbytes for array in self._arrays()) if self.metered else 0
+        total = 0
+        if self.metered:
+            for array in vars(self).values():
+                total += array.nbytes
+        return total
 
     def encode(self) -> bytes:
         """Return the arrays' bytes, one after the other."""

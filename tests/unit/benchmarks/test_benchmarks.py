@@ -96,6 +96,35 @@ def test_replay_times_the_seeds_it_says(monkeypatch):
     assert benchmark.nanoseconds(lambda: next(ticks), 600, lambda: None) == 2.0
 
 
+def test_update_overhead_finishes_and_its_figures_hang_together(tmp_path):
+    script("update_overhead.py", "--quick", "--json", str(tmp_path / "u.json"))
+    figures = json.loads((tmp_path / "u.json").read_text())
+    assert figures["benchmark"] == "update_overhead"
+    lines = figures["lines"]
+    assert [line["line"] for line in lines][-3:] == ["ages", "staleness", "progress"]
+    assert figures["bare_us"] > 0
+    reached = 0.0
+    for line in lines:
+        reached += line["us_added"]
+        assert line["us_beyond_bare"] == pytest.approx(reached, abs=1e-6)
+
+
+def test_update_overheads_lines_record_what_they_say(monkeypatch):
+    overhead = module("update_overhead", monkeypatch)
+    written = []
+    monkeypatch.setattr(overhead, "append_rows", lambda folder, rows: written.append(rows))
+    experiment = overhead.prepared()
+    for pieces in overhead.LINES.values():
+        overhead.run(experiment, 20, pieces)
+    rows = dict(zip(overhead.LINES, written, strict=True))
+    assert {name: table["service"].num_rows for name, table in rows.items()} == {
+        name: 20 if pieces.rows else 0 for name, pieces in overhead.LINES.items()
+    }
+    assert [rows[name]["staleness"].num_rows for name in ("ages", "staleness")] == [0, 60]
+    assert math.isnan(rows["rows"]["release"]["epsilon_paper"][-1].as_py())
+    assert rows["privacy"]["release"]["epsilon_paper"][-1].as_py() > 0
+
+
 @pytest.mark.slow
 def test_throughput_finishes_without_ray(tmp_path):
     script("vfl_throughput.py", "--quick", "--no-ray", "--works", "0", "--json", str(tmp_path / "t.json"))

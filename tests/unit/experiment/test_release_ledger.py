@@ -104,17 +104,17 @@ def test_a_release_is_in_the_ledger_before_the_answer_leaves(kept):
     server, ledger, clients = kept()
     order = next(iter(server.first_orders()))
     upload = clients[0].process(order)
-    appended, append = [], ledger.append
+    appended, enter = [], ledger.enter
 
-    def failing(**update):
+    def failing(update):
         appended.append(update)
         raise RunError("the disk is full")
 
-    ledger.append = failing
+    ledger.enter = failing
     with pytest.raises(RunError, match="the disk is full"):
         server.receive(upload)
     assert len(appended) == 1
-    ledger.append = append
+    ledger.enter = enter
 
 
 def test_other_methods_have_no_ledger(tmp_path):

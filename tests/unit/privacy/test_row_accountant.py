@@ -11,7 +11,7 @@ import pytest
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
-from raydpzv.privacy.row_accountant import RowSpending
+from raydpzv.privacy.row_accountant import RowSpending, _largest, claimed_mu, proved_mu
 from raydpzv.privacy.row_claims import row_claims, row_defect, row_verdict
 from raydpzv.privacy.row_setting import RowSetting, row_sigma
 
@@ -32,6 +32,7 @@ ZOO = RowSetting(
 )
 VAFL = dataclasses.replace(ZOO, per_upload=1, hidden=True)
 DOWN = dataclasses.replace(VAFL, on="gradient")
+SAMPLED = dataclasses.replace(ZOO, calibration="sampled", sigma=2.0)
 
 
 def by(setting: RowSetting) -> dict[str, object]:
@@ -166,3 +167,40 @@ def test_nonsense_is_refused() -> None:
         RowSpending(ZOO, private=True).add(0, np.array([1000]), 1)
     with pytest.raises(SpecError, match=r'"embeddings".*Did you mean "embedding"'):
         dataclasses.replace(ZOO, on="embeddings")
+
+
+GUARDED = (
+    (ZOO, "server", lambda n, rows, uploads: proved_mu(ZOO, n, rows)),
+    (VAFL, "server", lambda n, rows, uploads: proved_mu(VAFL, n, rows)),
+    (DOWN, "client", lambda n, rows, uploads: proved_mu(DOWN, n, rows)),
+    (ZOO, "paper", lambda n, rows, uploads: claimed_mu(ZOO, n, uploads)),
+    (SAMPLED, "paper", lambda n, rows, uploads: claimed_mu(SAMPLED, n, uploads)),
+)
+
+
+@pytest.mark.parametrize(("setting", "adversary", "mu"), GUARDED)
+def test_the_budget_refuses_what_solving_for_epsilon_each_time_would_refuse(setting, adversary, mu):
+    """At every count, from the first to far beyond the ceiling, which lies between the two for each budget."""
+    ids = np.arange(setting.batch)
+    for budget in (3.0, 3.4, epsilon_of(mu(60, 60 * 50, 60), setting.delta)):
+        account, refused = RowSpending(setting, private=True), []
+        for uploads in range(1, 130):
+            n, rows = uploads * setting.per_upload, uploads * setting.per_upload * len(ids)
+            slow = epsilon_of(mu(n, rows, uploads), setting.delta) > budget * (1 + 1e-9)
+            assert account.would_exceed(0, ids, setting.per_upload, budget, adversary) == slow, (
+                budget,
+                uploads,
+            )
+            refused.append(slow)
+            account.add(0, ids, setting.per_upload)
+        assert any(refused), budget
+        assert not refused[0], budget
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 63, 64, 65, 10**6 + 1, 2**61, 2**62])
+def test_the_largest_count_is_found(limit):
+    assert _largest(lambda count: count <= limit) == limit
+
+
+def test_a_budget_without_an_end_has_no_largest_count():
+    assert _largest(lambda count: True) == 2**62

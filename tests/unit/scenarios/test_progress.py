@@ -6,7 +6,8 @@ import math
 from rich.console import Console
 
 import scenarios
-from raydpzv.sim.interfaces import Status
+from raydpzv.privacy.gdp import mu_of
+from raydpzv.sim.interfaces import PrivacyLoss, Status
 from scenarios.progress import live_progress
 
 
@@ -27,8 +28,7 @@ def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_
         bytes_down=2**10,
         late=50,
         accuracy=0.75,
-        epsilon_paper=0.4,
-        epsilon_client=12345.6,
+        privacy=PrivacyLoss(mu_of(0.4, 1e-3), mu_of(12345.6, 1e-3), 1e-3),
         staleness=3.25,
     )
     text = shown(status)
@@ -54,7 +54,7 @@ def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_
 def test_a_run_without_noise_shows_no_epsilon():
     text = shown(Status(updates=5, accuracy=0.5), 'privacy={mode="none"}')
     assert "ε" not in text
-    assert "∞" in shown(Status(updates=5, epsilon_paper=math.inf, epsilon_client=math.inf))
+    assert "∞" in shown(Status(updates=5, privacy=PrivacyLoss(math.inf, math.inf)))
 
 
 def test_budgets_other_than_updates_have_their_own_unit():

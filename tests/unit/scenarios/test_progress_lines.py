@@ -10,7 +10,8 @@ from rich.console import Console
 
 import scenarios
 from raydpzv.compare.plan import Comparison, PlannedLine
-from raydpzv.sim.interfaces import Status
+from raydpzv.privacy.gdp import mu_of
+from raydpzv.sim.interfaces import PrivacyLoss, Status
 from scenarios.comparison_progress import Watch
 from scenarios.progress import live_progress, progress_line, view
 
@@ -56,7 +57,7 @@ def test_a_line_says_where_the_run_stands_and_what_is_left():
 
 
 def test_an_epsilon_in_a_line_has_its_terms():
-    status = Status(updates=5, epsilon_paper=0.4, epsilon_client=math.inf)
+    status = Status(updates=5, privacy=PrivacyLoss(mu_of(0.4, 1e-3), math.inf, 1e-3))
     line = progress_line(status, scenarios.load("digits_dpzv"), 1.0, 1.0)
     assert "replace one record, δ=0.001" in line
     assert "0.4 claimed by the paper, not proved and ∞ proved against the clients" in line

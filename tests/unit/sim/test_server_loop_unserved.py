@@ -11,7 +11,7 @@ from raydpzv.methods.roles import Release
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Activation, Budget
+from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import LockedServerLoop
 from tests.helpers.toy_parties import ToyClient, ToyServer
@@ -30,7 +30,7 @@ class CountingGuard:
 
     def charge(self, client, ids, releases):
         self.charged.append((client, len(ids), releases))
-        return math.nan, math.nan
+        return UNACCOUNTED
 
     def spent(self):
         return None

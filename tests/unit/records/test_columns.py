@@ -1,0 +1,130 @@
+"""Packed rows against rows kept as Python values, one dictionary each."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+
+import pyarrow as pa
+import pytest
+
+from raydpzv.records.columns import RowBatch
+from raydpzv.records.recorder import Recorder
+from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
+from raydpzv.records.store import digest
+
+WORDS = ("up", "down", "", "Größe ε", "a\nb", "PerturbedEmbeddings")
+NUMBERS = (0.0, -0.0, 1.5, -2.25e300, 5e-324, math.inf, -math.inf, math.nan, 0.1)
+
+
+def value(draw, kind):
+    if pa.types.is_fixed_size_list(kind):
+        return [value(draw, kind.value_type) for _ in range(kind.list_size)]
+    if pa.types.is_string(kind):
+        return draw.choice(WORDS)
+    if pa.types.is_boolean(kind):
+        return draw.random() < 0.5
+    if pa.types.is_floating(kind):
+        return draw.choice((*NUMBERS, draw.gauss(0, 1)))
+    bits = kind.bit_width - 1
+    return draw.choice((0, 1, -1, 2**bits - 1, -(2**bits), draw.randrange(10_000)))
+
+
+def rows_of(name, count, seed=0):
+    draw = random.Random(f"{name} {seed}")
+    return [{field.name: value(draw, field.type) for field in SCHEMAS[name]} for _ in range(count)]
+
+
+def slow(rows):
+    """What the rows are as Arrow makes tables of dictionaries, value by value."""
+    return {name: pa.Table.from_pylist(rows.get(name, []), schema=schema) for name, schema in SCHEMAS.items()}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 300])
+def test_tables_and_digests_are_those_of_dictionaries(name, count):
+    recorder, rows = Recorder(), rows_of(name, count)
+    for row in rows:
+        recorder.emit(name, **row)
+    found, expected = recorder.drain(), slow({name: rows})
+    assert digest(found, SCHEMAS) == digest(expected, SCHEMAS)
+    for other, schema in SCHEMAS.items():
+        assert found[other].schema == schema
+        assert found[other].num_rows == (count if other == name else 0)
+        found[other].validate(full=True)
+    if count > 1:
+        changed = slow({name: [*rows[1:], rows_of(name, 1, seed=1)[0]]})
+        assert digest(found, SCHEMAS) != digest(changed, SCHEMAS)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_writer_takes_what_emit_takes_in_the_schemas_order(name):
+    by_name, by_place, rows = Recorder(), Recorder(), rows_of(name, 20)
+    write = by_place.writer(name)
+    for row in rows:
+        by_name.emit(name, **row)
+        write(*(x for field in row.values() for x in (field if isinstance(field, list) else [field])))
+    assert digest(by_place.drain(), SCHEMAS) == digest(by_name.drain(), SCHEMAS)
+
+
+def test_drains_between_rows_change_nothing_and_writers_go_on():
+    rows = rows_of("message", 200)
+    whole, parts, tables = Recorder(), Recorder(), []
+    write, write_in_parts = whole.writer("message"), parts.writer("message")
+    for i, row in enumerate(rows):
+        write(*row.values())
+        write_in_parts(*row.values())
+        if i % 37 == 0:
+            tables.append(parts.drain()["message"])
+    tables.append(parts.drain()["message"])
+    joined = pa.concat_tables(tables)
+    assert joined.to_pylist().__repr__() == whole.drain()["message"].to_pylist().__repr__()
+    assert whole.drain()["message"].num_rows == 0
+
+
+def test_a_row_that_does_not_fit_is_refused_and_not_counted():
+    batch = RowBatch(SCHEMAS["sync"])
+    good = (1, 0, 0, 0, 0, 0, False)
+    batch.add(good)
+    for bad in (good[:-1], (*good, 1), (1.5, *good[1:]), ("1", *good[1:]), (2**63, *good[1:])):
+        with pytest.raises(struct.error):
+            batch.add(bad)
+    batch.add(good)
+    assert batch.table().to_pylist() == [dict(zip(SCHEMAS["sync"].names, good, strict=True))] * 2
+
+
+def test_columns_that_are_not_the_types_are_refused():
+    recorder, row = Recorder(), rows_of("fault", 1)[0]
+    with pytest.raises(KeyError, match="a fault row has"):
+        recorder.emit("fault", **row, more=1)
+    row.pop("time")
+    with pytest.raises(KeyError, match="got"):
+        recorder.emit("fault", **row)
+    assert recorder.drain()["fault"].num_rows == 0
+
+
+def test_types_that_are_skipped_leave_no_row():
+    recorder = Recorder(frozenset({"message"}))
+    for name in ("message", "fault"):
+        recorder.emit(name, **rows_of(name, 1)[0])
+    rows = recorder.drain()
+    assert (rows["message"].num_rows, rows["fault"].num_rows) == (0, 1)
+
+
+def test_epsilons_are_made_of_all_rows_at_once():
+    asked = []
+
+    def halved(mus):
+        asked.append(mus.shape)
+        return mus / 2
+
+    recorder, rows = Recorder(epsilons=halved), rows_of("release", 30)
+    for row in rows:
+        recorder.emit("release", **row)
+    found = recorder.drain()
+    expected = slow({"release": [row | {name: row[name] / 2 for name in MU_COLUMNS} for row in rows]})
+    assert digest(found, SCHEMAS) == digest(expected, SCHEMAS)
+    assert asked == [(2, 30)]
+    recorder.drain()
+    assert asked == [(2, 30)]
