@@ -57,6 +57,18 @@ class ObjectHolder:
         self._object = self._failure = None
         gc.collect()
 
+    def node(self) -> str:
+        """Return Ray's number of the machine that this actor is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def host(self) -> str:
+        """Return the address at which other machines of the cluster reach this one."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
     def held(self) -> Any:
         """Wait for the object and return it, or raise what its making raised."""
         if not self._made.wait(_MADE_WITHIN):
