@@ -57,6 +57,18 @@ class ObjectHolder:
         self._object = self._failure = None
         gc.collect()
 
+    def node(self) -> str:
+        """Return Ray's number of the machine that this actor is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def host(self) -> str:
+        """Return the address at which other machines of the cluster reach this one."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
     def held(self) -> Any:
         """Wait for the object and return it, or raise what its making raised."""
         if not self._made.wait(_MADE_WITHIN):
@@ -166,18 +178,18 @@ def end(processes: Sequence[Any], *, well: bool) -> None:
         kept = [
             dropping[reference]
             for reference in done
-            if _dropped(reference) and _idle.keep(dropping[reference])
+            if _answers(reference) and _idle.keep(dropping[reference])
         ]
         processes = [process for process in processes if process not in kept]
     _end(processes)
 
 
-def _dropped(reference: Any) -> bool:
-    """Tell whether a process holds nothing any more; one that was lost in its run does not answer."""
+def _answers(reference: Any) -> bool:
+    """Tell whether a process did what it was asked; one that was lost, in its run or idle, does not."""
     import ray
 
     try:
-        ray.get(reference)
+        ray.get(reference, timeout=_DROP_TIMEOUT)
     except ray.exceptions.RayError:
         return False
     return True
@@ -194,8 +206,9 @@ def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[st
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     kind = _Kind(f"{cls.__module__}.{cls.__qualname__}", tuple(sorted(threads.items())), node)
-    if _idle is not None and (process := _idle.take(kind)):
-        return process
+    while _idle is not None and (process := _idle.take(kind)):
+        if _answers(process.node.remote()):
+            return process
     placed = NodeAffinitySchedulingStrategy(node, soft=False)
     process = remote_class(cls, groups, threads).options(num_cpus=0, scheduling_strategy=placed).remote()
     if _idle is not None:

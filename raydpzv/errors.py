@@ -8,6 +8,7 @@ RaydpzvError
 │   └── Unplaceable       Ray cannot place an actor: says what was asked and what there is
 └── RunError              the run itself failed                                 exit status 1
     ├── Stalled           a wait passed its time limit: says what was waited for
+    ├── LaneError         a line between two actors broke, or what came over it is not what was promised
     ├── Diverged          parameters or losses are no longer finite
     ├── ReplayMismatch    a replayed run does not reproduce what was recorded
     └── StoppedEarly      the user stopped before there was anything to keep          exit status 130
@@ -51,6 +52,10 @@ class RunError(RaydpzvError):
 
 class Stalled(RunError):
     """Something did not arrive within its time limit."""
+
+
+class LaneError(RunError):
+    """A line between two actors cannot be had, broke, or brought what was not promised."""
 
 
 class Diverged(RunError):

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from actors.device import claim_device
+from actors.lane.line import LaneAddress
 from actors.serialization import Wire, pack_upload, unpack_order
-from actors.vertical.executor import RayConnection
+from actors.vertical.executor import connection
 from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.methods.roles import Rebuildable
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
-from raydpzv.sim.wall import ClientLoop
+from raydpzv.sim.wall import ClientLoop, ServerConnection
 
 if TYPE_CHECKING:
     from raydpzv.experiment.release_ledger import Past
@@ -44,12 +45,13 @@ class ClientActor:
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
 
-    def warm_up(self, server: Any, timeout: float) -> dict[int, Wire]:
+    def warm_up(self, server: Any, timeout: float, lane: LaneAddress | None) -> dict[int, Wire]:
         """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""
         roles = throw_away_clients(self._factories.values(), self._device)
         spec = next(iter(self._factories.values())).spec
-        loops = warm_up_loops(roles, RayConnection(server, timeout, warm_up=True), spec)
-        run_together(loops, lambda reason: _stop(loops))
+        with connection(server, timeout, lane, warm_up=True) as port:
+            loops = warm_up_loops(roles, port, spec)
+            run_together(loops, lambda reason: _stop(loops))
         return {client: pack_upload(role.evaluate()) for client, role in roles.items()}
 
     def process(self, order: Wire) -> Wire:
@@ -57,9 +59,17 @@ class ClientActor:
         unpacked = unpack_order(order)
         return pack_upload(self._roles[unpacked.client].process(unpacked))
 
-    def run(self, server: Any, timing: Timing, origin: float, timeout: float) -> None:
-        """Let every client here live its own loop until the run is over (wall clock)."""
-        clock, port = WallClock(origin), RayConnection(server, timeout)
+    def run(
+        self, server: Any, timing: Timing, origin: float, timeout: float, lane: LaneAddress | None
+    ) -> None:
+        """Let every client here live its own loop until the run is over (wall clock).
+
+        lane: where the server listens; None: it is called through Ray.
+        """
+        with connection(server, timeout, lane) as port:
+            self._run(port, timing, WallClock(origin), timeout)
+
+    def _run(self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float) -> None:
         after = clock.now() if self._uploads else -math.inf
         self._loops = {
             client: ClientLoop(

@@ -11,10 +11,11 @@ import numpy as np
 
 from actors.cluster import connected
 from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, translated
+from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
 from actors.placement import Plan, plan, reserved
 from actors.remote import get, lost
-from actors.vertical.actor_set import ActorSet, create, dismiss
+from actors.vertical.actor_set import ActorSet, create, dismiss, open_lane
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
@@ -71,6 +72,7 @@ class _Driver(Driver):
         self._timeout = experiment.spec.resources.timeout
         self._ledger_control = LedgerControl(actor_set, experiment.plan(), watch.writer.folder, self._timeout)
         self._losses = 0
+        self._lane: LaneAddress | None = None
         self._loops: dict[Any, int] = {}
         self._start: Callable[[int], None] = lambda actor: None
 
@@ -97,14 +99,17 @@ class _Driver(Driver):
         import ray
 
         spec = self._experiment.spec
+        if spec.resources.lane != "ray":
+            self._lane = open_lane(actor_set, self._timeout)
         self._progress(Status(stage=WARM_UP))
         self._warm_up(actor_set)
         clock = WallClock.starting_in(HEAD_START)
         self._control(actor_set.server.open_wall.remote(clock.origin), "the server to open")
-        timing, timeout = self._experiment.timing, spec.resources.timeout
+        timing, timeout, lane = self._experiment.timing, spec.resources.timeout, self._lane
 
         def start(a: int) -> None:
-            self._loops[actor_set.actors[a].run.remote(actor_set.server, timing, clock.origin, timeout)] = a
+            loop = actor_set.actors[a].run.remote(actor_set.server, timing, clock.origin, timeout, lane)
+            self._loops[loop] = a
 
         self._start = start
         for a in range(len(actor_set.actors)):
@@ -133,7 +138,7 @@ class _Driver(Driver):
         server, clients = actor_set.server, sorted(actor_set.holder)
         try:
             get(server.open_warm_up.remote(clients), self._timeout, "the server's warm-up")
-            calls = [actor.warm_up.remote(server, self._timeout) for actor in actor_set.actors]
+            calls = [actor.warm_up.remote(server, self._timeout, self._lane) for actor in actor_set.actors]
             found = {
                 client: upload
                 for uploads in get(calls, self._timeout, "the clients' warm-up")
@@ -192,6 +197,7 @@ class _Driver(Driver):
             ray.get(loop)
         except Exception as error:
             if not lost(error):
+                self._poll()  # a server that is lost ends the lines to it: then it is that what is to be told
                 raise
             self._rejoin(actor, error)
 
@@ -203,7 +209,7 @@ class _Driver(Driver):
         new = self._actor_set.replace(actor, self._server.pasts.remote(actor, self._actor_set.held[actor]))
         # not waited for: the others go on meanwhile, and this one begins when it is ready
         self._server.open_warm_up.remote(self._actor_set.held[actor])
-        new.warm_up.remote(self._server, self._timeout)
+        new.warm_up.remote(self._server, self._timeout, self._lane)
         self._start(actor)
 
     def _may_replace(self) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from actors.lane.client import LaneConnection
+from actors.lane.line import LaneAddress
 from actors.remote import get
 from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.interfaces import Activation
-from raydpzv.sim.wall import Answer
+from raydpzv.sim.wall import Answer, ServerConnection
 
 
 class RayExecutor:
@@ -26,6 +29,21 @@ class RayExecutor:
         """Wait for the upload; Stalled past the time limit."""
         client, reference = handle
         return unpack_upload(get(reference, self._timeout, f"the upload of client {client}"))
+
+
+@contextmanager
+def connection(
+    server: Any, timeout: float, lane: LaneAddress | None, *, warm_up: bool = False
+) -> Iterator[ServerConnection]:
+    """Clients' way to the server under the wall clock: lines to where it listens, or (None) calls of its actor."""
+    if lane is None:
+        yield RayConnection(server, timeout, warm_up=warm_up)
+        return
+    lines = LaneConnection(lane, timeout, warm_up=warm_up)
+    try:
+        yield lines
+    finally:
+        lines.close()
 
 
 class RayConnection:

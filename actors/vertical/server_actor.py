@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from actors.device import claim_device
+from actors.lane.line import LaneAddress
+from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
 from actors.serialization import Wire, pack_order, unpack_upload
 from actors.vertical.executor import RayExecutor
@@ -19,7 +21,7 @@ from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
-from raydpzv.methods.roles import Order
+from raydpzv.methods.roles import Order, Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
@@ -34,8 +36,9 @@ from raydpzv.wire.messages import Start
 class VerticalServerActor:
     """Plain class; `actors.vertical.driver` wraps it.
 
-    Uploads are served in the default concurrency group, one at a time; control calls have a group of their own
-    and answer while a service or the virtual loop runs; clients that wait for a barrier wait in a third.
+    Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
+    control calls have a group of their own and answer while a service or the virtual loop runs; clients that call and
+    wait for a barrier wait in a third.
     """
 
     CONTROL = ("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "leave")
@@ -49,6 +52,8 @@ class VerticalServerActor:
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(self._role, self._privacy_filter, self._recorder, experiment.budget())
         self._stopping = threading.Event()
+        self._serving = threading.Lock()
+        self._lane: LaneServer | None = None
         self._wall: LockedServerLoop | None = None
         self._clock: WallClock | None = None
         self._warm_up: WarmUpServer | None = None
@@ -58,12 +63,6 @@ class VerticalServerActor:
         self._replacements = ReplacementQueue(experiment.spec.resources.timeout)
         self._returned: set[int] = set()
         self._local = [factory.make(self._device) for factory in experiment.clients]
-
-    def node(self) -> str:
-        """Return the machine that this actor is on."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
 
     def keep(self, path: Path | None, header: Header, relay: Any | None) -> None:
         """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
@@ -115,15 +114,25 @@ class VerticalServerActor:
             self._server_loop, self._clock, lambda which: timing.service.of(0, which), clients, barred
         )
 
+    def open_lane(self, host: str, secret: bytes) -> LaneAddress:
+        """Listen for clients on lines; host: of this machine, "" if no client is on another. Raises LaneError."""
+        self._lane = LaneServer(self, host, secret, self._experiment.spec.resources.timeout)
+        return self._lane.address
+
     def first(self, client: int, warm_up: bool = False) -> tuple[Wire | None, bool]:
         """Return a client's first order; one that was rebuilt is told to go on."""
-        answer = self._open(warm_up).first(client)
-        if warm_up:
-            return _packed(answer)
-        self._warm_up = None  # who begins has warmed up
-        if answer.order is None and client in self._returned:
-            return pack_order(Order(client, Start())), answer.over
-        return _packed(answer)
+        return _packed(self.first_answer(client, warm_up))
+
+    def first_answer(self, client: int, warm_up: bool) -> Answer:
+        """Return a client's first order; one that was rebuilt is told to go on."""
+        with self._serving:
+            answer = self._open(warm_up).first(client)
+            if warm_up:
+                return answer
+            self._warm_up = None  # who begins has warmed up
+            if answer.order is None and client in self._returned:
+                return Answer(Order(client, Start()), answer.over)
+            return answer
 
     def exchange(
         self,
@@ -132,20 +141,29 @@ class VerticalServerActor:
         applied: float,
         warm_up: bool = False,
     ) -> tuple[Wire | None, bool]:
+        """Serve one upload."""
+        return _packed(self.exchange_answer(unpack_upload(upload), Activation(*how), applied, warm_up))
+
+    def exchange_answer(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
         """Serve one upload; one that was served before gets the answer that it got."""
-        unpacked, wall = unpack_upload(upload), self._open(warm_up)
-        if not warm_up and self._ledger_server and (order := self._ledger_server.again(unpacked)):
-            return pack_order(order), self._server_loop.stop_reason is not None
-        try:
-            return _packed(wall.exchange(unpacked, Activation(*how), applied))
-        except BaseException:
-            if warm_up:
-                wall.stop("the warm-up failed")  # clients of other actors would wait for this one
-            raise
+        with self._serving:
+            wall = self._open(warm_up)
+            if not warm_up and self._ledger_server and (order := self._ledger_server.again(upload)):
+                return Answer(order, self._server_loop.stop_reason is not None)
+            try:
+                return wall.exchange(upload, how, applied)
+            except BaseException:
+                if warm_up:
+                    wall.stop("the warm-up failed")  # clients of other actors would wait for this one
+                raise
 
     def wait(self, client: int, seconds: float, warm_up: bool = False) -> tuple[Wire | None, bool]:
         """Wait for an order for this client."""
-        return _packed(self._open(warm_up).wait(client, seconds))
+        return _packed(self.wait_answer(client, seconds, warm_up))
+
+    def wait_answer(self, client: int, seconds: float, warm_up: bool) -> Answer:
+        """Wait for an order for this client."""
+        return self._open(warm_up).wait(client, seconds)
 
     def finish(self, client: int, applied: float, warm_up: bool = False) -> None:
         """Note when a client's last answer was applied."""
@@ -156,8 +174,10 @@ class VerticalServerActor:
         self._open().evaluate([unpack_upload(u) for u in uploads])
 
     def close(self) -> None:
-        """Record what was left open (wall clock)."""
+        """Record what was left open, and end the lines (wall clock)."""
         self._open().close()
+        if self._lane:
+            self._lane.close()
 
     def past(self, client: int, before: Order | None) -> Past:
         """Return what a client is rebuilt from, to what it was before an order."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import Run, RunOptions, unwatched
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.rebuild import resuming_horizontal
@@ -55,7 +56,12 @@ def run(
         address,
         verbose,
     )
-    found: Run = start(prepare(load(spec) if isinstance(spec, str) else spec), options)
+    given = load(spec) if isinstance(spec, str) else spec
+    if runner == "local" and getattr(given.resources, "lane", "auto") == "socket":
+        raise SpecError(
+            'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
+        )
+    found: Run = start(prepare(given), options)
     return found
 
 

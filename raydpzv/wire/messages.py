@@ -41,15 +41,16 @@ class Body:
 
     def encode(self) -> bytes:
         """Return the arrays' bytes, one after the other."""
-        return b"".join(np.ascontiguousarray(array).tobytes() for array in self._arrays())
+        return b"".join(np.ascontiguousarray(array).tobytes() for array in self.arrays())
 
-    def _arrays(self) -> list[np.ndarray]:
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays, in the order in which they travel."""
         return list(vars(self).values())
 
 
 def pack(body: Body) -> Packed:
     """Return a body in the form in which it travels between processes: one `bytes`, no arrays to pickle."""
-    layout = tuple((array.dtype.str, array.shape) for array in body._arrays())
+    layout = tuple((array.dtype.str, array.shape) for array in body.arrays())
     return type(body).__name__, layout, body.encode()
 
 
@@ -61,7 +62,12 @@ def unpack(packed: Packed) -> Body:
         count = int(np.prod(shape, dtype=np.int64))
         arrays.append(np.frombuffer(data, dtype, count, place).reshape(shape))
         place += arrays[-1].nbytes
-    return _BODIES[name](*arrays)
+    return body_class(name)(*arrays)
+
+
+def body_class(name: str) -> type[Body]:
+    """Return the class of bodies with that name; KeyError if there is none."""
+    return _BODIES[name]
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,8 @@ VERTICAL = COMMON | {
     "resources.server_cpus": Change("0.1", watch=("plan",)),
     "resources.server_gpus": Change("0.1", watch=("plan",)),
     "resources.client_actors": Change("2", watch=("plan",)),
+    # which of the two a run on actors takes: tests/integration/ray/test_lane.py
+    "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     "resources.timeout": Change("1e-9", WAITING, refused="raise resources.timeout"),
     "budget.seconds": Change("1.0", ("budget.updates=12",)),
     "budget.epsilon": Change("5.0", SPENDING, watch=("updates", "stopped_by")),

@@ -12,6 +12,16 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.mark.slow
+def test_lane_finishes_and_its_ways_do_the_same_work(tmp_path):
+    script("lane.py", "--quick", "--json", str(tmp_path / "l.json"))
+    figures = json.loads((tmp_path / "l.json").read_text())
+    assert figures["runs"].keys() == {"ray", "socket"}
+    ways = [(trip["kilobytes"], trip["lane"]) for trip in figures["round_trips"]]
+    assert ways == [(size, lane) for size in (1, 10, 100, 400) for lane in ("ray", "socket")]
+    assert all(0 < trip["p50_ms"] <= trip["p99_ms"] for trip in figures["round_trips"])
+
+
+@pytest.mark.slow
 def test_throughput_finishes_on_ray(tmp_path):
     script("vfl_throughput.py", "--quick", "--works", "5", "--json", str(tmp_path / "t.json"))
     by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}

@@ -111,11 +111,16 @@ class TestReuse:
         assert ray.get(second.pid.remote()) != pid
         processes.end([second], well=False)
 
-    def test_one_that_was_killed_does_not(self):
+    @pytest.mark.parametrize("idle", [False, True], ids=["in its run", "idle"])
+    def test_one_that_was_killed_does_not(self, idle):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
-        os.kill(pid, 9)
-        processes.end([first], well=True)
+        if idle:
+            processes.end([first], well=True)
+            os.kill(pid, 9)
+        else:
+            os.kill(pid, 9)
+            processes.end([first], well=True)
         second, _ = told("two")
         assert ray.get(second.pid.remote()) != pid
         processes.end([second], well=False)

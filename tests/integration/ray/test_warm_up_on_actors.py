@@ -81,7 +81,7 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     client = client_actor.ClientActor(experiment.clients, 0.0)
     before = server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)]
     server.open_warm_up(range(4))
-    uploads = client.warm_up(Server(server), 60.0)
+    uploads = client.warm_up(Server(server), 60.0, None)
     server.close_warm_up([uploads[m] for m in range(4)])
     assert before == (server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)])
     assert server.facts()["ledger"]["updates"] == 0
@@ -100,7 +100,7 @@ def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_goes_on() -> 
     server.open_wall(0.0)
     server.open_warm_up([2])
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)
-    assert client.warm_up(Server(server), 60.0).keys() == {2}
+    assert client.warm_up(Server(server), 60.0, None).keys() == {2}
     assert server.status().uploads == 0
     assert server.first(2)[0] is not None  # the run's own first order is still there
     with pytest.raises(RuntimeError, match="open_warm_up comes first"):
@@ -118,7 +118,7 @@ def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(monkeypatch: py
     server.open_warm_up(range(4))
     client = client_actor.ClientActor(experiment.clients[:1], 0.0)
     with pytest.raises(Diverged):
-        client.warm_up(Server(server), 60.0)
+        client.warm_up(Server(server), 60.0, None)
     assert server.first(3, True)[1]  # the others learn that it is over
 
 

@@ -1,0 +1,176 @@
+"""A line: a socket between two actors that know one another by a secret, and frames of bytes on it.
+
+A frame is its length, 4 bytes, and so many bytes. Both ends prove that they have the secret by answering a challenge of
+the other (HMAC-SHA256) before anything else is read; the secret itself never travels.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+from raydpzv.errors import LaneError, Stalled
+
+_LENGTH = struct.Struct("<I")
+MOST = 2**31 - 1
+"""Bytes of a frame at most, where nothing less was promised."""
+_CHALLENGE = 32
+_PROOF = 32
+HANDSHAKE_TIMEOUT = 30.0
+"""Seconds in which a peer must have proved itself."""
+
+
+@dataclass(frozen=True)
+class LaneAddress:
+    """Where the server's actor listens, and the secret by which peers know one another.
+
+    host: of a TCP socket; "" of a Unix socket, which has a name in place of a port.
+    """
+
+    host: str
+    port: int | str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"LaneAddress({self.where!r})"  # never the secret: this ends up in logs
+
+    @property
+    def where(self) -> str:
+        """The address in words."""
+        return f"{self.host}:{self.port}" if self.host else f"the Unix socket {str(self.port)!r}"
+
+
+def listen(host: str, secret: bytes) -> tuple[socket.socket, LaneAddress]:
+    """Listen for peers; host: of this machine's network, "" for peers on this machine alone. Raises LaneError."""
+    try:
+        if not host and sys.platform.startswith("linux"):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            name = f"raydpzv-{secrets.token_hex(16)}"
+            listener.bind("\0" + name)  # no file: nothing is left of it when its process is killed
+            address = LaneAddress("", name, secret)
+        else:
+            listener = socket.create_server((host or "127.0.0.1", 0))
+            name, port = listener.getsockname()[:2]
+            address = LaneAddress(name, port, secret)
+        listener.listen(128)
+    except OSError as error:
+        raise LaneError(
+            f'the server\'s actor cannot listen on {host or "this machine"} ({error}); set resources.lane = "ray"'
+        ) from None
+    return listener, address
+
+
+def dial(address: LaneAddress, timeout: float) -> Line:
+    """Return a line to who listens there, both ends proved; timeout: of every frame on it. Raises LaneError."""
+    try:
+        if address.host:
+            connected = socket.create_connection((address.host, int(address.port)), HANDSHAKE_TIMEOUT)
+        else:
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connected.settimeout(HANDSHAKE_TIMEOUT)
+            connected.connect(f"\0{address.port}")
+    except OSError as error:
+        raise LaneError(f"no line to {address.where}: {error}") from None
+    line = Line(connected, timeout)
+    try:
+        prove(line, address.secret, listens=False)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+class Line:
+    """One end. timeout: seconds in which a frame that has begun must be there, and in which one must be taken."""
+
+    def __init__(self, connected: socket.socket, timeout: float) -> None:
+        self._socket, self._timeout = connected, timeout
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, *parts: bytes) -> None:
+        """Send one frame. Raises LaneError."""
+        size = sum(map(len, parts))
+        if size > MOST:
+            raise LaneError(f"a frame of {size} bytes is longer than any that travels ({MOST})")
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall(b"".join((_LENGTH.pack(size), *parts)))
+        except OSError as error:
+            self.close()
+            raise LaneError(f"the line broke while {size} bytes were sent: {error}") from None
+
+    def receive(self, most: int = MOST, *, begins_within: float | None = None) -> memoryview:
+        """Return the next frame, of at most so many bytes.
+
+        begins_within: seconds for its first byte (None: as long as it takes); Stalled past them. LaneError: the
+        frame is longer, cut off, or comes too slowly; then the line is closed.
+        """
+        head = bytearray(_LENGTH.size)
+        self._socket.settimeout(begins_within)
+        try:
+            got = self._socket.recv_into(head)
+        except TimeoutError:
+            raise Stalled(f"waited {begins_within:g} s for the peer") from None
+        except OSError as error:
+            self.close()
+            raise LaneError(f"the line broke: {error}") from None
+        if not got:
+            self.close()
+            raise LaneError("the line was closed by the peer")
+        self._fill(memoryview(head)[got:])
+        (size,) = _LENGTH.unpack(head)
+        if size > most:
+            self.close()
+            raise LaneError(f"a frame of {size} bytes came where at most {most} were promised")
+        data = memoryview(bytearray(size))
+        self._fill(data)
+        return data
+
+    def close(self) -> None:
+        """Close this end; the other learns of it."""
+        self._socket.close()
+
+    def cut(self) -> None:
+        """End the line from another thread than the one that waits on it."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it is closed already
+            return
+
+    def _fill(self, data: memoryview) -> None:
+        self._socket.settimeout(self._timeout)
+        place = 0
+        while place < len(data):
+            try:
+                got = self._socket.recv_into(data[place:])
+            except OSError as error:
+                self.close()
+                raise LaneError(f"a frame was cut off after {place} of {len(data)} bytes: {error}") from None
+            if not got:
+                self.close()
+                raise LaneError(f"a frame was cut off after {place} of {len(data)} bytes")
+            place += got
+
+
+def prove(line: Line, secret: bytes, *, listens: bool) -> None:
+    """Prove to the peer that this end has the secret, and have it prove the same. LaneError: it could not."""
+    mine = os.urandom(_CHALLENGE)
+    line.send(mine)
+    theirs = bytes(line.receive(_CHALLENGE, begins_within=HANDSHAKE_TIMEOUT))
+    line.send(_answer(secret, theirs, mine, listens=listens))
+    answer = bytes(line.receive(_PROOF, begins_within=HANDSHAKE_TIMEOUT))
+    if not hmac.compare_digest(answer, _answer(secret, mine, theirs, listens=not listens)):
+        line.close()
+        raise LaneError("the peer does not have the run's secret: it is no actor of this run")
+
+
+def _answer(secret: bytes, challenge: bytes, own: bytes, *, listens: bool) -> bytes:
+    """Both challenges and the end that answers are in it, so that no answer serves at the other end or again."""
+    role = b"server" if listens else b"client"
+    return hmac.digest(secret, role + challenge + own, "sha256")

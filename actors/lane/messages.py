@@ -1,0 +1,156 @@
+"""What clients and server say to one another on a line, as frames.
+
+A client asks (`Request`), the server answers (`Reply`). Fixed fields are packed by `struct`, bodies as in
+`raydpzv.wire.frames`; receipts of noise that a client added, which only some methods have, are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from actors.lane.line import MOST
+from raydpzv import errors
+from raydpzv.errors import LaneError, RaydpzvError, RunError
+from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer
+from raydpzv.wire.frames import decode_body, encode_body
+
+HELLO, FIRST, EXCHANGE, WAIT, FINISH = range(5)
+"""Kinds of requests: who speaks on this line; the first order; an upload; wait for an order; farewell."""
+_HELLO = struct.Struct("<Bi?")
+_WAIT = struct.Struct("<Bd")
+_UPLOAD = struct.Struct("<Biqd?dd?ddI")
+_ANSWER, _NOTHING, _FAILED = range(3)
+_ORDER = struct.Struct("<B?iq??q")
+_NO_PROMISE = -1
+OVERHEAD = 2**16
+"""Bytes of a frame beside its body and the numbers of its rows, at most."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks. seconds: of a wait, or when the last answer was applied."""
+
+    kind: int
+    client: int = 0
+    warm_up: bool = False
+    seconds: float = 0.0
+    upload: Upload | None = None
+    how: Activation | None = None
+
+
+def hello(client: int, warm_up: bool) -> tuple[bytes, ...]:
+    """Return the frame that says which client is on this line, and whether it only warms up."""
+    return (_HELLO.pack(HELLO, client, warm_up),)
+
+
+def plain(kind: int, seconds: float = 0.0) -> tuple[bytes, ...]:
+    """Return the frame of a request without an upload."""
+    return (_WAIT.pack(kind, seconds),)
+
+
+def exchange(upload: Upload, how: Activation, applied: float) -> tuple[bytes, ...]:
+    """Return the frame that hands in an upload."""
+    receipts = (
+        json.dumps([_as_json(release) for release in upload.releases]).encode() if upload.releases else b""
+    )
+    head = _UPLOAD.pack(
+        *(EXCHANGE, upload.client, upload.step, upload.loss, upload.is_query),
+        *(how.due, how.woke, how.late, how.sent, applied, len(receipts)),
+    )
+    return head, receipts, encode_body(upload.body)
+
+
+def read_request(frame: memoryview) -> Request:
+    """Return what a client asks. LaneError: it is no request."""
+    try:
+        return _read_request(frame)
+    except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
+        raise LaneError(f"wanted a client's request, got {len(frame)} other bytes: {error}") from None
+
+
+def _read_request(frame: memoryview) -> Request:
+    kind = frame[0]
+    if kind == HELLO:
+        _, client, warm_up = _HELLO.unpack(frame)
+        return Request(kind, client, warm_up)
+    if kind in (FIRST, WAIT, FINISH):
+        return Request(kind, seconds=_WAIT.unpack(frame)[1])
+    if kind != EXCHANGE:
+        raise ValueError(f"no request is of kind {kind}")
+    _, client, step, loss, is_query, due, woke, late, sent, applied, size = _UPLOAD.unpack_from(frame)
+    begin = _UPLOAD.size + size
+    receipts = json.loads(bytes(frame[_UPLOAD.size : begin])) if size else []
+    releases = tuple(_from_json(**receipt) for receipt in receipts)
+    upload = Upload(client, step, decode_body(frame[begin:]), loss, releases, is_query)
+    return Request(kind, client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent))
+
+
+def answered(answer: Answer) -> tuple[bytes, ...]:
+    """Return the frame of an answer; the service's facts stay with the server."""
+    order = answer.order
+    if order is None:
+        return (bytes((_NOTHING, answer.over)),)
+    promised = _NO_PROMISE if order.upload_bytes is None else order.upload_bytes
+    head = _ORDER.pack(
+        *(_ANSWER, answer.over, order.client, order.round),
+        *(order.start_immediately, order.is_query, promised),
+    )
+    return head, encode_body(order.body)
+
+
+def failed(error: BaseException) -> tuple[bytes, ...]:
+    """Return the frame of an error that the server raised."""
+    return bytes((_FAILED,)), json.dumps([type(error).__name__, str(error)]).encode()
+
+
+def read_answer(frame: memoryview) -> Answer:
+    """Return the server's answer, or raise what the server raised. LaneError: it is no answer."""
+    try:
+        kind = frame[0]
+        if kind == _NOTHING:
+            return Answer(None, bool(frame[1]))
+        if kind == _ANSWER:
+            _, over, client, round, start_immediately, is_query, promised = _ORDER.unpack_from(frame)
+            body = decode_body(frame[_ORDER.size :])
+            upload_bytes = None if promised == _NO_PROMISE else promised
+            return Answer(Order(client, body, round, start_immediately, is_query, upload_bytes), over)
+        name, text = json.loads(bytes(frame[1:]))
+    except (struct.error, IndexError, ValueError, TypeError) as error:
+        raise LaneError(f"wanted the server's answer, got {len(frame)} other bytes: {error}") from None
+    raise _raised(name, text)
+
+
+def most_bytes(promised: Iterable[int | None]) -> int:
+    """Return how long a request may be, given what orders promised of the sizes of uploads (None: nothing).
+
+    Beside its body it has receipts: of every row, a number of at most ten digits where the body has one of four bytes.
+    """
+    sizes = list(promised)
+    return MOST if None in sizes else OVERHEAD + 4 * max(size for size in sizes if size is not None)
+
+
+def _raised(name: str, text: str) -> RaydpzvError:
+    known = getattr(errors, name, None)
+    if isinstance(known, type) and issubclass(known, RaydpzvError):
+        return known(text)
+    return RunError(f"an actor failed: {name}: {' '.join(text.split())[:400]}")
+
+
+def _as_json(release: Release) -> dict[str, Any]:
+    ids = None if release.ids is None else (release.ids.dtype.str, release.ids.tolist())
+    return {**asdict(release), "receipt": asdict(release.receipt), "ids": ids}
+
+
+def _from_json(receipt: dict[str, Any], ids: Sequence[Any] | None, **others: Any) -> Release:
+    return Release(
+        **others, receipt=Receipt(**receipt), ids=None if ids is None else np.array(ids[1], np.dtype(ids[0]))
+    )

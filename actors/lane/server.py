@@ -1,0 +1,144 @@
+"""The server's end of the lane: it listens, and serves every client's line in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from actors.lane import messages
+from actors.lane.line import Line, listen, prove
+from actors.lane.messages import EXCHANGE, FINISH, FIRST, WAIT, Request
+from raydpzv.errors import LaneError, Stalled
+from raydpzv.methods.roles import Upload
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer
+
+
+class Service(Protocol):
+    """Who answers: as `raydpzv.sim.wall.ServerConnection`, for a run or its warm-up."""
+
+    def first_answer(self, client: int, warm_up: bool) -> Answer:
+        """Return a client's first order."""
+        ...
+
+    def exchange_answer(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+        """Serve an upload."""
+        ...
+
+    def wait_answer(self, client: int, seconds: float, warm_up: bool) -> Answer:
+        """Wait for an order."""
+        ...
+
+    def finish(self, client: int, applied: float, warm_up: bool) -> None:
+        """Note a client's farewell."""
+        ...
+
+
+class LaneServer:
+    """Serves lines until it is closed. timeout: seconds for a frame that has begun.
+
+    What a peer does wrong ends its line and nobody else's; a client whose line is ended fails, and with it the run,
+    unless its process is gone and is replaced.
+    """
+
+    def __init__(self, service: Service, host: str, secret: bytes, timeout: float) -> None:
+        self._service, self._secret, self._timeout = service, secret, timeout
+        self._listener, self.address = listen(host, secret)
+        self._lines: set[Line] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        threading.Thread(target=self._accept, name="lane", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more and end every line."""
+        with self._lock:
+            self._closed = True
+            lines = list(self._lines)
+        with suppress(
+            OSError
+        ):  # on some systems a listening socket cannot be shut down; there, closing wakes it
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        for line in lines:
+            line.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:
+                if self._closed:
+                    return
+                continue
+            line = Line(connected, self._timeout)
+            with self._lock:
+                if self._closed:
+                    line.close()
+                    return
+                self._lines.add(line)
+            threading.Thread(target=self._serve, args=(line,), name="lane of a client", daemon=True).start()
+
+    def _serve(self, line: Line) -> None:
+        try:
+            prove(line, self._secret, listens=True)
+            who = messages.read_request(line.receive(messages.OVERHEAD, begins_within=self._timeout))
+            if who.kind != messages.HELLO:
+                raise LaneError("a peer's first words are who it is")
+            self._converse(line, who)
+        except (
+            LaneError,
+            Stalled,
+        ):  # the peer has gone, is no client, or broke its word; it sees its line end
+            return
+        finally:
+            line.close()
+            with self._lock:
+                self._lines.discard(line)
+
+    def _converse(self, line: Line, who: Request) -> None:
+        promised: dict[bool, int | None] = {False: None, True: 0}  # by the last order and the last query
+        while True:
+            request = messages.read_request(line.receive(messages.most_bytes(promised.values())))
+            try:
+                _check(request, promised)
+                answer = self._answer(request, who)
+            except LaneError as error:
+                line.send(*messages.failed(error))
+                raise
+            except Exception as error:
+                line.send(*messages.failed(error))
+                continue
+            if answer.order is not None:
+                promised[answer.order.is_query] = answer.order.upload_bytes
+            line.send(*messages.answered(answer))
+
+    def _answer(self, request: Request, who: Request) -> Answer:
+        service, client, warm_up = self._service, who.client, who.warm_up
+        asked: dict[int, Callable[[], Answer]] = {
+            FIRST: lambda: service.first_answer(client, warm_up),
+            WAIT: lambda: service.wait_answer(client, request.seconds, warm_up),
+        }
+        if request.kind in asked:
+            return asked[request.kind]()
+        if request.kind == FINISH:
+            service.finish(client, request.seconds, warm_up)
+            return Answer(None, True)
+        if request.kind != EXCHANGE or request.upload is None or request.how is None:
+            raise LaneError(f"a request of kind {request.kind} in the midst of a line")
+        if request.upload.client != client:
+            raise LaneError(f"client {client} handed in an upload of client {request.upload.client}")
+        return service.exchange_answer(request.upload, request.how, request.seconds, warm_up)
+
+
+def _check(request: Request, promised: Mapping[bool, int | None]) -> None:
+    """Refuse an upload that is not of the size that the order for it promised. Raises LaneError."""
+    upload = request.upload
+    if upload is None or (size := promised[upload.is_query]) is None:
+        return
+    if upload.body.wire_bytes != size:
+        raise LaneError(
+            f"client {upload.client} sent {upload.body.wire_bytes} bytes where its order promised {size}"
+        )

@@ -1,0 +1,220 @@
+"""The lane between actors against Ray's calls: whole runs, and round trips of messages of several sizes.
+
+runs          digits_dpzv under the wall clock, 4 clients in an actor each, at a rate that keeps every one busy, over
+              sockets and by calls: updates per second and CPU milliseconds per update by process, steady state
+round trips   one actor hands in uploads of 1 to 400 KB to another, which answers 4 bytes: milliseconds from call to
+              answer (p50, p99), and CPU milliseconds of both
+
+Ways take turns within one run of this script, and a figure is held against the calls' in the same turn: a ratio of two
+seconds that lie beside one another means something on a shared machine, neither of them alone does.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import environment, median, options, show, verdict, write
+from processes import GROUPS
+from watch import Pace, Watch
+
+from actors.lane.client import LaneConnection
+from actors.lane.line import LaneAddress
+from actors.lane.server import LaneServer
+from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
+from raydpzv.config.toml import load
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer
+from raydpzv.wire.messages import Embeddings, Slopes, Start
+
+SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
+LANES = ("ray", "socket")
+KILOBYTES = (1, 10, 100, 400)
+TIMEOUT = 60.0
+RATIO, P50, P99 = 3.0, 2.0, 8.0
+"""Least updates/s against calls; milliseconds at most, on a machine with little else to do."""
+SATURATED = ("clock.kind=wall", "arrivals.rate=1e6", "evaluate.every=1000000000")
+
+
+def run_over(lane: str, updates: int) -> Pace:
+    """Return the steady state of a saturated run."""
+    from actors.vertical.driver import run_vertical
+
+    settings = (*SATURATED, f"budget.updates={updates}", f"resources.lane={lane}")
+    watch = Watch(updates // 5, updates)
+    run_vertical(prepare_vertical(load(SCENARIO, settings)), RunOptions(progress=watch))
+    return watch.pace()
+
+
+class Answering:
+    """An actor that answers every upload with 4 bytes, by calls and on lines."""
+
+    def listen(self, secret: bytes) -> LaneAddress:
+        """Listen on this machine."""
+        self._lane = LaneServer(self, "", secret, TIMEOUT)
+        return self._lane.address
+
+    def cpu(self) -> float:
+        """Return the CPU seconds of this process."""
+        return time.process_time()
+
+    def exchange(self, upload: Any, how: tuple[float, float, bool, float], applied: float) -> Any:
+        """Answer a call."""
+        answer = self.exchange_answer(unpack_upload(upload), Activation(*how), applied, False)
+        assert answer.order is not None
+        return pack_order(answer.order), answer.over
+
+    def exchange_answer(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+        """Answer an upload."""
+        return Answer(Order(upload.client, Slopes(np.ones(1, np.float32)), upload.step), False)
+
+    def first_answer(self, client: int, warm_up: bool) -> Answer:
+        """Answer who begins."""
+        return Answer(Order(client, Start()), False)
+
+    def wait_answer(self, client: int, seconds: float, warm_up: bool) -> Answer:
+        """Answer who waits."""
+        return Answer(None, False)
+
+    def finish(self, client: int, applied: float, warm_up: bool) -> None:
+        """Let a client go."""
+
+
+class Asking:
+    """An actor that hands in uploads and measures how long the answers take."""
+
+    def __init__(self, server: Any, address: LaneAddress) -> None:
+        self._server, self._lines = server, LaneConnection(address, TIMEOUT)
+        self._lines.first(0)
+
+    def trips(self, lane: str, kilobytes: int, count: int) -> tuple[list[float], float]:
+        """Return seconds of each round trip, and the CPU seconds of this process for all."""
+        import ray
+
+        rows = kilobytes * 1024 // 260  # an id of 4 bytes and 64 floats
+        values = np.ones((rows, 64), np.float32)
+        upload, how = (
+            Upload(0, 0, Embeddings(np.arange(rows, dtype=np.int32), values)),
+            Activation(0, 0, False, 0),
+        )
+        found, cpu = [], time.process_time()
+        for _ in range(count):
+            began = time.perf_counter()
+            if lane == "socket":
+                answer = self._lines.exchange(upload, how, 0.0).order
+            else:
+                given = pack_upload(upload), (how.due, how.woke, how.late, how.sent), 0.0
+                answer = unpack_order(ray.get(self._server.exchange.remote(*given), timeout=TIMEOUT)[0])
+            assert answer is not None
+            assert answer.body.wire_bytes == 4
+            found.append(time.perf_counter() - began)
+        return found, time.process_time() - cpu
+
+
+def round_trips(repeats: int, count: int) -> list[dict[str, Any]]:
+    """Return figures by size and way."""
+    import ray
+
+    from actors.processes import remote_class
+
+    server = remote_class(Answering, {}, {}).options(num_cpus=0).remote()
+    ray.get(server.make.remote(Answering))
+    address = ray.get(server.listen.remote(secrets.token_bytes(32)))
+    client = remote_class(Asking, {}, {}).options(num_cpus=0).remote()
+    ray.get(client.make.remote(Asking, server, address))
+    seconds: dict[tuple[int, str], list[float]] = {}
+    cpu: dict[tuple[int, str], list[float]] = {}
+    for turn in range(repeats + 1):
+        for kilobytes in KILOBYTES:
+            for lane in LANES:
+                before = ray.get(server.cpu.remote())
+                trips, here = ray.get(client.trips.remote(lane, kilobytes, count if turn else 20))
+                there = ray.get(server.cpu.remote()) - before
+                if turn:  # the first turn warms up
+                    seconds.setdefault((kilobytes, lane), []).extend(trips)
+                    cpu.setdefault((kilobytes, lane), []).append((here + there) / count)
+    return [
+        {
+            "kilobytes": kilobytes,
+            "lane": lane,
+            "p50_ms": 1000 * float(np.percentile(trips, 50)),
+            "p99_ms": 1000 * float(np.percentile(trips, 99)),
+            "cpu_ms": 1000 * median(cpu[kilobytes, lane]),
+        }
+        for (kilobytes, lane), trips in seconds.items()
+    ]
+
+
+def _print_runs(paces: dict[str, list[Pace]]) -> dict[str, Any]:
+    rows, found = [], {}
+    for lane, runs in paces.items():
+        ratio = median([pace.rate / call.rate for pace, call in zip(runs, paces["ray"], strict=True)])
+        found[lane] = {
+            "updates_per_second": median([pace.rate for pace in runs]),
+            "over_calls": ratio,
+            "cpu_ms_per_update": {g: 1000 * median([p.cpu.get(g, 0.0) for p in runs]) for g in GROUPS},
+        }
+        rows.append(
+            [
+                lane,
+                f"{found[lane]['updates_per_second']:.0f}",
+                f"{ratio:.2f}",
+                verdict(ratio, RATIO if lane == "socket" else None),
+                *(f"{found[lane]['cpu_ms_per_update'][g]:.2f}" for g in GROUPS),
+            ]
+        )
+    columns = ["lane", "updates/s", "/ calls", "target", *(f"{g} ms" for g in GROUPS)]
+    show("A saturated run of digits_dpzv; CPU milliseconds per update by process", columns, rows)
+    return found
+
+
+def _print_trips(found: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            f"{f['kilobytes']} KB, {f['lane']}",
+            f"{f['p50_ms']:.2f}",
+            f"{f['p99_ms']:.2f}",
+            f"{f['cpu_ms']:.2f}",
+            verdict(f["p50_ms"], P50 if f["lane"] == "socket" else None, at_most=True),
+            verdict(f["p99_ms"], P99 if f["lane"] == "socket" else None, at_most=True),
+        ]
+        for f in found
+    ]
+    show("Round trips", ["message, lane", "p50 ms", "p99 ms", "CPU ms", "p50", "p99"], rows)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
+    repeats, updates, count = chosen.repeats or (1 if chosen.quick else 5), 8000, 300
+    if chosen.quick:
+        updates, count = 2500, 50
+    before = environment()
+    # Ray's workers are nice to others by default, which on a shared machine decides
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+
+    from actors.cluster import connected
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
+    with connected(reuse=True):
+        paces: dict[str, list[Pace]] = {lane: [] for lane in LANES}
+        for _ in range(repeats):
+            for lane in LANES:
+                paces[lane].append(run_over(lane, updates))
+                print(f"{lane}: {paces[lane][-1].rate:.0f} updates/s", file=sys.stderr, flush=True)
+        runs, trips = _print_runs(paces), round_trips(repeats, count)
+        _print_trips(trips)
+    write("lane", {"runs": runs, "round_trips": trips, "environment": before}, chosen.json)
+
+
+if __name__ == "__main__":
+    main()

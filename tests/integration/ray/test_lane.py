@@ -1,0 +1,172 @@
+"""Runs under the wall clock over the lane: what they have on record, and what becomes of its ends that are lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import scenarios
+from actors.remote import get
+from raydpzv.errors import LaneError, RunError, SpecError, Stalled
+from raydpzv.experiment.parties import ClientFactory, ServerFactory
+from raydpzv.experiment.reexecute import replay
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.records.run_folder import RunFolder
+from tests.helpers.runs import run_prepared
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0")
+LIVE = ("clock.kind=wall", "arrivals.rate=40", "budget.updates=120", "resources.client_actors=2")
+
+
+class Struck:
+    """A role whose process gets a signal at the n-th call of a method, once."""
+
+    def __init__(self, role, method, calls, mark, number):
+        self._role, self._method, self._left, self._mark, self._number = role, method, calls, mark, number
+
+    def __getattr__(self, name):
+        found = getattr(self._role, name)
+        if name != self._method:
+            return found
+
+        def call(*arguments):
+            self._left -= 1
+            if self._left == 0 and Path(self._mark).exists():
+                Path(self._mark).unlink()
+                os.kill(os.getpid(), self._number)
+            return found(*arguments)
+
+        return call
+
+
+@dataclasses.dataclass(frozen=True)
+class StruckClient(ClientFactory):
+    method: str = "work"
+    calls: int = 8
+    mark: str = ""
+    number: int = signal.SIGKILL
+
+    def make(self, device="cpu"):
+        return Struck(ClientFactory.make(self, device), self.method, self.calls, self.mark, self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class StruckServer(ServerFactory):
+    calls: int = 40
+    mark: str = ""
+
+    def make(self, device="cpu"):
+        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.mark, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _by_value(ray_session):
+    """Workers cannot import this file: send its classes along."""
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def struck(tmp_path):
+    """An experiment in which client 1's process, or the server's, gets a signal."""
+    mark = tmp_path / "mark"
+    mark.touch()
+
+    def make(spec, party, **how):
+        experiment = prepare_vertical(spec)
+        if party == "server":
+            server = StruckServer(**vars(experiment.server), mark=str(mark), **how)
+            return dataclasses.replace(experiment, server=server)
+        clients = list(experiment.clients)
+        clients[1] = StruckClient(**vars(clients[1]), mark=str(mark), **how)
+        return dataclasses.replace(experiment, clients=tuple(clients))
+
+    return make
+
+
+@pytest.mark.parametrize("lane", ["socket", "ray"])
+def test_a_live_run_is_computed_again_to_the_same_bits(small, lane, tmp_path):
+    run = scenarios.run(small(*LIVE, f"resources.lane={lane}"), tmp_path / "run", runner="ray")
+    assert (run.summary["status"], run.summary["updates"]) == ("done", 120)
+    assert {row["bytes"] for row in run.rows("message").to_pylist() if row["kind"] == "Slopes"} == {4}
+    assert replay(tmp_path / "run").verified
+
+
+def test_the_virtual_clocks_digest_does_not_hang_on_the_lane(small):
+    local = scenarios.run(small()).summary
+    for lane in ("socket", "ray"):
+        spec = small(f"resources.lane={lane}", "resources.client_actors=2")
+        assert scenarios.run(spec, runner="ray").summary["digest"] == local["digest"]
+
+
+def test_noise_that_clients_add_has_its_receipts_on_record(tmp_path):
+    spec = scenarios.load(
+        "vafl",
+        [*LIVE, *NOISE, "privacy.noise=seeded", "budget.updates=40"],
+    )
+    run = scenarios.run(spec, tmp_path / "run", runner="ray")
+    releases = run.rows("release").to_pylist()
+    assert len(releases) >= 40
+    assert {row["mechanism"] for row in releases} == {"gaussian rows"}
+    assert replay(tmp_path / "run").verified
+
+
+def test_machines_that_differ_talk_over_tcp(small, tmp_path, monkeypatch):
+    listening(monkeypatch, "127.0.0.1")
+    run = scenarios.run(small(*LIVE), tmp_path / "run", runner="ray")
+    assert run.summary["updates"] == 120
+    assert replay(tmp_path / "run").verified
+
+
+def test_a_server_that_cannot_listen_fails_the_run_in_one_line(small, tmp_path, monkeypatch):
+    listening(monkeypatch, "203.0.113.1")  # of a range that is nobody's
+    with pytest.raises(LaneError, match=r'cannot listen on 203\.0\.113\.1 .*; set resources.lane = "ray"'):
+        scenarios.run(small(*LIVE), tmp_path / "run", runner="ray")
+    assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
+
+
+def listening(monkeypatch, host):
+    def opened(actor_set, timeout):
+        return get(actor_set.server.open_lane.remote(host, b"k" * 32), timeout, "the server to listen")
+
+    monkeypatch.setattr("actors.vertical.driver.open_lane", opened)
+
+
+@pytest.mark.parametrize("method", ["apply", "work"])
+def test_a_killed_client_comes_back_on_a_line_of_its_own(small, struck, method, tmp_path):
+    run = run_prepared(struck(small(*LIVE), "client", method=method), tmp_path / "run", runner="ray")
+    assert (run.summary["status"], run.summary["updates"]) == ("done", 120)
+    (lost,) = [row for row in run.rows("fault").to_pylist() if row["kind"] == "Lost"]
+    assert lost["party"] == "client actor 1"
+    addresses = [(r["client"], r["step"], r["perturbation"]) for r in run.rows("release").to_pylist()]
+    assert len(set(addresses)) == len(addresses) == 120
+    assert replay(tmp_path / "run").verified
+
+
+def test_a_killed_server_ends_the_run_with_one_line(small, struck, tmp_path):
+    with pytest.raises(RunError, match="an actor was lost") as caught:
+        run_prepared(struck(small(*LIVE), "server"), tmp_path / "run", runner="ray")
+    assert "\n" not in str(caught.value)
+    assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
+
+
+def test_a_stopped_client_is_a_stall_that_says_what_was_waited_for(small, struck, tmp_path):
+    scenarios.run(small(*LIVE, "budget.updates=8"), runner="ray")  # leaves processes that come up in time
+    spec = small(*LIVE, "resources.timeout=12", "budget.updates=100000")
+    with pytest.raises(Stalled, match="waited 12 s for"):
+        run_prepared(struck(spec, "client", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
+    assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
+
+
+def test_a_socket_is_refused_where_there_are_no_actors_if_it_was_asked_for(small, tmp_path):
+    with pytest.raises(SpecError, match=r'resources\.lane: wanted "auto" or "ray" with the local'):
+        scenarios.run(small("resources.lane=socket"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

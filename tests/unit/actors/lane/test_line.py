@@ -1,0 +1,171 @@
+"""Lines: proof of the secret, frames there and back, and every way in which a peer breaks its word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.lane import line as module
+from actors.lane.line import LaneAddress, Line, dial, listen, prove
+from raydpzv.errors import LaneError, Stalled
+
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def pair():
+    ends = socket.socketpair()
+    lines = [Line(end, 5.0) for end in ends]
+    yield lines
+    for line in lines:
+        line.close()
+
+
+def raw(line):
+    return line._socket
+
+
+@given(st.lists(st.binary(max_size=300), max_size=5))
+def test_frames_come_as_they_were_sent(frames):
+    a, b = (Line(end, 5.0) for end in socket.socketpair())
+    for frame in frames:
+        a.send(frame[:100], frame[100:])
+    assert [bytes(b.receive()) for _ in frames] == frames
+    a.close()
+    with pytest.raises(LaneError, match="closed by the peer"):
+        b.receive()
+
+
+def test_a_frame_larger_than_the_systems_buffers_arrives_whole(pair):
+    data = os.urandom(5_000_000)
+    sending = threading.Thread(target=pair[0].send, args=(data,))
+    sending.start()
+    assert bytes(pair[1].receive()) == data
+    sending.join()
+
+
+def test_a_frame_longer_than_promised_ends_the_line(pair):
+    pair[0].send(b"x" * 101)
+    with pytest.raises(LaneError, match="101 bytes came where at most 100 were promised"):
+        pair[1].receive(100)
+    with pytest.raises(LaneError):
+        pair[0].receive()
+
+
+@pytest.mark.parametrize("sent", [b"\1", struct.pack("<I", 10), struct.pack("<I", 10) + b"12345"])
+def test_a_frame_that_is_cut_off_is_an_error_wherever_it_is_cut(pair, sent):
+    raw(pair[0]).sendall(sent)
+    pair[0].close()
+    with pytest.raises(LaneError, match="cut off"):
+        pair[1].receive()
+
+
+def test_a_peer_that_stops_in_the_midst_of_a_frame_is_given_up(pair):
+    pair[1]._timeout = 0.1
+    raw(pair[0]).sendall(struct.pack("<I", 10) + b"123")
+    began = time.monotonic()
+    with pytest.raises(LaneError, match="cut off after 3 of 10 bytes"):
+        pair[1].receive()
+    assert time.monotonic() - began >= 0.1
+
+
+def test_a_peer_that_says_nothing_is_a_stall_not_a_broken_line(pair):
+    with pytest.raises(Stalled):
+        pair[1].receive(begins_within=0.05)
+    pair[0].send(b"late")
+    assert bytes(pair[1].receive()) == b"late"
+
+
+def test_a_peer_that_takes_nothing_is_given_up(pair):
+    pair[0]._timeout = 0.1
+    with pytest.raises(LaneError, match="broke while"):
+        pair[0].send(bytes(50_000_000))
+
+
+@pytest.fixture(params=["", "127.0.0.1"], ids=["unix", "tcp"])
+def listening(request):
+    listener, address = listen(request.param, SECRET)
+    yield listener, address
+    listener.close()
+
+
+def serve(listener, secret, found):
+    connected, _ = listener.accept()
+    line = Line(connected, 5.0)
+    try:
+        prove(line, secret, listens=True)
+        line.send(bytes(line.receive(100, begins_within=5)))
+    except LaneError as error:
+        found.append(error)
+    finally:
+        line.close()
+
+
+@pytest.mark.parametrize("wrong", ["neither", "client", "server"])
+def test_both_ends_prove_that_they_have_the_secret(listening, wrong):
+    listener, address = listening
+    errors: list[LaneError] = []
+    secret = b"x" * 32 if wrong == "server" else SECRET
+    serving = threading.Thread(target=serve, args=(listener, secret, errors))
+    serving.start()
+    dialled = LaneAddress(address.host, address.port, b"y" * 32 if wrong == "client" else SECRET)
+    if wrong == "neither":
+        line = dial(dialled, 5.0)
+        line.send(b"hello")
+        assert bytes(line.receive()) == b"hello"
+        line.close()
+    else:
+        with pytest.raises(LaneError, match="does not have the run's secret"):
+            dial(dialled, 5.0)
+    serving.join()
+    assert [str(e) for e in errors if "secret" not in str(e)] == []
+    assert bool(errors) == (wrong != "neither")
+
+
+def test_an_answer_of_one_end_is_none_at_the_other():
+    """A peer without the secret that sends everything back proves nothing."""
+    a, b = socket.socketpair()
+    mirror, line = Line(a, 5.0), Line(b, 5.0)
+
+    def reflect():
+        try:
+            while True:
+                mirror.send(bytes(mirror.receive(begins_within=5)))
+        except (LaneError, Stalled):
+            return
+
+    reflecting = threading.Thread(target=reflect)
+    reflecting.start()
+    with pytest.raises(LaneError, match="does not have the run's secret"):
+        prove(line, SECRET, listens=True)
+    reflecting.join()
+
+
+def test_who_listens_nowhere_is_named(monkeypatch):
+    with pytest.raises(LaneError, match=r"no line to 127\.0\.0\.1:1"):
+        dial(LaneAddress("127.0.0.1", 1, SECRET), 1.0)
+    with pytest.raises(LaneError, match="no line to the Unix socket"):
+        dial(LaneAddress("", "raydpzv-nobody", SECRET), 1.0)
+
+    def refuse(*_, **__):
+        raise OSError("no more addresses")
+
+    monkeypatch.setattr(module.socket, "create_server", refuse)
+    with pytest.raises(
+        LaneError, match=r'cannot listen on .* \(no more addresses\); set resources.lane = "ray"'
+    ):
+        listen("127.0.0.1", SECRET)
+
+
+def test_all_on_one_machine_nothing_listens_beyond_it():
+    listener, address = listen("", SECRET)
+    with listener:
+        assert listener.family == socket.AF_UNIX or listener.getsockname()[0] == "127.0.0.1"
+    assert SECRET.decode() not in repr(address) + str(address)

@@ -1,0 +1,240 @@
+"""Client and server of the lane in one process: what is asked and answered, and peers that break their word."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.lane import messages
+from actors.lane.client import LaneConnection
+from actors.lane.line import LaneAddress, dial
+from actors.lane.server import LaneServer
+from raydpzv.errors import Diverged, LaneError, RunError, Stalled
+from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer
+from raydpzv.wire.messages import Embeddings, Slopes, Start, pack
+
+HOW = Activation(1.0, 1.25, True, 1.5)
+NUMBERS = st.floats(allow_nan=True)
+
+
+def upload(client=0, rows=3, releases=(), step=0):
+    body = Embeddings(np.arange(rows, dtype=np.int32), np.ones((rows, 4), np.float32))
+    return Upload(client, step, body, 0.5, releases)
+
+
+def same(a, b):
+    """Equal, NaN to NaN too."""
+    return repr(a) == repr(b)
+
+
+@given(
+    st.integers(0, 2**31 - 1), st.integers(0, 2**40), NUMBERS, NUMBERS, st.booleans(), st.booleans(),
+    st.lists(st.tuples(st.integers(0, 9), NUMBERS, st.none() | st.integers(0, 99)), max_size=3),
+)  # fmt: skip
+def test_an_upload_arrives_as_it_was_sent(client, step, number, applied, late, is_query, drawn):
+    receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, 64, 60, 0)
+    releases = tuple(Release(p, v, receipt, s, np.arange(p) if p % 2 else None) for p, v, s in drawn)
+    sent = Upload(client, step, Slopes(np.ones(2, np.float32)), number, releases, is_query)
+    how = Activation(number, applied, late, number)
+    frame = b"".join(messages.exchange(sent, how, applied))
+    found = messages.read_request(memoryview(frame))
+    assert found.upload is not None
+    assert same(found.how, how)
+    assert same(found.seconds, applied)
+    assert same(found.upload, sent)
+    for size in range(len(frame)):
+        with pytest.raises(LaneError):
+            messages.read_request(memoryview(frame[:size]))
+
+
+@given(st.booleans(), st.integers(0, 99), st.integers(0, 2**40), st.none() | st.integers(0, 2**40))
+def test_an_answer_arrives_as_it_was_sent(over, client, round, promised):
+    order = Order(client, Slopes(np.ones(2, np.float32)), round, True, False, promised)
+    for answer in (Answer(order, over), Answer(None, over)):
+        found = messages.read_answer(memoryview(b"".join(messages.answered(answer))))
+        assert same(found, answer)
+
+
+@given(st.binary(max_size=100))
+def test_other_bytes_are_the_named_error_or_what_they_say(data):
+    for read in (messages.read_request, messages.read_answer):
+        try:
+            read(memoryview(data))
+        except RunError:  # LaneError, or what the bytes say that the server raised
+            continue
+
+
+class Served:
+    """A server whose answers are those that a test wants."""
+
+    def __init__(self):
+        self.calls, self.gate = [], threading.Event()
+        self.error = None
+        self.promised = None
+        self.gate.set()
+
+    def first_answer(self, client, warm_up):
+        self.calls.append(("first", client, warm_up))
+        return Answer(Order(client, Start(), upload_bytes=self.promised), False)
+
+    def exchange_answer(self, upload, how, applied, warm_up):
+        self.gate.wait(5)
+        if self.error:
+            raise self.error
+        self.calls.append(("exchange", upload, how, applied))
+        return Answer(
+            Order(upload.client, Slopes(np.full(2, upload.step, np.float32)), upload.step + 1), False
+        )
+
+    def wait_answer(self, client, seconds, warm_up):
+        self.calls.append(("wait", client, seconds))
+        return Answer(None, False)
+
+    def finish(self, client, applied, warm_up):
+        self.calls.append(("finish", client, applied))
+
+
+@pytest.fixture
+def service():
+    return Served()
+
+
+@pytest.fixture
+def lane(service):
+    server = LaneServer(service, "", b"k" * 32, 2.0)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def connection(lane):
+    connection = LaneConnection(lane.address, 2.0)
+    yield connection
+    connection.close()
+
+
+def test_a_client_goes_through_its_life(service, connection):
+    first = connection.first(3)
+    assert first.order is not None
+    assert isinstance(first.order.body, Start)
+    for step in range(3):
+        answer = connection.exchange(upload(3, step=step), HOW, math.nan)
+        assert answer.order is not None
+        assert pack(answer.order.body) == pack(Slopes(np.full(2, step, np.float32)))
+        assert answer.order.round == step + 1
+    assert connection.wait(3, 0.25) == Answer(None, False)
+    connection.finish(3, 7.0)
+    assert [call[0] for call in service.calls] == [
+        "first",
+        "exchange",
+        "exchange",
+        "exchange",
+        "wait",
+        "finish",
+    ]
+    sent = service.calls[1][1]
+    assert same(sent, upload(3))
+    assert service.calls[1][2] == HOW
+    assert service.calls[-1] == ("finish", 3, 7.0)
+
+
+def test_what_the_server_raises_the_client_raises(service, connection):
+    connection.first(0)
+    for error, wanted, match in (
+        (Diverged("a loss is not finite"), Diverged, "a loss is not finite"),
+        (ZeroDivisionError("by zero"), RunError, "an actor failed: ZeroDivisionError: by zero"),
+    ):
+        service.error = error
+        with pytest.raises(wanted, match=match):
+            connection.exchange(upload(), HOW, 0.0)
+    service.error = None
+    assert connection.exchange(upload(), HOW, 0.0).order is not None  # the line is as it was
+
+
+def test_a_server_that_takes_too_long_is_a_stall_and_says_for_whom(lane, service):
+    connection = LaneConnection(lane.address, 0.1)
+    connection.first(5)
+    service.gate.clear()
+    with pytest.raises(
+        Stalled, match=r"waited 0.1 s for the server's answer to client 5; raise resources.timeout"
+    ):
+        connection.exchange(upload(5), HOW, 0.0)
+    service.gate.set()
+    connection.close()
+
+
+def test_an_upload_of_another_size_than_promised_ends_its_line_alone(lane, service):
+    service.promised = upload(rows=3).body.wire_bytes
+    good, bad = LaneConnection(lane.address, 2.0), LaneConnection(lane.address, 2.0)
+    good.first(0)
+    bad.first(1)
+    with pytest.raises(LaneError, match="client 1 sent 80 bytes where its order promised 60"):
+        bad.exchange(upload(1, rows=4), HOW, 0.0)
+    with pytest.raises(LaneError):
+        bad.exchange(upload(1), HOW, 0.0)
+    assert good.exchange(upload(0), HOW, 0.0).order is not None
+    assert [call[1].client for call in service.calls if call[0] == "exchange"] == [0]
+    good.close()
+    bad.close()
+
+
+def test_a_frame_far_longer_than_promised_is_not_even_read(lane, service):
+    service.promised = 60
+    line = dial(lane.address, 2.0)
+    line.send(*messages.hello(0, False))
+    line.send(*messages.plain(messages.FIRST))
+    messages.read_answer(line.receive())
+    with pytest.raises(
+        LaneError
+    ):  # the frame does not fit into what the system keeps for a peer that reads nothing
+        line.send(bytes(10_000_000))
+    assert [call[0] for call in service.calls] == ["first"]
+    line.close()
+
+
+def test_nobody_speaks_for_another(connection):
+    connection.first(0)
+    connection._lines[1] = connection._lines[0]
+    with pytest.raises(LaneError, match="client 0 handed in an upload of client 1"):
+        connection.exchange(upload(1), HOW, 0.0)
+
+
+def test_a_stranger_is_not_heard_and_disturbs_nobody(lane, service, connection):
+    connection.first(0)
+    with pytest.raises(LaneError, match="secret"):
+        dial(LaneAddress(lane.address.host, lane.address.port, b"w" * 32), 2.0)
+    line = dial(lane.address, 2.0)
+    line.send(b"\xff" * 30)
+    with pytest.raises(LaneError):
+        line.receive(begins_within=2.0)
+    assert connection.exchange(upload(), HOW, 0.0).order is not None
+    assert [call[0] for call in service.calls] == ["first", "exchange"]
+
+
+def test_a_closed_server_ends_every_line(lane, connection):
+    connection.first(0)
+    lane.close()
+    with pytest.raises(LaneError):
+        connection.exchange(upload(), HOW, 0.0)
+    with pytest.raises(LaneError, match="no line to"):
+        LaneConnection(lane.address, 1.0).first(0)
+
+
+def test_clients_are_served_while_others_are_slow(lane, service, connection):
+    connection.first(0)
+    connection.first(1)
+    service.gate.clear()
+    waiting = threading.Thread(target=connection.exchange, args=(upload(0), HOW, 0.0))
+    waiting.start()
+    assert connection.wait(1, 0.0) == Answer(None, False)
+    service.gate.set()
+    waiting.join(5)
+    assert not waiting.is_alive()
