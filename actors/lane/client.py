@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.lane import messages
-from actors.lane.line import LaneAddress, Line, dial
+from actors.lane import requests
+from actors.lane.line import LaneAddress, LaneSocket, dial
 from raydpzv.errors import Stalled
 from raydpzv.methods.roles import Upload
 from raydpzv.sim.interfaces import Activation
@@ -19,25 +19,25 @@ class LaneConnection:
 
     def __init__(self, address: LaneAddress, timeout: float, *, warm_up: bool = False) -> None:
         self._address, self._timeout, self._warm_up = address, timeout, warm_up
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, LaneSocket] = {}
 
     def first(self, client: int) -> Answer:
         """Open the client's line; return its first order."""
         line = self._lines[client] = dial(self._address, self._timeout)
-        line.send(*messages.hello(client, self._warm_up))
-        return self._ask(client, *messages.plain(messages.FIRST))
+        line.send(*requests.hello(client, self._warm_up))
+        return self._ask(client, *requests.plain(requests.FIRST))
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         """Hand in an upload."""
-        return self._ask(upload.client, *messages.exchange(upload, how, applied))
+        return self._ask(upload.client, *requests.exchange(upload, how, applied))
 
     def wait(self, client: int, seconds: float) -> Answer:
         """Wait for an order that was not ready yet."""
-        return self._ask(client, *messages.plain(messages.WAIT, seconds))
+        return self._ask(client, *requests.plain(requests.WAIT, seconds))
 
     def finish(self, client: int, applied: float) -> None:
         """Say when the last answer was applied."""
-        self._ask(client, *messages.plain(messages.FINISH, applied))
+        self._ask(client, *requests.plain(requests.FINISH, applied))
 
     def close(self) -> None:
         """Close all lines; every client has left."""
@@ -48,7 +48,7 @@ class LaneConnection:
         line = self._lines[client]
         line.send(*frame)
         try:
-            return messages.read_answer(line.receive(begins_within=self._timeout))
+            return requests.read_answer(line.receive(begins_within=self._timeout))
         except Stalled:
             raise Stalled(
                 f"waited {self._timeout:g} s for the server's answer to client {client}; raise resources.timeout "

@@ -65,7 +65,7 @@ def listen(host: str, secret: bytes) -> tuple[socket.socket, LaneAddress]:
     return listener, address
 
 
-def dial(address: LaneAddress, timeout: float) -> Line:
+def dial(address: LaneAddress, timeout: float) -> LaneSocket:
     """Return a line to who listens there, both ends proved; timeout: of every frame on it. Raises LaneError."""
     try:
         if address.host:
@@ -76,7 +76,7 @@ def dial(address: LaneAddress, timeout: float) -> Line:
             connected.connect(f"\0{address.port}")
     except OSError as error:
         raise LaneError(f"no line to {address.where}: {error}") from None
-    line = Line(connected, timeout)
+    line = LaneSocket(connected, timeout)
     try:
         prove(line, address.secret, listens=False)
     except BaseException:
@@ -85,7 +85,7 @@ def dial(address: LaneAddress, timeout: float) -> Line:
     return line
 
 
-class Line:
+class LaneSocket:
     """One end. timeout: seconds in which a frame that has begun must be there, and in which one must be taken."""
 
     def __init__(self, connected: socket.socket, timeout: float) -> None:
@@ -158,7 +158,7 @@ class Line:
             place += got
 
 
-def prove(line: Line, secret: bytes, *, listens: bool) -> None:
+def prove(line: LaneSocket, secret: bytes, *, listens: bool) -> None:
     """Prove to the peer that this end has the secret, and have it prove the same. LaneError: it could not."""
     mine = os.urandom(_CHALLENGE)
     line.send(mine)

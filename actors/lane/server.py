@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from actors.lane import messages
-from actors.lane.line import Line, listen, prove
-from actors.lane.messages import EXCHANGE, FINISH, FIRST, WAIT, Request
+from actors.lane import requests
+from actors.lane.line import LaneSocket, listen, prove
+from actors.lane.requests import EXCHANGE, FINISH, FIRST, WAIT, LaneRequest
 from raydpzv.errors import LaneError, Stalled
 from raydpzv.methods.roles import Upload
 from raydpzv.sim.interfaces import Activation
@@ -47,7 +47,7 @@ class LaneServer:
     def __init__(self, service: Service, host: str, secret: bytes, timeout: float) -> None:
         self._service, self._secret, self._timeout = service, secret, timeout
         self._listener, self.address = listen(host, secret)
-        self._lines: set[Line] = set()
+        self._lines: set[LaneSocket] = set()
         self._lock = threading.Lock()
         self._closed = False
         threading.Thread(target=self._accept, name="lane", daemon=True).start()
@@ -73,7 +73,7 @@ class LaneServer:
                 if self._closed:
                     return
                 continue
-            line = Line(connected, self._timeout)
+            line = LaneSocket(connected, self._timeout)
             with self._lock:
                 if self._closed:
                     line.close()
@@ -81,11 +81,11 @@ class LaneServer:
                 self._lines.add(line)
             threading.Thread(target=self._serve, args=(line,), name="lane of a client", daemon=True).start()
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, line: LaneSocket) -> None:
         try:
             prove(line, self._secret, listens=True)
-            who = messages.read_request(line.receive(messages.OVERHEAD, begins_within=self._timeout))
-            if who.kind != messages.HELLO:
+            who = requests.read_request(line.receive(requests.OVERHEAD, begins_within=self._timeout))
+            if who.kind != requests.HELLO:
                 raise LaneError("a peer's first words are who it is")
             self._converse(line, who)
         except (
@@ -98,24 +98,24 @@ class LaneServer:
             with self._lock:
                 self._lines.discard(line)
 
-    def _converse(self, line: Line, who: Request) -> None:
+    def _converse(self, line: LaneSocket, who: LaneRequest) -> None:
         promised: dict[bool, int | None] = {False: None, True: 0}  # by the last order and the last query
         while True:
-            request = messages.read_request(line.receive(messages.most_bytes(promised.values())))
+            request = requests.read_request(line.receive(requests.most_bytes(promised.values())))
             try:
                 _check(request, promised)
                 answer = self._answer(request, who)
             except LaneError as error:
-                line.send(*messages.failed(error))
+                line.send(*requests.failed(error))
                 raise
             except Exception as error:
-                line.send(*messages.failed(error))
+                line.send(*requests.failed(error))
                 continue
             if answer.order is not None:
                 promised[answer.order.is_query] = answer.order.upload_bytes
-            line.send(*messages.answered(answer))
+            line.send(*requests.answered(answer))
 
-    def _answer(self, request: Request, who: Request) -> Answer:
+    def _answer(self, request: LaneRequest, who: LaneRequest) -> Answer:
         service, client, warm_up = self._service, who.client, who.warm_up
         asked: dict[int, Callable[[], Answer]] = {
             FIRST: lambda: service.first_answer(client, warm_up),
@@ -133,7 +133,7 @@ class LaneServer:
         return service.exchange_answer(request.upload, request.how, request.seconds, warm_up)
 
 
-def _check(request: Request, promised: Mapping[bool, int | None]) -> None:
+def _check(request: LaneRequest, promised: Mapping[bool, int | None]) -> None:
     """Refuse an upload that is not of the size that the order for it promised. Raises LaneError."""
     upload = request.upload
     if upload is None or (size := promised[upload.is_query]) is None:

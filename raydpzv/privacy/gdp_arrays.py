@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx, ndtr, ndtri
 
 from raydpzv.privacy import gdp
 
@@ -49,6 +48,8 @@ def epsilons_of(mus_N: npt.ArrayLike, delta: float) -> Array:
 
 def _roots(mus: Array, delta: float) -> Array:
     """ε for 0 < μ < infinity and 0 < δ < 1, as in `gdp.epsilon_of`."""
+    from scipy.special import ndtri  # imported where it is used, as in `gdp`
+
     # δ(0) at most δ, so that ε is 0: in probabilities as `gdp.delta_of`, not in their logarithms
     at_zero = _each(math.exp, np.minimum(_log_delta(0.0 / mus - mus / 2, mus), 0.0))
     found, left = np.zeros(len(mus)), at_zero > delta
@@ -64,6 +65,8 @@ def _log_delta(t: Array, mu: Array) -> Array:
     found = np.empty(len(t))
     far = t <= gdp._FAR_LEFT
     if far.any():
+        from scipy.special import ndtr
+
         a, b = t[far], mu[far]
         density = _each(math.exp, -a * a / 2 - gdp._LOG_ROOT_TAU)
         found[far] = _each(math.log, ndtr(-a) - density * _mills(a + b))
@@ -82,6 +85,8 @@ def _log_delta(t: Array, mu: Array) -> Array:
 
 def _mills(x: Array) -> Array:
     """Mills' ratio (1 − Φ(x)) / φ(x)."""
+    from scipy.special import erfcx
+
     ratio: Array = math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
     return ratio
 

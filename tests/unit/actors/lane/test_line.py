@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.lane import line as module
-from actors.lane.line import LaneAddress, Line, dial, listen, prove
+from actors.lane.line import LaneAddress, LaneSocket, dial, listen, prove
 from raydpzv.errors import LaneError, Stalled
 
 SECRET = b"s" * 32
@@ -22,7 +22,7 @@ SECRET = b"s" * 32
 @pytest.fixture
 def pair():
     ends = socket.socketpair()
-    lines = [Line(end, 5.0) for end in ends]
+    lines = [LaneSocket(end, 5.0) for end in ends]
     yield lines
     for line in lines:
         line.close()
@@ -34,7 +34,7 @@ def raw(line):
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
 def test_frames_come_as_they_were_sent(frames):
-    a, b = (Line(end, 5.0) for end in socket.socketpair())
+    a, b = (LaneSocket(end, 5.0) for end in socket.socketpair())
     for frame in frames:
         a.send(frame[:100], frame[100:])
     assert [bytes(b.receive()) for _ in frames] == frames
@@ -98,7 +98,7 @@ def listening(request):
 
 def serve(listener, secret, found):
     connected, _ = listener.accept()
-    line = Line(connected, 5.0)
+    line = LaneSocket(connected, 5.0)
     try:
         prove(line, secret, listens=True)
         line.send(bytes(line.receive(100, begins_within=5)))
@@ -132,7 +132,7 @@ def test_both_ends_prove_that_they_have_the_secret(listening, wrong):
 def test_an_answer_of_one_end_is_none_at_the_other():
     """A peer without the secret that sends everything back proves nothing."""
     a, b = socket.socketpair()
-    mirror, line = Line(a, 5.0), Line(b, 5.0)
+    mirror, line = LaneSocket(a, 5.0), LaneSocket(b, 5.0)
 
     def reflect():
         try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.lane import messages
+from actors.lane import requests
 from actors.lane.client import LaneConnection
 from actors.lane.line import LaneAddress, dial
 from actors.lane.server import LaneServer
@@ -44,28 +44,28 @@ def test_an_upload_arrives_as_it_was_sent(client, step, number, applied, late, i
     releases = tuple(Release(p, v, receipt, s, np.arange(p) if p % 2 else None) for p, v, s in drawn)
     sent = Upload(client, step, Slopes(np.ones(2, np.float32)), number, releases, is_query)
     how = Activation(number, applied, late, number)
-    frame = b"".join(messages.exchange(sent, how, applied))
-    found = messages.read_request(memoryview(frame))
+    frame = b"".join(requests.exchange(sent, how, applied))
+    found = requests.read_request(memoryview(frame))
     assert found.upload is not None
     assert same(found.how, how)
     assert same(found.seconds, applied)
     assert same(found.upload, sent)
     for size in range(len(frame)):
         with pytest.raises(LaneError):
-            messages.read_request(memoryview(frame[:size]))
+            requests.read_request(memoryview(frame[:size]))
 
 
 @given(st.booleans(), st.integers(0, 99), st.integers(0, 2**40), st.none() | st.integers(0, 2**40))
 def test_an_answer_arrives_as_it_was_sent(over, client, round, promised):
     order = Order(client, Slopes(np.ones(2, np.float32)), round, True, False, promised)
     for answer in (Answer(order, over), Answer(None, over)):
-        found = messages.read_answer(memoryview(b"".join(messages.answered(answer))))
+        found = requests.read_answer(memoryview(b"".join(requests.answered(answer))))
         assert same(found, answer)
 
 
 @given(st.binary(max_size=100))
 def test_other_bytes_are_the_named_error_or_what_they_say(data):
-    for read in (messages.read_request, messages.read_answer):
+    for read in (requests.read_request, requests.read_answer):
         try:
             read(memoryview(data))
         except RunError:  # LaneError, or what the bytes say that the server raised
@@ -189,9 +189,9 @@ def test_an_upload_of_another_size_than_promised_ends_its_line_alone(lane, servi
 def test_a_frame_far_longer_than_promised_is_not_even_read(lane, service):
     service.promised = 60
     line = dial(lane.address, 2.0)
-    line.send(*messages.hello(0, False))
-    line.send(*messages.plain(messages.FIRST))
-    messages.read_answer(line.receive())
+    line.send(*requests.hello(0, False))
+    line.send(*requests.plain(requests.FIRST))
+    requests.read_answer(line.receive())
     with pytest.raises(
         LaneError
     ):  # the frame does not fit into what the system keeps for a peer that reads nothing

@@ -1,6 +1,6 @@
 """What clients and server say to one another on a line, as frames.
 
-A client asks (`Request`), the server answers (`Reply`). Fixed fields are packed by `struct`, bodies as in
+A client asks (`LaneRequest`), the server answers (`Reply`). Fixed fields are packed by `struct`, bodies as in
 `raydpzv.wire.frames`; receipts of noise that a client added, which only some methods have, are JSON.
 """
 
@@ -36,7 +36,7 @@ OVERHEAD = 2**16
 
 
 @dataclass(frozen=True)
-class Request:
+class LaneRequest:
     """What a client asks. seconds: of a wait, or when the last answer was applied."""
 
     kind: int
@@ -69,7 +69,7 @@ def exchange(upload: Upload, how: Activation, applied: float) -> tuple[bytes, ..
     return head, receipts, encode_body(upload.body)
 
 
-def read_request(frame: memoryview) -> Request:
+def read_request(frame: memoryview) -> LaneRequest:
     """Return what a client asks. LaneError: it is no request."""
     try:
         return _read_request(frame)
@@ -77,13 +77,13 @@ def read_request(frame: memoryview) -> Request:
         raise LaneError(f"wanted a client's request, got {len(frame)} other bytes: {error}") from None
 
 
-def _read_request(frame: memoryview) -> Request:
+def _read_request(frame: memoryview) -> LaneRequest:
     kind = frame[0]
     if kind == HELLO:
         _, client, warm_up = _HELLO.unpack(frame)
-        return Request(kind, client, warm_up)
+        return LaneRequest(kind, client, warm_up)
     if kind in (FIRST, WAIT, FINISH):
-        return Request(kind, seconds=_WAIT.unpack(frame)[1])
+        return LaneRequest(kind, seconds=_WAIT.unpack(frame)[1])
     if kind != EXCHANGE:
         raise ValueError(f"no request is of kind {kind}")
     _, client, step, loss, is_query, due, woke, late, sent, applied, size = _UPLOAD.unpack_from(frame)
@@ -91,7 +91,7 @@ def _read_request(frame: memoryview) -> Request:
     receipts = json.loads(bytes(frame[_UPLOAD.size : begin])) if size else []
     releases = tuple(_from_json(**receipt) for receipt in receipts)
     upload = Upload(client, step, decode_body(frame[begin:]), loss, releases, is_query)
-    return Request(kind, client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent))
+    return LaneRequest(kind, client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent))
 
 
 def answered(answer: Answer) -> tuple[bytes, ...]:
