@@ -31,12 +31,15 @@ from common import environment, median, options, show, spread, verdict, write
 from peaks import PREDICTABLE_MALLOC, Cuda, LiveStorages, Meter, Resident
 
 from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import BottomTraining
+from raydpzv.engine.torch_engine import TorchBottom
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order
 from raydpzv.methods.vertical.dpzv import DpzvClient, ZerothOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.wire.messages import Slopes, Start
+from raydpzv.zo.update import Rule
 
 TARGET = 1.15
 """DPZV without momentum: peak over parameter bytes."""
@@ -71,7 +74,9 @@ def dpzv(shape: Shape, x_BF: torch.Tensor, momentum: float) -> Callable[[], None
     key = Key(0)
     model = FlatModel(shape.make, key / "client" / 0, x_BF.device)
     batches = Batches("shuffle", shape.rows, shape.rows, key / "batches" / 0)
-    client = DpzvClient(0, model, x_BF, x_BF, batches, ZerothOrder(1e-3, 1e-6, momentum), key)
+    settings = ZerothOrder(1e-3, 1e-6, momentum)
+    bottom = TorchBottom(model, x_BF, x_BF, BottomTraining(Rule(settings.law, momentum)))
+    client = DpzvClient(0, bottom, batches, settings, key)
     client.process(Order(0, Start()))
     answer = Order(0, Slopes(np.array([0.5], np.float32)))
 

@@ -30,7 +30,7 @@ from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.kernels import Kernel
 from raydpzv.zo.update import Step
 
-_AT_ONCE = 512
+_EVALUATED_ROWS = 512
 """Held-out rows per call: bounds the activations' memory."""
 _NO_NOISE = np.empty(0, np.float32)
 
@@ -101,8 +101,8 @@ class CompiledBottom:
     def embed_held_out(self) -> np.ndarray:
         """Return the embeddings of the held-out rows."""
         ids = np.arange(len(self._x_test), dtype=np.int32)
-        starts = range(0, max(1, len(ids)), _AT_ONCE)
-        blocks = [self._embedded(self._x_test, ids[n : n + _AT_ONCE])[0] for n in starts]
+        starts = range(0, max(1, len(ids)), _EVALUATED_ROWS)
+        blocks = [self._embedded(self._x_test, ids[n : n + _EVALUATED_ROWS])[0] for n in starts]
         return np.concatenate(blocks)
 
     def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
@@ -281,8 +281,8 @@ class CompiledTop:
         own, count = self._parameters, len(self._labels_test)
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         counts, right, total = np.zeros(own.network.widths[-1], np.int64), 0, 0.0
-        for start in range(0, count, _AT_ONCE):
-            ids = np.arange(start, min(start + _AT_ONCE, count), dtype=np.int32)
+        for start in range(0, count, _EVALUATED_ROWS):
+            ids = np.arange(start, min(start + _EVALUATED_ROWS, count), dtype=np.int32)
             found = _score(joined, self._labels_test, ids, own.flat, own.sizes, self._widest, counts)
             right, total = right + found[0], total + found[1]
         return Metrics(right / count, total / count, int(counts.max()) / count)

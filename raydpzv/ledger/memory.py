@@ -12,7 +12,7 @@ import numpy as np
 from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, LedgerUpdate, Slice, frozen
 
 _LEAST = 64
-_AT_ONCE = 64
+_GROWS_BY = 64
 """Updates that wait, at most, before they are written into the columns: 64 take little longer than one."""
 
 
@@ -42,7 +42,7 @@ class WorkingSet:
 
     def add(self, update: LedgerUpdate) -> None:
         """Take one update in; it counts from the last line on."""
-        if len(self._waiting) >= _AT_ONCE:
+        if len(self._waiting) >= _GROWS_BY:
             self._write()
         self._waiting.append(update)
         self.version += 1

@@ -25,13 +25,13 @@ class Kernel:
 
     def __init__(self, name: str, module: str = "raydpzv.zo.numba_kernel") -> None:
         self._name, self._from = name, module
-        self._compiled: Any = None
+        self._module: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the compiled function."""
-        if self._compiled is None:
-            self._compiled = getattr(_prepared(self._from, self._name, arguments), self._name)
-        return self._compiled(*arguments)
+        if self._module is None:
+            self._module = _prepared(self._from, self._name, arguments)
+        return getattr(self._module, self._name)(*arguments)
 
 
 def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:

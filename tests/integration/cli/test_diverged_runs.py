@@ -27,7 +27,14 @@ def overrides(*items):
 
 def test_a_run_that_reached_its_budget_and_diverged_fails(tmp_path):
     folder = tmp_path / "run"
-    result = call("run", "digits_dpzv", *overrides(*WINE, "method.lr=0.1"), "--quiet", "--out", folder)
+    result = call(
+        "run",
+        "digits_dpzv",
+        *overrides(*WINE, "method.lr=0.1", "model.engine=torch"),
+        "--quiet",
+        "--out",
+        folder,
+    )
     assert result.exit_code == 1, result.output
     (line,) = [line for line in result.stderr.splitlines() if line.strip()]
     assert line.startswith("raydpzv: the run diverged: the test loss went from ")
