@@ -124,6 +124,8 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
     """Return in a line how many lines have noise, how many are private, and which ε is proved against the clients."""
     stated = claims.to_pylist()
     noised = {_place(c) for c in stated if c["mechanism"] != "none"}
+    if not noised and any(r["epsilon"] is not None and r["outcome"] != "ok" for r in runs.to_pylist()):
+        return "Privacy: of the lines with noise no run has a result; nothing can be said."
     if not noised:
         return "Privacy: no line adds noise; there is no ε, and nothing is private."
     private = {_place(r) for r in runs.to_pylist()} & noised

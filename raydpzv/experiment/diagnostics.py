@@ -41,11 +41,12 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
         return ["no update was made"]
     word, why = failed
     found = [f"{shown(word).upper()}: {why}"] if word else []
-    found += [
-        *_collapse(rows, max(experiment.class_shares()), word),
-        *_fall(rows),
-        *_overconfidence(rows, word),
-    ]
+    tested = _tested(rows)
+    if (
+        tested and tested[-1]["round"] >= experiment.spec.evaluate.every
+    ):  # before, it is all but the initial model
+        found += [*_collapse(rows, max(experiment.class_shares()), word), *_fall(rows)]
+    found += _overconfidence(rows, word)
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
     if nonfinite:
         found.append(f"{nonfinite:,} per-sample slopes were NaN or infinite and counted as 0")

@@ -29,7 +29,9 @@ def updates_text(summary: Summary) -> str:
     count = text.number(updates)
     if not updates or uploads is None or _is_agent(summary):
         return count
-    return f"{count} rounds ({uploads:,} uploads)" if uploads > updates else f"{count}, one per upload"
+    return (
+        f"{count} rounds ({uploads:,} uploads)" if uploads > updates else f"{count} updates, one per upload"
+    )
 
 
 def lag_rows(summary: Summary) -> list[Row]:

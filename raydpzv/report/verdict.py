@@ -29,7 +29,7 @@ def accuracy_line(summary: Summary) -> str:
         if horizontal.is_horizontal(summary)
         else text.number(summary.get("updates"))
     )
-    unit = "" if "rounds" in updates else " updates"
+    unit = "" if "rounds" in updates or "updates" in updates else " updates"
     best = text.percent(summary.get("best_accuracy"))
     line = f"Test accuracy {text.percent(summary.get('accuracy'))} after {updates}{unit} (best {best})"
     if failure := summary.get("failure"):

@@ -34,7 +34,7 @@ def rows(run: RunView, **changes: Any) -> dict[str, str]:
 
 def test_rounds_and_single_uploads_are_told_apart() -> None:
     assert rows(prepared())["updates"] == "60 rounds (180 uploads)"
-    assert rows(prepared(updates=1500, lag=3, pause=0.1))["updates"] == "1,500, one per upload"
+    assert rows(prepared(updates=1500, lag=3, pause=0.1))["updates"] == "1,500 updates, one per upload"
     assert rows(prepared(), uploads=None)["updates"] == "60"
     assert rows(prepared(), updates=0, uploads=0)["updates"] == "0"
 
