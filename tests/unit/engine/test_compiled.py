@@ -246,8 +246,9 @@ def test_an_empty_batch_is_served() -> None:
     assert bottom.embed_along(none, [1], (0.1, -0.1)).shape == (2, 1, 0, E)
 
 
-def test_an_empty_batch_of_given_embeddings_is_served_as_by_torch() -> None:
-    both, none = tops("mlp", HeadSettings("sgd", 0.1, 0.9)), IDS[:0]
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_an_empty_batch_of_given_embeddings_is_served_as_by_torch(name: str) -> None:
+    both, none = tops(name, HeadSettings("sgd", 0.1, 0.9)), IDS[:0]
     values = (KEY / "given").generator().standard_normal((B, M, E)).astype(np.float32)
     for top in both:
         top.backward_on(values, IDS)
