@@ -204,6 +204,20 @@ def test_a_frame_far_longer_than_promised_is_not_even_read(lane, service):
     line.close()
 
 
+@pytest.mark.parametrize("rows", [0, 1, 20_000])
+def test_what_was_promised_leaves_room_for_receipts_of_all_rows(rows):
+    """The least body a row can have, an embedding of one number, beside the longest row number in its receipt."""
+    ids = np.arange(2**31 - 1 - rows, 2**31 - 1, dtype=np.int32)
+    body = Embeddings(ids, np.ones((rows, 1), np.float32))
+    receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, rows, rows, 0)
+    sent = Upload(2**31 - 1, 2**40, body, 0.1, (Release(0, math.nan, receipt, 2**40, ids),))
+    size = sum(map(len, requests.exchange(sent, HOW, 0.1)))
+    assert body.wire_bytes < size <= requests.most_bytes([body.wire_bytes, 0])
+    assert rows < 2 or size > requests.OVERHEAD + body.wire_bytes, (
+        "control: the body's own bytes would not do"
+    )
+
+
 def test_nobody_speaks_for_another(connection):
     connection.first(0)
     connection._lines[1] = connection._lines[0]
