@@ -59,7 +59,7 @@ class Answering:
 
     def listen(self, secret: bytes) -> LaneAddress:
         """Listen on this machine."""
-        self._lane = LaneServer(self, "", secret, TIMEOUT)
+        self._lane = LaneServer(self, "", secret, TIMEOUT, clients=1)
         return self._lane.address
 
     def cpu(self) -> float:

@@ -48,9 +48,10 @@ class LaneConnection:
         line = self._lines[client]
         line.send(*frame)
         try:
-            return requests.read_answer(line.receive(begins_within=self._timeout))
+            answer = line.receive(begins_within=self._timeout)
         except Stalled:
             raise Stalled(
                 f"waited {self._timeout:g} s for the server's answer to client {client}; raise resources.timeout "
                 "if the work is that long"
             ) from None
+        return requests.read_answer(answer)

@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 import sys
+import time
 from dataclasses import dataclass
 
 from raydpzv.errors import LaneError, Stalled
@@ -22,7 +23,7 @@ MOST = 2**31 - 1
 _CHALLENGE = 32
 _PROOF = 32
 HANDSHAKE_TIMEOUT = 30.0
-"""Seconds in which a peer must have proved itself."""
+"""Seconds in which each of the two frames must come by which a peer proves itself."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,14 @@ class LaneSocket:
         if not got:
             self.close()
             raise LaneError("the line was closed by the peer")
-        self._fill(memoryview(head)[got:])
+        deadline = time.monotonic() + self._timeout
+        self._fill(memoryview(head)[got:], deadline)
         (size,) = _LENGTH.unpack(head)
         if size > most:
             self.close()
             raise LaneError(f"a frame of {size} bytes came where at most {most} were promised")
         data = memoryview(bytearray(size))
-        self._fill(data)
+        self._fill(data, deadline)
         return data
 
     def close(self) -> None:
@@ -143,11 +145,13 @@ class LaneSocket:
         except OSError:  # it is closed already
             return
 
-    def _fill(self, data: memoryview) -> None:
-        self._socket.settimeout(self._timeout)
+    def _fill(self, data: memoryview, deadline: float) -> None:
         place = 0
         while place < len(data):
             try:
+                if (left := deadline - time.monotonic()) <= 0:  # however little comes at a time
+                    raise TimeoutError("timed out")
+                self._socket.settimeout(left)
                 got = self._socket.recv_into(data[place:])
             except OSError as error:
                 self.close()
@@ -160,6 +164,7 @@ class LaneSocket:
 
 def prove(line: LaneSocket, secret: bytes, *, listens: bool) -> None:
     """Prove to the peer that this end has the secret, and have it prove the same. LaneError: it could not."""
+    usual, line._timeout = line._timeout, HANDSHAKE_TIMEOUT
     mine = os.urandom(_CHALLENGE)
     line.send(mine)
     theirs = bytes(line.receive(_CHALLENGE, begins_within=HANDSHAKE_TIMEOUT))
@@ -168,6 +173,7 @@ def prove(line: LaneSocket, secret: bytes, *, listens: bool) -> None:
     if not hmac.compare_digest(answer, _answer(secret, mine, theirs, listens=not listens)):
         line.close()
         raise LaneError("the peer does not have the run's secret: it is no actor of this run")
+    line._timeout = usual
 
 
 def _answer(secret: bytes, challenge: bytes, own: bytes, *, listens: bool) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -15,6 +16,16 @@ from raydpzv.errors import LaneError, Stalled
 from raydpzv.methods.roles import Upload
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.wall import Answer
+
+MOST_STRANGERS = 64
+"""Peers at a time, beside as many as there are clients, that have not proved themselves; past them the one that has
+been at it longest is hung up on.
+
+An actor proves itself within milliseconds, a stranger who opens lines never: so that no flood of them takes the
+threads and the places that actors need.
+"""
+_PAUSE = 0.05
+"""Seconds until a peer is accepted after one could not be, as when the process has no more files to open."""
 
 
 class Service(Protocol):
@@ -38,16 +49,18 @@ class Service(Protocol):
 
 
 class LaneServer:
-    """Serves lines until it is closed. timeout: seconds for a frame that has begun.
+    """Serves lines until it is closed. timeout: seconds for a frame that has begun; clients: how many will come.
 
     What a peer does wrong ends its line and nobody else's; a client whose line is ended fails, and with it the run,
     unless its process is gone and is replaced.
     """
 
-    def __init__(self, service: Service, host: str, secret: bytes, timeout: float) -> None:
+    def __init__(self, service: Service, host: str, secret: bytes, timeout: float, clients: int) -> None:
         self._service, self._secret, self._timeout = service, secret, timeout
         self._listener, self.address = listen(host, secret)
         self._lines: set[LaneSocket] = set()
+        self._most_unproved = MOST_STRANGERS + clients
+        self._unproved: dict[LaneSocket, None] = {}  # in the order in which they came
         self._lock = threading.Lock()
         self._closed = False
         threading.Thread(target=self._accept, name="lane", daemon=True).start()
@@ -72,18 +85,25 @@ class LaneServer:
             except OSError:
                 if self._closed:
                     return
+                time.sleep(_PAUSE)
                 continue
             line = LaneSocket(connected, self._timeout)
             with self._lock:
                 if self._closed:
                     line.close()
                     return
+                if len(self._unproved) >= self._most_unproved:
+                    oldest = next(iter(self._unproved))
+                    del self._unproved[oldest]
+                    oldest.cut()
                 self._lines.add(line)
+                self._unproved[line] = None
             threading.Thread(target=self._serve, args=(line,), name="lane of a client", daemon=True).start()
 
     def _serve(self, line: LaneSocket) -> None:
         try:
             prove(line, self._secret, listens=True)
+            self._proved(line)
             who = requests.read_request(line.receive(requests.OVERHEAD, begins_within=self._timeout))
             if who.kind != requests.HELLO:
                 raise LaneError("a peer's first words are who it is")
@@ -97,6 +117,12 @@ class LaneServer:
             line.close()
             with self._lock:
                 self._lines.discard(line)
+            self._proved(line)
+
+    def _proved(self, line: LaneSocket) -> None:
+        """Be no longer among those who are hung up on for their number."""
+        with self._lock:
+            self._unproved.pop(line, None)
 
     def _converse(self, line: LaneSocket, who: LaneRequest) -> None:
         promised: dict[bool, int | None] = {False: None, True: 0}  # by the last order and the last query

@@ -116,7 +116,8 @@ class VerticalServerActor:
 
     def open_lane(self, host: str, secret: bytes) -> LaneAddress:
         """Listen for clients on lines; host: of this machine, "" if no client is on another. Raises LaneError."""
-        self._lane = LaneServer(self, host, secret, self._experiment.spec.resources.timeout)
+        spec = self._experiment.spec
+        self._lane = LaneServer(self, host, secret, spec.resources.timeout, spec.split.clients)
         return self._lane.address
 
     def first(self, client: int, warm_up: bool = False) -> tuple[Wire | None, bool]:

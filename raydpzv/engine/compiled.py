@@ -249,7 +249,7 @@ class CompiledTop:
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
         """Backpropagate on these embeddings."""
-        inputs = _floats(values_BME).reshape(len(ids), -1)
+        inputs = _floats(values_BME).reshape(len(ids), self._clients * self._width)
         gradient = np.empty_like(inputs)
         loss = self._stepped(inputs, np.arange(len(ids), dtype=np.int32), _rows(ids), gradient)
         return loss, gradient.reshape(values_BME.shape)

@@ -531,6 +531,8 @@ def two_point_service(  # type: ignore[no-untyped-def]
             middle[b, k] *= half
     _ages(refreshed, ids, round, counts)
     _put(middle, table, refreshed, ids, client, round)
+    if rows == 0:  # no step, not even by momentum
+        return math.nan
     _substitute(acts[0], client, middle)
     return _head_step(
         acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, np.empty((0, inputs), np.float32)

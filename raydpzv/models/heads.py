@@ -30,7 +30,7 @@ class SumHead(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, M·K] -> [B, K]."""
-        return x.view(len(x), self._clients, -1).sum(1) + self.bias
+        return x.view(-1, self._clients, len(self.bias)).sum(1) + self.bias
 
 
 def summed(clients: int, width: int, hidden: int, classes: int) -> nn.Module:

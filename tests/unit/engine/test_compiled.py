@@ -230,6 +230,7 @@ def test_given_embeddings_are_served_without_the_cache() -> None:
 
 def test_an_empty_batch_is_served() -> None:
     ours, _ = filled("mlp", HeadSettings("sgd", 0.1, 0.9))
+    ours.train(IDS)  # from now on momentum alone would move it
     before, none = ours.sha256(), IDS[:0]
     assert math.isnan(ours.train(none))
     assert ours.mean_difference(0, none, GRADIENT[:0]) == 0.0
@@ -243,6 +244,18 @@ def test_an_empty_batch_is_served() -> None:
     assert ours.sha256() == before
     bottom, _ = bottoms("mlp", (6,), rule=Rule("sphere", 0.9))
     assert bottom.embed_along(none, [1], (0.1, -0.1)).shape == (2, 1, 0, E)
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_an_empty_batch_of_given_embeddings_is_served_as_by_torch(name: str) -> None:
+    both, none = tops(name, HeadSettings("sgd", 0.1, 0.9)), IDS[:0]
+    values = (KEY / "given").generator().standard_normal((B, M, E)).astype(np.float32)
+    for top in both:
+        top.backward_on(values, IDS)
+        loss, gradient = top.backward_on(values[:0], none)
+        assert math.isnan(loss)
+        assert gradient.shape == (0, M, E)
+    assert both[0].parameters() == pytest.approx(both[1].parameters(), abs=1e-6)
 
 
 def test_read_only_arrays_from_a_message_are_taken() -> None:

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,46 @@ def test_a_peer_that_stops_in_the_midst_of_a_frame_is_given_up(pair):
     with pytest.raises(LaneError, match="cut off after 3 of 10 bytes"):
         pair[1].receive()
     assert time.monotonic() - began >= 0.1
+
+
+def test_a_peer_that_drips_a_frame_byte_by_byte_is_given_up(pair):
+    pair[1]._timeout = 0.3
+    ended = threading.Event()
+
+    def drip():
+        for _ in range(60):
+            if ended.wait(0.05):
+                return
+            with suppress(OSError):  # it was hung up on
+                raw(pair[0]).sendall(b"\3")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    began = time.monotonic()
+    with pytest.raises(LaneError, match=r"cut off after \d+ of"):
+        pair[1].receive()
+    assert time.monotonic() - began < 1.5
+    ended.set()
+    dripping.join()
+
+
+def test_a_peer_has_no_longer_to_prove_itself_than_it_is_given(pair, monkeypatch):
+    """However long a frame may take later."""
+    monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT", 0.2)
+    pair[1]._timeout = 60.0
+    raw(pair[0]).sendall(b"\x20")
+    began = time.monotonic()
+    with pytest.raises(LaneError, match="cut off"):
+        prove(pair[1], SECRET, listens=True)
+    assert time.monotonic() - began < 10
+    ends = [LaneSocket(end, 60.0) for end in socket.socketpair()]
+    proving = threading.Thread(target=prove, args=(ends[0], SECRET), kwargs={"listens": True})
+    proving.start()
+    prove(ends[1], SECRET, listens=False)
+    proving.join()
+    assert [end._timeout for end in ends] == [60.0, 60.0]
+    for end in ends:
+        end.close()
 
 
 def test_a_peer_that_says_nothing_is_a_stall_not_a_broken_line(pair):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import socket
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from actors.lane import requests
 from actors.lane.client import LaneConnection
 from actors.lane.line import LaneAddress, dial
-from actors.lane.server import LaneServer
+from actors.lane.server import MOST_STRANGERS, LaneServer
 from raydpzv.errors import Diverged, LaneError, RunError, Stalled
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt
@@ -109,7 +112,7 @@ def service():
 
 @pytest.fixture
 def lane(service):
-    server = LaneServer(service, "", b"k" * 32, 2.0)
+    server = LaneServer(service, "", b"k" * 32, 2.0, clients=2)
     yield server
     server.close()
 
@@ -151,6 +154,7 @@ def test_what_the_server_raises_the_client_raises(service, connection):
     for error, wanted, match in (
         (Diverged("a loss is not finite"), Diverged, "a loss is not finite"),
         (ZeroDivisionError("by zero"), RunError, "an actor failed: ZeroDivisionError: by zero"),
+        (Stalled("waited 9 s for the ledger"), Stalled, "waited 9 s for the ledger"),
     ):
         service.error = error
         with pytest.raises(wanted, match=match):
@@ -200,6 +204,20 @@ def test_a_frame_far_longer_than_promised_is_not_even_read(lane, service):
     line.close()
 
 
+@pytest.mark.parametrize("rows", [0, 1, 20_000])
+def test_what_was_promised_leaves_room_for_receipts_of_all_rows(rows):
+    """The least body a row can have, an embedding of one number, beside the longest row number in its receipt."""
+    ids = np.arange(2**31 - 1 - rows, 2**31 - 1, dtype=np.int32)
+    body = Embeddings(ids, np.ones((rows, 1), np.float32))
+    receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, rows, rows, 0)
+    sent = Upload(2**31 - 1, 2**40, body, 0.1, (Release(0, math.nan, receipt, 2**40, ids),))
+    size = sum(map(len, requests.exchange(sent, HOW, 0.1)))
+    assert body.wire_bytes < size <= requests.most_bytes([body.wire_bytes, 0])
+    assert rows < 2 or size > requests.OVERHEAD + body.wire_bytes, (
+        "control: the body's own bytes would not do"
+    )
+
+
 def test_nobody_speaks_for_another(connection):
     connection.first(0)
     connection._lines[1] = connection._lines[0]
@@ -217,6 +235,61 @@ def test_a_stranger_is_not_heard_and_disturbs_nobody(lane, service, connection):
         line.receive(begins_within=2.0)
     assert connection.exchange(upload(), HOW, 0.0).order is not None
     assert [call[0] for call in service.calls] == ["first", "exchange"]
+
+
+def strangers(address, count):
+    """Open lines that prove nothing."""
+    found = []
+    for _ in range(count):
+        end = socket.socket(socket.AF_UNIX)
+        end.settimeout(5.0)
+        end.connect(f"\0{address.port}")
+        found.append(end)
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
+def test_a_flood_of_strangers_takes_a_few_threads_and_no_actors_place(lane, service, connection):
+    connection.first(0)
+    before, opened = threading.active_count(), []
+    for _ in range(5):
+        opened += strangers(lane.address, MOST_STRANGERS)
+        for end in opened[-MOST_STRANGERS:]:
+            end.recv(4)  # it was accepted, and challenged
+    assert threading.active_count() <= before + MOST_STRANGERS + 4
+    assert opened[0].recv(100) is not None
+    assert opened[0].recv(100) == b""
+    assert connection.exchange(upload(), HOW, 0.0).order is not None
+    late = LaneConnection(lane.address, 2.0)
+    assert late.first(1).order is not None
+    opened += strangers(lane.address, MOST_STRANGERS)
+    opened[-1].recv(4)
+    assert late.exchange(upload(1), HOW, 0.0).order is not None
+    late.close()
+    for end in opened:
+        end.close()
+
+
+def test_a_server_that_cannot_accept_waits_rather_than_spins(lane, connection, monkeypatch):
+    connection.first(0)
+    calls, lock = [], threading.Lock()
+
+    class Refusing:
+        def accept(self):
+            with lock:
+                calls.append(1)
+            raise OSError("too many open files")
+
+        def __getattr__(self, name):
+            return getattr(listener, name)
+
+    listener = lane._listener
+    monkeypatch.setattr(lane, "_listener", Refusing())
+    wakes = dial(lane.address, 2.0)  # ends the wait on the real one
+    time.sleep(0.5)
+    with lock:
+        assert 1 <= len(calls) <= 15
+    wakes.close()
 
 
 def test_a_closed_server_ends_every_line(lane, connection):
