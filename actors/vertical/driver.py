@@ -124,7 +124,7 @@ class _Driver(Driver):
                 actor_set.server.stop.remote(f"the budget of {spec.budget.seconds:g} seconds is spent")
             if self._status.stop_reason and not told:
                 told = True
-                self._control([actor.stop.remote() for actor in actor_set.actors], "the clients to stop")
+                self._stop_clients(actor_set)
             elif not told and self._status.updates // spec.evaluate.every > evaluated:
                 evaluated = self._status.updates // spec.evaluate.every
                 self._evaluate(actor_set)
@@ -132,6 +132,15 @@ class _Driver(Driver):
         self._control(actor_set.server.stop.remote(NOBODY_WAKES), "the server to stop")
         self._control(actor_set.server.close.remote(), "the server to close")
         self._evaluate(actor_set)
+
+    def _stop_clients(self, actor_set: ActorSet) -> None:
+        """Tell all client actors that the run is over; of one that is lost, the end of its loop will tell."""
+        for call in [actor.stop.remote() for actor in actor_set.actors]:
+            try:
+                self._control(call, "the clients to stop")
+            except Exception as error:
+                if not lost(error):
+                    raise
 
     def _warm_up(self, actor_set: ActorSet) -> None:
         """Let throw-away parties in all actors make a run's first exchanges, see `raydpzv.experiment.warm_up`."""

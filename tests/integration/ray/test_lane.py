@@ -12,6 +12,7 @@ import pytest
 
 import scenarios
 from actors.remote import get
+from actors.vertical.driver import _Driver
 from raydpzv.errors import LaneError, RunError, SpecError, Stalled
 from raydpzv.experiment.parties import ClientFactory, ServerFactory
 from raydpzv.experiment.reexecute import replay
@@ -148,6 +149,24 @@ def test_a_killed_client_comes_back_on_a_line_of_its_own(small, struck, method, 
     assert lost["party"] == "client actor 1"
     addresses = [(r["client"], r["step"], r["perturbation"]) for r in run.rows("release").to_pylist()]
     assert len(set(addresses)) == len(addresses) == 120
+    assert replay(tmp_path / "run").verified
+
+
+def test_a_client_that_is_killed_when_all_are_to_stop_is_replaced_too(small, tmp_path, monkeypatch):
+    import ray
+
+    stop = _Driver._stop_clients
+
+    def kill_and_stop(self, actor_set):
+        ray.kill(actor_set.actors[1])
+        stop(self, actor_set)
+
+    monkeypatch.setattr(_Driver, "_stop_clients", kill_and_stop)
+    run = scenarios.run(small(*LIVE), tmp_path / "run", runner="ray")
+    assert (run.summary["status"], run.summary["updates"]) == ("done", 120)
+    assert [row["party"] for row in run.rows("fault").to_pylist() if row["kind"] == "Lost"] == [
+        "client actor 1"
+    ]
     assert replay(tmp_path / "run").verified
 
 
