@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from raydpzv.engine.dense import COUNTED, LAWS, DenseNetwork
-from raydpzv.engine.embedding_cache import older_rows
 from raydpzv.engine.split_model import (
     AGE_BINS,
     BottomTraining,
@@ -25,6 +24,7 @@ from raydpzv.engine.split_model import (
     Metrics,
     TwoPointService,
     binned_uses,
+    older_rows,
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.kernels import Kernel
@@ -126,6 +126,9 @@ class CompiledBottom:
             return
         own, descent = self._parameters, self._training.descent
         assert descent is not None
+        wanted = (self._acts.shape[2], own.network.widths[-1])
+        if gradient_BE.shape != wanted:
+            raise ValueError(f"wanted a gradient {wanted}, as the embeddings, got {gradient_BE.shape}")
         _bottom_step(
             *(own.flat, own.velocity, own.sizes, self._acts, _floats(gradient_BE), self._clip),
             *(float(descent.lr), float(descent.momentum), float(descent.l2)),
@@ -188,7 +191,7 @@ class CompiledTop:
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
         """Store an upload."""
-        _put(_floats(values_BE), self._table, self._refreshed, _rows(ids), client, round)
+        _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
         """Return how old the other clients' entries are."""
@@ -212,13 +215,15 @@ class CompiledTop:
         clip: float,
     ) -> TwoPointService:
         """Serve embeddings at w ± λu_p."""
+        if plus_PBE.shape != minus_PBE.shape:
+            raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
         own, how, rows = self._parameters, self._settings, _rows(ids)
         sums, nonfinite = np.zeros(len(plus_PBE)), np.zeros(len(plus_PBE), np.int64)
         counts = self._counts()
         loss = _two_point_service(
             *(
-                _floats(plus_PBE),
-                _floats(minus_PBE),
+                self._uploaded(plus_PBE, ids, client),
+                self._uploaded(minus_PBE, ids, client),
                 self._table,
                 self._refreshed,
                 self._labels,
@@ -260,7 +265,15 @@ class CompiledTop:
             return 0.0
         own = self._parameters
         found: float = _mean_difference(
-            *(_floats(ahead_BE), self._table, self._labels, _rows(ids), client, own.flat, own.sizes),
+            *(
+                self._uploaded(ahead_BE, ids, client),
+                self._table,
+                self._labels,
+                _rows(ids),
+                client,
+                own.flat,
+                own.sizes,
+            ),
             self._widest,
         )
         return found
@@ -294,6 +307,15 @@ class CompiledTop:
     def sha256(self) -> str:
         """Return the digest of the head's parameters."""
         return self._parameters.sha256()
+
+    def _uploaded(self, values: np.ndarray, ids: np.ndarray, client: int) -> np.ndarray:
+        """Embeddings [..., B, E] as the kernels take them; ValueError: not one of width E for each row."""
+        wanted = (len(ids), self._width)
+        if values.shape[-2:] != wanted or not 0 <= client < self._clients:
+            raise ValueError(
+                f"wanted embeddings {wanted} of a client below {self._clients}, got {values.shape[-2:]} of {client}"
+            )
+        return _floats(values)
 
     def _stepped(self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray) -> float:
         own, how = self._parameters, self._settings

@@ -106,8 +106,17 @@ def log(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _check(ids, rows):  # type: ignore[no-untyped-def]
+    """Refuse row numbers outside 0..rows-1: compiled code would read, or write, somebody else's memory."""
+    for b in range(ids.shape[0]):
+        if ids[b] < 0 or ids[b] >= rows:
+            raise IndexError("a row number is outside the data")
+
+
+@compiled
 def _gather(source, ids, x):  # type: ignore[no-untyped-def]
-    """x[i, b] = source[ids[b], i]."""
+    """x[i, b] = source[ids[b], i]; IndexError for a row that is not there."""
+    _check(ids, source.shape[0])
     for b in range(ids.shape[0]):
         for i in range(source.shape[1]):
             x[i, b] = source[ids[b], i]
@@ -393,6 +402,7 @@ def _mean(values):  # type: ignore[no-untyped-def]
 
 @compiled
 def _put(values, table, refreshed, ids, client, round):  # type: ignore[no-untyped-def]
+    _check(ids, refreshed.shape[0])
     width = values.shape[1]
     for b in range(ids.shape[0]):
         for k in range(width):
@@ -408,6 +418,7 @@ def put(values, table, refreshed, ids, client, round):  # type: ignore[no-untype
 
 @compiled
 def _ages(refreshed, ids, round, counts):  # type: ignore[no-untyped-def]
+    _check(ids, refreshed.shape[0])
     for b in range(ids.shape[0]):
         for m in range(counts.shape[0]):
             made = refreshed[ids[b], m]
@@ -457,6 +468,7 @@ def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, d
 def head_step(source, at, labels, ids, flat, velocity, sizes, widest, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
     """Step the head on source[at] [B, M·E] with labels[ids]; dx [B or 0, M·E]: see `_head_step`."""
     acts = np.empty((max(2, sizes.shape[0]), widest, ids.shape[0]), np.float32)
+    _check(ids, labels.shape[0])
     _gather(source, at, acts[0])
     return _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx)
 

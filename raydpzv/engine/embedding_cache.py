@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.engine.split_model import AGE_BINS, CacheUse
+from raydpzv.engine.split_model import AGE_BINS, CacheUse, binned_uses, older_rows
 
 
 class EmbeddingCache:
@@ -43,28 +43,6 @@ class EmbeddingCache:
         counts = np.bincount(bins_BM[known_BM], minlength=AGE_BINS * clients).reshape(clients, AGE_BINS)
         known, sums = known_BM.sum(0), ages_BM.sum(0)
         largest = ages_BM.max(0, initial=0)
-        return tuple(
-            CacheUse(
-                m,
-                len(ids),
-                len(ids) - int(known[m]),
-                int(sums[m]),
-                int(largest[m]),
-                tuple(counts[m].tolist()),
-            )
-            for m in range(clients)
-            if m != serving
+        return binned_uses(
+            len(ids), known.tolist(), sums.tolist(), largest.tolist(), counts.tolist(), serving
         )
-
-
-def older_rows(
-    refreshed_DM: np.ndarray, ids: np.ndarray, round: int, limit: int, serving: int
-) -> dict[int, np.ndarray]:
-    """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
-
-    Rows never uploaded count among them: their zeros are the embedding of no model.
-    """
-    refreshed_BM = refreshed_DM[ids]
-    old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
-    old_BM[:, serving] = False
-    return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}
