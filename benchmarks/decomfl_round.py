@@ -41,9 +41,10 @@ import numpy as np
 import torch
 from common import environment, median, options, show, spread, verdict, write
 from federations import ON_RAY, OURS, WAYS, Case, Way, federation_of, published_of
+from fresh_process import helper, in_fresh_process
 from published import usual_rounds
 from round_memory import memory, print_memory
-from rounds import Rounds, helper, in_fresh_process
+from rounds import Rounds
 
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
