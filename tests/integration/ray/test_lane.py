@@ -179,8 +179,8 @@ def test_a_killed_server_ends_the_run_with_one_line(small, struck, tmp_path):
 
 def test_a_stopped_client_is_a_stall_that_says_what_was_waited_for(small, struck, tmp_path):
     scenarios.run(small(*LIVE, "budget.updates=8"), runner="ray")  # leaves processes that come up in time
-    spec = small(*LIVE, "resources.timeout=12", "budget.updates=100000")
-    with pytest.raises(Stalled, match="waited 12 s for"):
+    spec = small(*LIVE, "resources.timeout=5", "budget.updates=100000")
+    with pytest.raises(Stalled, match="waited 5 s for"):
         run_prepared(struck(spec, "client", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
     assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
 
