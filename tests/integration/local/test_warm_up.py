@@ -123,14 +123,17 @@ def test_every_kernel_of_a_vertical_run_is_called_before_it_begins(
     assert bool(before) == (engine == "compiled" or spec.method.name in ("dpzv", "zoo_vfl"))
 
 
+@pytest.mark.parametrize("engine", ["torch", "compiled"])
 @pytest.mark.parametrize("kind", HORIZONTAL)
-def test_every_kernel_of_a_horizontal_run_is_called_before_it_begins(kind: str, called: Called) -> None:
-    spec = horizontal(kind)
+def test_every_kernel_of_a_horizontal_run_is_called_before_it_begins(
+    kind: str, engine: str, called: Called
+) -> None:
+    spec = horizontal(kind, f"model.engine={engine}")
     run_horizontal.warm_up(prepare_horizontal(spec), "cpu")
     before = set(called)
     scenarios.run(spec)
     assert called == before
-    assert bool(before) == (spec.method.name in ("decomfl", "mezo", "fedzo"))
+    assert bool(before) == (engine == "compiled" or spec.method.name in ("decomfl", "mezo", "fedzo"))
 
 
 @pytest.mark.parametrize("kind", VERTICAL)
