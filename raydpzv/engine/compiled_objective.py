@@ -51,8 +51,12 @@ class CompiledObjective:
 
     def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
         """Return the mean cross-entropy on `rows`."""
+        return float(self.losses_at(at, [rows])[0])
+
+    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the mean cross-entropy on each client's rows, float64 [M]."""
         check_fit(self._size, at)
-        return float(self._losses_at(at.numpy()[None], [rows])[0, 0])
+        return self._losses(at.numpy()[None], rows)[:, 0]
 
     def losses(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
@@ -61,7 +65,7 @@ class CompiledObjective:
         check_fit(self._size, at, *directions)
         count = max(1, _POINT_FLOATS // self._size)
         blocks = [
-            self._losses_at(self._points(at, directions[first : first + count], amount), rows)
+            self._losses(self._points(at, directions[first : first + count], amount), rows)
             for first in range(0, len(directions), count)
         ]
         return np.concatenate(blocks, axis=1)
@@ -104,7 +108,8 @@ class CompiledObjective:
         _points_along(at.numpy(), *_seeds(directions), float(amount), points)
         return points
 
-    def _losses_at(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
+    def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return each client's mean cross-entropy at every point, float64 [M, P]."""
         found = np.empty((len(rows), len(points_Pd)))
         ends = np.cumsum([len(batch) for batch in rows])
         given = (points_Pd, self._x, self._y, _ids(np.concatenate(rows)), ends, self._sizes, self._widest)

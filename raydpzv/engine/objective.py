@@ -43,6 +43,10 @@ class Objective(Protocol):
         """Return the mean cross-entropy on `rows` (whole numbers [B]); nan or inf where the scores are."""
         ...
 
+    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return what `loss` does on each client's rows, float64 [M]."""
+        ...
+
     def losses(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:

@@ -92,6 +92,10 @@ class TorchObjective:
         points_1d[0].copy_(at)
         return float(self._losses(points_1d, self._ids(rows)))
 
+    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the mean cross-entropy on each client's rows, float64 [M]."""
+        return np.array([self.loss(at, batch) for batch in rows])
+
     @torch.no_grad()
     def losses(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]

@@ -545,7 +545,7 @@ class LocalSteps:
             minus = objective.losses(x, directions, -radius, rows)
             middle = ((plus + minus) / 2).mean(1)
             return middle.tolist(), ((plus - minus) / (2 * radius)).astype(np.float32)
-        base = np.array([objective.loss(x, ids) for ids in rows])
+        base = objective.losses_at(x, rows)
         return base.tolist(), ((plus - base[:, None]) / radius).astype(np.float32)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,18 @@ def test_auto_takes_it_and_what_it_ran_goes_on_and_is_rebuilt_to_the_same_bits(
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
-def test_a_run_under_torch_goes_on_under_torch(kind: str, tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_goes_on_under_torch(kind: str, tmp_path: Path) -> None:
+    """Its scenario.toml, and the digest of that, do not say what computed it."""
     spec = small(kind, OFTEN, "model.engine=torch")
+    whole = scenarios.run(spec)
     stopped(spec, tmp_path / "run")
-    path = tmp_path / "run" / "scenario.toml"
-    path.write_text(path.read_text().replace('engine = "torch"\n', ""))  # as older versions wrote it
-    assert RunFolder.open(tmp_path / "run").spec().model.engine == "torch"
+    text, facts = tmp_path / "run" / "scenario.toml", tmp_path / "run" / "environment.json"
+    text.write_text(text.read_text().replace('engine = "torch"\n', ""))
+    written = {"scenario_sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | written))
+    continued = resume(tmp_path / "run")
+    assert continued.summary["engine"] == "torch"
+    same(continued, whole)
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
