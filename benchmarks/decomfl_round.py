@@ -211,7 +211,11 @@ def shares(case: Case) -> dict[str, float]:
     stats = pstats.Stats(profile)
     total = stats.total_tt  # type: ignore[attr-defined]
     perturbing = _spent(stats, "directions.py", "add_to")
-    forward = _spent(stats, "objective.py", "losses") + _spent(stats, "objective.py", "loss") - perturbing
+    forward = (
+        _spent(stats, "torch_objective.py", "losses")
+        + _spent(stats, "torch_objective.py", "loss")
+        - perturbing
+    )
     replaying = _spent(stats, "replica.py", "go_to")
     parts = {"forward passes": forward, "perturbing": perturbing, "updating the model": replaying}
     return {

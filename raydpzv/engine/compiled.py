@@ -30,27 +30,28 @@ from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.kernels import Kernel
 from raydpzv.zo.update import Step
 
-_EVALUATED_ROWS = 512
+EVALUATED_ROWS = 512
 """Held-out rows per call: bounds the activations' memory."""
 _NO_NOISE = np.empty(0, np.float32)
 
 
-def _kernel(name: str) -> Kernel:
+def kernel(name: str) -> Kernel:
+    """Return a kernel of the dense networks."""
     return Kernel(name, "raydpzv.engine.dense_kernel")
 
 
-_ages = _kernel("ages")
-_bottom_step = _kernel("bottom_step")
-_embed = _kernel("embed")
-_embed_along = _kernel("embed_along")
-_head_step = _kernel("head_step")
-_mean_difference = _kernel("mean_difference")
-_put = _kernel("put")
-_row_gradients = _kernel("row_gradients")
-_score = _kernel("score")
-_two_point_head = _kernel("two_point_head")
-_two_point_service = _kernel("two_point_service")
-_zeroth_order_step = _kernel("zeroth_order_step")
+_ages = kernel("ages")
+_bottom_step = kernel("bottom_step")
+_embed = kernel("embed")
+_embed_along = kernel("embed_along")
+_head_step = kernel("head_step")
+_mean_difference = kernel("mean_difference")
+_put = kernel("put")
+_row_gradients = kernel("row_gradients")
+_score = kernel("score")
+_two_point_head = kernel("two_point_head")
+_two_point_service = kernel("two_point_service")
+_zeroth_order_step = kernel("zeroth_order_step")
 
 
 class _Parameters:
@@ -101,8 +102,8 @@ class CompiledBottom:
     def embed_held_out(self) -> np.ndarray:
         """Return the embeddings of the held-out rows."""
         ids = np.arange(len(self._x_test), dtype=np.int32)
-        starts = range(0, max(1, len(ids)), _EVALUATED_ROWS)
-        blocks = [self._embedded(self._x_test, ids[n : n + _EVALUATED_ROWS])[0] for n in starts]
+        starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
+        blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS])[0] for n in starts]
         return np.concatenate(blocks)
 
     def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
@@ -294,8 +295,8 @@ class CompiledTop:
         own, count = self._parameters, len(self._labels_test)
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         counts, right, total = np.zeros(own.network.widths[-1], np.int64), 0, 0.0
-        for start in range(0, count, _EVALUATED_ROWS):
-            ids = np.arange(start, min(start + _EVALUATED_ROWS, count), dtype=np.int32)
+        for start in range(0, count, EVALUATED_ROWS):
+            ids = np.arange(start, min(start + EVALUATED_ROWS, count), dtype=np.int32)
             found = _score(joined, self._labels_test, ids, own.flat, own.sizes, self._widest, counts)
             right, total = right + found[0], total + found[1]
         return Metrics(right / count, total / count, int(counts.max()) / count)

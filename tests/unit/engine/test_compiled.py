@@ -84,7 +84,7 @@ def test_embeddings_are_torchs(name: str, hidden: tuple[int, ...], clip: float |
 def test_held_out_rows_beyond_one_block_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _ = bottoms("mlp", (6,))
     whole = ours.embed_held_out()
-    monkeypatch.setattr("raydpzv.engine.compiled._EVALUATED_ROWS", 7)
+    monkeypatch.setattr("raydpzv.engine.compiled.EVALUATED_ROWS", 7)
     assert np.array_equal(ours.embed_held_out(), whole)  # a row's bits do not hang on its neighbours
 
 

@@ -24,10 +24,13 @@ PROCESSORS = {"generic": (), "haswell": ("avx2",), "skylake-avx512": ("avx512f",
 KERNELS = """
 import hashlib, json
 import numpy as np
+import torch
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
-from raydpzv.engine.dense import dense_bottom, dense_head
+from raydpzv.engine.compiled_objective import CompiledObjective
+from raydpzv.engine.dense import dense_bottom, dense_head, dense_whole
 from raydpzv.engine.split_model import BottomTraining, HeadSettings
 from raydpzv.keys import Key
+from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Rule, Step
 
 key, found = Key(3), hashlib.sha256()
@@ -44,7 +47,21 @@ for step in range(6):
     served = top.two_point(step % 3, ids, plus, minus, step + 1, smoothing=0.1, clip=2.0)
     bottom.descend([Step([step, step + 50], served.sums, 0.01)])
     found.update(plus.tobytes() + minus.tobytes() + repr(served).encode())
-print(json.dumps([found.hexdigest(), bottom.sha256(), top.sha256()]))
+network = dense_whole("mlp", (13,), (19, 7), 10)
+whole = CompiledObjective(network, torch.tensor(x), torch.from_numpy(draw.integers(0, 10, 90)))
+at, seen = torch.tensor(network.initial(key)), hashlib.sha256()
+descent = whole.descent(at, 0.1, 0.9)
+for step in range(6):
+    batches = [draw.choice(90, rows, replace=False) for rows in (37, 5)]
+    along = [Direction(step + p, whole.size, ("gaussian", "sphere", "rademacher")[step % 3]) for p in (0, 9)]
+    loss, gradient = whole.gradient(at, batches[0])
+    slopes = whole.slopes(at, along, batches[1])
+    descent.step([gradient])
+    seen.update(repr((loss, slopes[0])).encode() + slopes[1].tobytes())
+    for values in (whole.losses(at, along, 0.1, batches), gradient.numpy(), at.numpy()):
+        seen.update(values.tobytes())
+seen.update(repr(whole.evaluate(at, torch.tensor(x), torch.zeros(90, dtype=int))).encode())
+print(json.dumps([found.hexdigest(), bottom.sha256(), top.sha256(), seen.hexdigest()]))
 """
 
 
@@ -133,5 +150,6 @@ RECORDED = [
     "e8513fbc2546b00922d7ef93c6cc7225be3966dac8d809da364c928f4f62c91e",
     "a55ff27e32e29de4f16ad657807d64f31b30d3410e1d82386c2b4713a4023a0e",
     "189b74841372c0f8eda53ad87da5c3171705fd060def33fe0510eed1a19010b1",
+    "165d8f7713464757cd2ac2b1670666da22171a5878ee136e8ced7ca66dab3cfd",
 ]
 """Of any machine: what the kernels gave when they were written."""
