@@ -12,7 +12,7 @@ from raydpzv.errors import LaneError, Stalled
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.wall import Answer
 
-PATIENCE = 1e6
+LONGEST_WAIT = 1e6
 """Seconds in which the server must take an upload: under the virtual clock it may want it long after it was made."""
 
 

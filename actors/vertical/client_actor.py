@@ -12,7 +12,7 @@ import numpy as np
 from actors.device import claim_device
 from actors.lane import requests
 from actors.lane.line import LaneAddress, LaneSocket, dial
-from actors.lane.orders import PATIENCE, serve_orders
+from actors.lane.orders import LONGEST_WAIT, serve_orders
 from actors.serialization import Wire, pack_upload, unpack_order
 from actors.vertical.executor import connection
 from raydpzv.experiment.client_threads import run_together
@@ -63,7 +63,7 @@ class ClientActor:
 
     def join(self, lane: LaneAddress, number: int) -> None:
         """Open a line on which the server orders (virtual clock); number: which it is to the server."""
-        self._line = dial(lane, PATIENCE)
+        self._line = dial(lane, LONGEST_WAIT)
         self._line.send(*requests.join(number))
 
     def serve_orders(self) -> None:

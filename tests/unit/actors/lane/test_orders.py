@@ -11,7 +11,7 @@ import pytest
 
 from actors.lane import requests
 from actors.lane.line import LaneSocket
-from actors.lane.orders import PATIENCE, OrderLine, serve_orders
+from actors.lane.orders import LONGEST_WAIT, OrderLine, serve_orders
 from raydpzv.errors import Diverged, LaneError, RunError, Stalled
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.wall import Answer
@@ -38,7 +38,7 @@ def actor():
 
     def make(process, timeout=5.0):
         here, there = socket.socketpair()
-        lines.extend([LaneSocket(here, timeout), LaneSocket(there, PATIENCE)])
+        lines.extend([LaneSocket(here, timeout), LaneSocket(there, LONGEST_WAIT)])
         peer = lines[-1]
 
         def serve():
