@@ -7,6 +7,7 @@ Arrays are numpy's on both sides, so that a method's roles know neither torch no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -68,14 +69,32 @@ class Metrics:
 
 
 class CacheUse(NamedTuple):
-    """How old one client's cached embeddings were when a batch was served."""
+    """How old one client's cached embeddings were when a batch was served: what a row of ages holds, in its order."""
 
+    round: int
     client: int
     rows: int
     missing: int  # never uploaded so far
     age_sum: int  # server rounds since each row was refreshed
     age_max: int
     age_bins: tuple[int, ...]  # counts by power of two: age 0, 1, 2-3, 4-7, ...
+
+    @property
+    def mean(self) -> float:
+        """Mean age of the rows that were uploaded; NaN if none was."""
+        known = self.rows - self.missing
+        return self.age_sum / known if known else math.nan
+
+
+COUNTED = len(CacheUse._fields) - 1
+"""Columns of a row of ages before the bins."""
+Ages = np.ndarray
+"""A row of ages for each client but the one that is served, int64 [M - 1, COUNTED + AGE_BINS]."""
+
+
+def cache_uses(ages: Ages) -> tuple[CacheUse, ...]:
+    """Return rows of ages one by one."""
+    return tuple(CacheUse._make((*row[:COUNTED], tuple(row[COUNTED:]))) for row in ages.tolist())
 
 
 @dataclass(frozen=True)
@@ -88,7 +107,7 @@ class TwoPointService:
 
     sums: Sequence[float]
     nonfinite: Sequence[int]
-    cache: tuple[CacheUse, ...]
+    cache: Ages
     loss: float
 
 
@@ -145,7 +164,7 @@ class Top(Protocol):
         """Store what a client uploaded in this server round (counted from 1)."""
         ...
 
-    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         """Return how old the other clients' entries for these rows are, in server rounds."""
         ...
 
@@ -203,19 +222,3 @@ class Top(Protocol):
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
         ...
-
-
-def binned_uses(
-    rows: int,
-    known: Sequence[int],
-    sums: Sequence[int],
-    largest: Sequence[int],
-    bins: Sequence[Sequence[int]],
-    serving: int,
-) -> tuple[CacheUse, ...]:
-    """Return the uses of all clients' entries but those of the one that is served, from counts by client."""
-    return tuple(
-        CacheUse(m, rows, rows - known[m], sums[m], largest[m], tuple(bins[m]))
-        for m in range(len(known))
-        if m != serving
-    )

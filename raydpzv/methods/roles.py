@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from raydpzv.engine.split_model import CacheUse, Metrics
+from raydpzv.engine.split_model import Ages, Metrics
 from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.wire.messages import Body
@@ -56,7 +56,7 @@ class Order:
     )
     upload_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
     releases: tuple[Release, ...] = ()
-    cache: tuple[CacheUse, ...] = ()
+    cache: Ages | None = None
     loss: float = math.nan  # training loss on the batch served
     sync: Sync | None = None
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
-from raydpzv.methods.roles import CacheUse, Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.engine.split_model import Ages, cache_uses
+from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.client_counts import ClientCounts
 from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget, Observer, PrivacyFilter, Status
 
@@ -59,8 +60,9 @@ class ServerLoop:
         self._syncs: dict[int, Sync] = {}
         self._clients: ClientCounts | None = ClientCounts()
         self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
-        self._write_staleness, self._write_release = observer.writer("staleness"), observer.writer("release")
-        self._write_sync = observer.writer("sync")
+        self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
+        self._write_ages = observer.array_writer("staleness")
+        self._ages: Ages | None = None
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -75,7 +77,7 @@ class ServerLoop:
             a.accuracy,
             a.loss,
             self._loss,
-            a.staleness,
+            a.staleness if self._ages is None else _mean_age(self._ages),
             self.stop_reason,
             **(self._clients.fields() if self._clients else {}),
         )
@@ -244,19 +246,12 @@ class ServerLoop:
         if service and service.loss != service.loss and service.round == order.round and not order.is_query:
             # its upload was held back until now
             self._open_services[order.client] = service._replace(loss=order.loss, served=served)
-        if order.cache:
-            self._record_ages(order.cache, order.round)
-        self._record_releases(order.releases, upload, order.client, order.round)
-
-    def _record_ages(self, cache: Sequence[CacheUse], round: int) -> None:
-        there = ages = 0
-        for client, rows, missing, age_sum, age_max, age_bins in cache:
-            known = rows - missing
-            there, ages = there + known, ages + age_sum
+        if order.cache is not None:
+            self._write_ages(order.cache)
+            self._ages = order.cache
             if self._clients:
-                self._clients.aged(client, age_sum / known if known else math.nan)
-            self._write_staleness(round, client, rows, missing, age_sum, age_max, *age_bins)
-        self._account.staleness = ages / there if there else math.nan
+                self._clients.served(order.client, order.cache)
+        self._record_releases(order.releases, upload, order.client, order.round)
 
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""
@@ -283,3 +278,10 @@ class ServerLoop:
                 loss.paper,
                 loss.client,
             )
+
+
+def _mean_age(ages: Ages) -> float:
+    """Mean age of all cached rows that were used; NaN if none was ever uploaded."""
+    uses = cache_uses(ages)
+    known = sum(use.rows - use.missing for use in uses)
+    return sum(use.age_sum for use in uses) / known if known else math.nan

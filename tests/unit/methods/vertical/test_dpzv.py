@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raydpzv.engine.split_model import cache_uses
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload
@@ -159,7 +160,7 @@ def test_rounds_are_counted_and_the_others_ages_reported() -> None:
         (order,) = server.receive(upload_of(ids, client))
         assert order.round == round
         assert order.client == client
-    ages = {use.client: (use.missing, use.age_sum, use.age_max) for use in order.cache}
+    ages = {use.client: (use.missing, use.age_sum, use.age_max) for use in cache_uses(order.cache)}
     assert ages == {0: (0, 3 + 3 + 1 + 1, 3), 1: (2, 2 + 2, 2)}
 
 
