@@ -85,7 +85,7 @@ class WorkingSet:
         if not self._waiting:
             return
         if updates := [u for u in self._waiting if self._written < u.round <= self.version]:
-            counts = np.array([len(u.seed) for u in updates], np.int64)
+            counts = np.array([u.entries for u in updates], np.int64)
             columns = [_column(updates, name, counts) for name in COLUMNS]
             self._append(columns, np.concatenate(([0], np.cumsum(counts))))
         self._waiting = []
@@ -127,4 +127,6 @@ class WorkingSet:
 def _column(updates: list[LedgerUpdate], name: str, counts: Array) -> Array:
     """Return one column of several updates with so many entries each."""
     values = [getattr(update, name) for update in updates]
-    return np.repeat(np.array(values, COLUMNS[name]), counts) if name in CONSTANT else np.concatenate(values)
+    if name in CONSTANT:
+        return np.repeat(np.array(values, COLUMNS[name]), counts)
+    return np.frombuffer(b"".join(values), COLUMNS[name])

@@ -243,9 +243,7 @@ def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after:
     def copy(rounds: int) -> Ledger:
         ledger = toy.ledger(how)
         for update in whole.since(0, rounds).updates():
-            fields = ("step", "perturbation", "seed", "scalar")
-            columns = {name: getattr(update, name) for name in fields}
-            ledger.append(party=update.party, read=update.read, lr=update.lr, **columns)
+            ledger.enter(update)
         return ledger
 
     whole = toy.ledger(how)
