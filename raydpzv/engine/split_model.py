@@ -69,7 +69,7 @@ class Metrics:
 
 
 class CacheUse(NamedTuple):
-    """How old one client's cached embeddings were when a batch was served: what a row of ages holds, in its order."""
+    """How old one client's cached embeddings were when a batch was served: how a row of ages begins."""
 
     round: int
     client: int
@@ -77,7 +77,6 @@ class CacheUse(NamedTuple):
     missing: int  # never uploaded so far
     age_sum: int  # server rounds since each row was refreshed
     age_max: int
-    age_bins: tuple[int, ...]  # counts by power of two: age 0, 1, 2-3, 4-7, ...
 
     @property
     def mean(self) -> float:
@@ -86,15 +85,15 @@ class CacheUse(NamedTuple):
         return self.age_sum / known if known else math.nan
 
 
-COUNTED = len(CacheUse._fields) - 1
-"""Columns of a row of ages before the bins."""
+COUNTED = len(CacheUse._fields)
+"""Columns of a row of ages before the bins: counts by power of two, of age 0, 1, 2-3, 4-7, ..."""
 Ages = np.ndarray
 """A row of ages for each client but the one that is served, int64 [M - 1, COUNTED + AGE_BINS]."""
 
 
-def cache_uses(ages: Ages) -> tuple[CacheUse, ...]:
-    """Return rows of ages one by one."""
-    return tuple(CacheUse._make((*row[:COUNTED], tuple(row[COUNTED:]))) for row in ages.tolist())
+def cache_uses(ages: Ages) -> list[CacheUse]:
+    """Return the beginnings of rows of ages one by one."""
+    return [CacheUse(*row) for row in ages[:, :COUNTED].tolist()]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,24 +17,32 @@ _TOGETHER = 512
 
 
 class RowBatch:
-    """Rows of one schema, in the order in which they were added."""
+    """Rows of one schema, in the order in which they were added; lock: held while one is added.
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    What does not fit is an error of `pack`: when it is added, with a later row, or when the rows are taken.
+    """
+
+    def __init__(self, schema: pa.Schema, lock: Lock) -> None:
+        self._schema, self._lock = schema, lock
         self._waiting: list[tuple[Any, ...] | np.ndarray] = []
         self._packed: list[pa.RecordBatch] = []
 
-    def add(self, values: tuple[Any, ...] | np.ndarray) -> None:
-        """Add one row, a value per column, or rows of whole numbers, int64 [n, columns], a list's one by one.
+    def add(self, *values: Any) -> None:
+        """Add one row, a value per column."""
+        with self._lock:
+            self._waiting.append(values)
+            if len(self._waiting) >= _TOGETHER:
+                self.pack()
 
-        What does not fit is an error of `pack`: here, at a later row, or when the rows are taken.
-        """
-        self._waiting.append(values)
-        if len(self._waiting) >= _TOGETHER:
-            self.pack()
+    def add_array(self, rows: np.ndarray) -> None:
+        """Add rows of whole numbers, int64 [n, columns], those of a list one by one; the array is kept."""
+        with self._lock:
+            self._waiting.append(rows)
+            if len(self._waiting) >= _TOGETHER:
+                self.pack()
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return the rows and forget them."""
+        """Return the rows and forget them. Whoever calls holds the lock."""
         self.pack()
         packed, self._packed = self._packed, []
         return packed

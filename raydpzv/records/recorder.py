@@ -28,7 +28,7 @@ class Recorder:
     ) -> None:
         self._skip, self._epsilons = skip, epsilons
         self._lock = threading.Lock()
-        self._batches = {name: RowBatch(schema) for name, schema in SCHEMAS.items()}
+        self._batches = {name: RowBatch(schema, self._lock) for name, schema in SCHEMAS.items()}
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Record one row; every column of the type's schema must be given."""
@@ -39,27 +39,11 @@ class Recorder:
 
     def writer(self, row_type: str) -> Callable[..., None]:
         """Return what records one row of a type, given its values in the schema's order."""
-        if row_type in self._skip:
-            return _forget
-        lock, add = self._lock, self._batches[row_type].add
-
-        def write(*values: Any) -> None:
-            with lock:
-                add(values)
-
-        return write
+        return _forget if row_type in self._skip else self._batches[row_type].add
 
     def array_writer(self, row_type: str) -> Callable[[np.ndarray], None]:
         """Return what records rows of whole numbers, int64 [n, columns], those of a list one by one; they are kept."""
-        if row_type in self._skip:
-            return _forget
-        lock, add = self._lock, self._batches[row_type].add
-
-        def write(rows: np.ndarray) -> None:
-            with lock:
-                add(rows)
-
-        return write
+        return _forget if row_type in self._skip else self._batches[row_type].add_array
 
     def drain(self) -> Rows:
         """Return the rows since the last drain, as tables, and forget them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import struct
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -96,9 +97,9 @@ def test_rows_that_do_not_fit_are_refused():
         (None, *good[1:]),
     ):
         for rows in ([bad], [good, bad]):
-            batch = RowBatch(SCHEMAS["sync"])
+            batch = RowBatch(SCHEMAS["sync"], threading.Lock())
             for row in rows:
-                batch.add(row)
+                batch.add(*row)
             with pytest.raises((ValueError, struct.error)):
                 batch.take()
 
@@ -123,7 +124,7 @@ def test_arrays_of_rows_are_rows_one_by_one(count):
 
 
 def test_a_row_of_ages_has_the_columns_of_the_schema():
-    assert list(CacheUse._fields) == SCHEMAS["staleness"].names
+    assert [*CacheUse._fields, "age_bins"] == SCHEMAS["staleness"].names
 
 
 def test_columns_that_are_not_the_types_are_refused():
