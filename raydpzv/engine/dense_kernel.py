@@ -431,7 +431,7 @@ def _ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def
 
 @compiled
 def ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
-    """Fill `found` with the ages of these rows' entries: see `raydpzv.engine.split_model.CacheUse`."""
+    """Fill `found` with the ages of these rows' entries: see `raydpzv.engine.split_model.Ages`."""
     _ages(refreshed, ids, round, serving, found)
 
 

@@ -7,10 +7,9 @@ Arrays are numpy's on both sides, so that a method's roles know neither torch no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -68,32 +67,12 @@ class Metrics:
     top_share: float  # share of the most predicted class: 1.0 is a constant prediction
 
 
-class CacheUse(NamedTuple):
-    """How old one client's cached embeddings were when a batch was served: how a row of ages begins."""
-
-    round: int
-    client: int
-    rows: int
-    missing: int  # never uploaded so far
-    age_sum: int  # server rounds since each row was refreshed
-    age_max: int
-
-    @property
-    def mean(self) -> float:
-        """Mean age of the rows that were uploaded; NaN if none was."""
-        known = self.rows - self.missing
-        return self.age_sum / known if known else math.nan
-
-
-COUNTED = len(CacheUse._fields)
-"""Columns of a row of ages before the bins: counts by power of two, of age 0, 1, 2-3, 4-7, ..."""
+AGE_COLUMNS = ("round", "client", "rows", "missing", "age_sum", "age_max")
+"""How old one client's cached embeddings were when a batch was served in a round, before the bins: rows used, of them
+never uploaded, and server rounds since each other row was refreshed, summed and at most."""
+COUNTED = len(AGE_COLUMNS)
 Ages = np.ndarray
 """A row of ages for each client but the one that is served, int64 [M - 1, COUNTED + AGE_BINS]."""
-
-
-def cache_uses(ages: Ages) -> list[CacheUse]:
-    """Return the beginnings of rows of ages one by one."""
-    return [CacheUse(*row) for row in ages[:, :COUNTED].tolist()]
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,9 @@ class Order:
     sync: Sync | None = None
 
 
+_NO_ROWS = np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True)
 class Upload:
     """A message from one client to the server.
@@ -79,9 +82,9 @@ class Upload:
 
     @property
     def ids(self) -> np.ndarray:
-        """The rows it is about; none for a body without row ids."""
+        """The rows it is about, int32 [B]; none for a body without row ids."""
         found = getattr(self.body, "ids", None)
-        return np.zeros(0, np.int64) if found is None else np.asarray(found, np.int64)
+        return _NO_ROWS if found is None else found
 
 
 class Client(Protocol):

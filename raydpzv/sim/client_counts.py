@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from raydpzv.engine.split_model import Ages, cache_uses
+from raydpzv.engine.split_model import COUNTED, Ages
 
 MOST = 64
 """Clients up to which each has counts of its own; of more, only how many took part is known."""
@@ -47,13 +47,20 @@ class ClientCounts:
     def fields(self) -> dict[str, Any]:
         """Return the counts as fields of a `Status`."""
         found: dict[str, Any] = {"participants": len(self._seen)}
+        staleness, mean = self._staleness.copy(), math.nan
+        for ages in reversed(self._ages):
+            there = total = 0
+            for _, client, rows, missing, age_sum, _ in ages[:, :COUNTED].tolist():
+                known = rows - missing
+                there, total = there + known, total + age_sum
+                staleness[client] = age_sum / known if known else math.nan
+            mean = total / there if there else math.nan
+        if self._ages:
+            found["staleness"] = mean
         if self._many:
             return found
-        uploads, staleness = self._uploads.copy(), self._staleness.copy()
-        for ages in reversed(self._ages):
-            staleness |= {use.client: use.mean for use in cache_uses(ages) if use.client < MOST}
-        clients = range(max((*uploads, *staleness), default=-1) + 1)
-        return found | {
-            "client_uploads": tuple(uploads.get(m, 0) for m in clients),
-            "client_staleness": tuple(staleness.get(m, math.nan) for m in clients),
-        }
+        uploads = self._uploads.copy()
+        clients = range(min(max((*uploads, *staleness), default=-1) + 1, MOST))
+        found["client_uploads"] = tuple([uploads.get(m, 0) for m in clients])
+        found["client_staleness"] = tuple([staleness.get(m, math.nan) for m in clients])
+        return found

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
-from raydpzv.engine.split_model import Ages, cache_uses
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.client_counts import ClientCounts
 from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget, Observer, PrivacyFilter, Status
@@ -62,25 +61,13 @@ class ServerLoop:
         self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
         self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
         self._write_ages = observer.array_writer("staleness")
-        self._ages: Ages | None = None
 
     def status(self) -> Status:
         """Return where the run stands."""
-        a = self._account
-        return Status(
-            a.updates,
-            a.uploads,
-            a.time,
-            a.bytes_up,
-            a.bytes_down,
-            a.late,
-            a.accuracy,
-            a.loss,
-            self._loss,
-            a.staleness if self._ages is None else _mean_age(self._ages),
-            self.stop_reason,
-            **(self._clients.fields() if self._clients else {}),
-        )
+        told = {name: getattr(self._account, name) for name in _Account.__slots__}
+        if self._clients:
+            told |= self._clients.fields()
+        return Status(**told, privacy=self._loss, stop_reason=self.stop_reason)
 
     @property
     def updates(self) -> int:
@@ -242,7 +229,6 @@ class ServerLoop:
             self._open_services[order.client] = service._replace(loss=order.loss, served=served)
         if order.cache is not None:
             self._write_ages(order.cache)
-            self._ages = order.cache
             if self._clients:
                 self._clients.served(order.client, order.cache)
         if order.releases:
@@ -271,10 +257,3 @@ class ServerLoop:
                 loss.paper,
                 loss.client,
             )
-
-
-def _mean_age(ages: Ages) -> float:
-    """Mean age of all cached rows that were used; NaN if none was ever uploaded."""
-    uses = cache_uses(ages)
-    known = sum(use.rows - use.missing for use in uses)
-    return sum(use.age_sum for use in uses) / known if known else math.nan

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raydpzv.engine.split_model import CacheUse
+from raydpzv.engine.split_model import AGE_COLUMNS
 from raydpzv.records.columns import RowBatch
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
@@ -124,7 +124,7 @@ def test_arrays_of_rows_are_rows_one_by_one(count):
 
 
 def test_a_row_of_ages_has_the_columns_of_the_schema():
-    assert [*CacheUse._fields, "age_bins"] == SCHEMAS["staleness"].names
+    assert [*AGE_COLUMNS, "age_bins"] == SCHEMAS["staleness"].names
 
 
 def test_columns_that_are_not_the_types_are_refused():

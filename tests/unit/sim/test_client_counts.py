@@ -7,10 +7,11 @@ import math
 import pytest
 
 import scenarios
-from raydpzv.engine.split_model import AGE_BINS, COUNTED, cache_uses
+from raydpzv.engine.split_model import AGE_BINS, COUNTED
 from raydpzv.keys import Key
 from raydpzv.sim.client_counts import MOST, ClientCounts
 from raydpzv.sim.interfaces import Status
+from tests.helpers.ages import cache_uses
 
 
 def statuses(scenario, *overrides):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from raydpzv.engine.split_model import cache_uses
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload
@@ -14,6 +13,7 @@ from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.privacy.mechanisms import Address, RecordedNoise, SeededNoise
 from raydpzv.wire import messages
 from raydpzv.wire.messages import Evaluate, PerturbedEmbeddings, Slopes, Start
+from tests.helpers.ages import cache_uses
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raydpzv.engine.split_model import FirstOrder, cache_uses
+from raydpzv.engine.split_model import FirstOrder
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.frozen import FrozenClient, FrozenServer
 from raydpzv.methods.vertical.split_sgd import SgdClient, SgdServer
 from raydpzv.wire.messages import Acknowledged, GradientAndRows, Rows, Slopes, Start
+from tests.helpers.ages import cache_uses
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,

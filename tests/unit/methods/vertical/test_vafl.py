@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raydpzv.engine.split_model import cache_uses
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony
 from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query, Slopes
+from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
 from tests.helpers.vertical_parties import (
     BATCH,
