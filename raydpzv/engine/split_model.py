@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -75,8 +75,7 @@ Ages = np.ndarray
 """A row of ages for each client but the one that is served, int64 [M - 1, COUNTED + AGE_BINS]."""
 
 
-@dataclass(frozen=True)
-class TwoPointService:
+class TwoPointService(NamedTuple):
     """What one upload of embeddings at w ± λu_p came to.
 
     sums: of the clipped slopes along each direction, float64 [P]; nonfinite: slopes that counted as 0, int [P]; loss:

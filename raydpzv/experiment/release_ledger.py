@@ -105,17 +105,17 @@ class LedgerServer:
         return min(self._ledger.version, self.updates)
 
     def _enter(self, upload: Upload, order: Order) -> None:
+        client, step, count = upload.client, upload.step, len(order.releases)
         numbers = [release.perturbation for release in order.releases]
-        count, pack = len(numbers), struct.pack
         update = LedgerUpdate(
             order.round,
-            order.client,
-            self._read.get(order.client, 0),
+            client,
+            self._read.get(client, 0),
             self._rule.lr,
-            pack(f"<{count}q", *[upload.step] * count),
-            pack(f"<{count}i", *numbers),
-            pack(f"<{count}Q", *[direction_seed(self._key, upload.client, upload.step, p) for p in numbers]),
-            pack(f"<{count}f", *[release.value for release in order.releases]),
+            _column("q", [step] * count),
+            _column("i", numbers),
+            _column("Q", [direction_seed(self._key, client, step, p) for p in numbers]),
+            _column("f", [release.value for release in order.releases]),
         )
         if order.round <= self._known:
             self._compare(update)
@@ -156,6 +156,11 @@ def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) 
         return
     with begin_ledger(folder.ledger if folder else None, plan.header(), None) as ledger:
         yield ledger
+
+
+def _column(code: str, values: Sequence[float]) -> bytes:
+    """Values as `LedgerUpdate` has them; code: of `struct`."""
+    return struct.pack(f"<{len(values)}{code}", *values)
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """What left a party, with the receipt of its noise: a scalar, or rows of an array (then the value is NaN)."""
 
     perturbation: int
@@ -29,8 +28,7 @@ class Release:
     ids: np.ndarray | None = None  # the rows it is about; None: those of the upload being served
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """How a client that keeps no model of its own for long came to the model it works at.
 
     read: updates in that model; missed: those it had to replay first; pairs: (seed, scalar) pairs it got for that;
@@ -43,8 +41,7 @@ class Sync:
     pulled: bool = False
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """A message from the server to one client, and what the server knows about the service that made it."""
 
     client: int
@@ -64,8 +61,7 @@ class Order:
 _NO_ROWS = np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True)
-class Upload:
+class Upload(NamedTuple):
     """A message from one client to the server.
 
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.

@@ -141,8 +141,7 @@ FIRST_EVALUATION = "the evaluation of the initial model"
 """Stages of a run before its first update."""
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """Where a run stands.
 
     loss: of the last evaluation; stage: what the run waits for before its first update, "" once it is under way;

@@ -64,10 +64,13 @@ class ServerLoop:
 
     def status(self) -> Status:
         """Return where the run stands."""
-        told = {name: getattr(self._account, name) for name in _Account.__slots__}
-        if self._clients:
-            told |= self._clients.fields()
-        return Status(**told, privacy=self._loss, stop_reason=self.stop_reason)
+        a, clients = self._account, self._clients.fields() if self._clients else {}
+        clients.setdefault("staleness", a.staleness)
+        return Status(
+            *(a.updates, a.uploads, a.time, a.bytes_up, a.bytes_down, a.late, a.accuracy, a.loss, self._loss),
+            stop_reason=self.stop_reason,
+            **clients,
+        )
 
     @property
     def updates(self) -> int:

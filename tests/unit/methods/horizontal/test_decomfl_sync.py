@@ -228,7 +228,7 @@ def test_a_catch_up_hands_out_views_that_stay_as_they_are(tmp_path: Path) -> Non
 
 
 def same_order(a: Order, b: Order) -> bool:
-    plain = [replace(o, body=None) for o in (a, b)]  # type: ignore[arg-type]
+    plain = [o._replace(body=None) for o in (a, b)]  # type: ignore[arg-type]
     return repr(plain[0]) == repr(plain[1]) and a.body.encode() == b.body.encode()
 
 
