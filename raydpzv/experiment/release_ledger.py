@@ -42,6 +42,8 @@ class LedgerServer:
 
     def __init__(self, server: VerticalServer, ledger: Ledger, *, updates: UpdateRule, key: Key) -> None:
         self._server, self._ledger, self._rule, self._key = server, ledger, updates, key
+        # an update's columns of P entries as bytes
+        self._packed = [struct.Struct(f"<{updates.perturbations}{code}").pack for code in "qiQf"]
         self._known = ledger.version
         self._uploads: Counter[int] = Counter()
         self._read: dict[int, int] = {}
@@ -105,17 +107,18 @@ class LedgerServer:
         return min(self._ledger.version, self.updates)
 
     def _enter(self, upload: Upload, order: Order) -> None:
-        client, step, count = upload.client, upload.step, len(order.releases)
+        client, step = upload.client, upload.step
+        steps_P, numbers_P, seeds_P, scalars_P = self._packed
         numbers = [release.perturbation for release in order.releases]
         update = LedgerUpdate(
             order.round,
             client,
             self._read.get(client, 0),
             self._rule.lr,
-            _column("q", [step] * count),
-            _column("i", numbers),
-            _column("Q", [direction_seed(self._key, client, step, p) for p in numbers]),
-            _column("f", [release.value for release in order.releases]),
+            steps_P(*[step] * len(numbers)),
+            numbers_P(*numbers),
+            seeds_P(*[direction_seed(self._key, client, step, p) for p in numbers]),
+            scalars_P(*[release.value for release in order.releases]),
         )
         if order.round <= self._known:
             self._compare(update)
@@ -156,11 +159,6 @@ def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) 
         return
     with begin_ledger(folder.ledger if folder else None, plan.header(), None) as ledger:
         yield ledger
-
-
-def _column(code: str, values: Sequence[float]) -> bytes:
-    """Values as `LedgerUpdate` has them; code: of `struct`."""
-    return struct.pack(f"<{len(values)}{code}", *values)
 
 
 def _shown(name: str, value: Any) -> Any:
