@@ -39,6 +39,8 @@ check: $(INSTALLED)
 # two processes, one with all tests on Ray; on a single core they would only be in each other's way
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2, os.cpu_count() or 1))')
 
+# the tests start many processes, which would all compile the sources anew
+test: export PYTHONDONTWRITEBYTECODE :=
 test: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 

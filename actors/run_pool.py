@@ -16,7 +16,7 @@ from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
 from actors.placement import Plan, Share, reserved
-from actors.processes import start
+from actors.processes import end, start
 from actors.remote import get, lost
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
@@ -120,6 +120,7 @@ class _Slots:
         """Hand out the work until there is none, or the user wants no more."""
         import ray
 
+        well = False
         try:
             while self._queue or self._busy:
                 if self._stop.is_set():
@@ -130,9 +131,9 @@ class _Slots:
                     for reference in ray.wait(list(self._busy), timeout=LOOK)[0]:
                         self._finish(reference)
                 self._poll()
+            well = True
         finally:
-            for actor in self._actors.values():
-                ray.kill(actor)
+            end(list(self._actors.values()), well=well)
 
     def _begin(self, slot: int, planned: Planned) -> None:
         if slot not in self._actors:

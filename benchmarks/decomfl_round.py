@@ -41,9 +41,10 @@ import numpy as np
 import torch
 from common import environment, median, options, show, spread, verdict, write
 from federations import ON_RAY, OURS, WAYS, Case, Way, federation_of, published_of
+from fresh_process import helper, in_fresh_process
 from published import usual_rounds
 from round_memory import memory, print_memory
-from rounds import Rounds, helper, in_fresh_process
+from rounds import Rounds
 
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
@@ -210,7 +211,11 @@ def shares(case: Case) -> dict[str, float]:
     stats = pstats.Stats(profile)
     total = stats.total_tt  # type: ignore[attr-defined]
     perturbing = _spent(stats, "directions.py", "add_to")
-    forward = _spent(stats, "objective.py", "losses") + _spent(stats, "objective.py", "loss") - perturbing
+    forward = (
+        _spent(stats, "torch_objective.py", "losses")
+        + _spent(stats, "torch_objective.py", "loss")
+        - perturbing
+    )
     replaying = _spent(stats, "replica.py", "go_to")
     parts = {"forward passes": forward, "perturbing": perturbing, "updating the model": replaying}
     return {

@@ -78,7 +78,7 @@ def federation_with(
     """Return a run of any method that samples clients; of P, m and B in `case` the method has its own."""
     spec = HorizontalScenario(
         split=HorizontalSplitSection(how="iid", clients=case.clients),
-        model=WholeModelSection(kind=case.model, outputs=_OUTPUTS.get(case.model)),  # type: ignore[arg-type]
+        model=WholeModelSection(kind=case.model, outputs=_OUTPUTS.get(case.model), engine="torch"),
         method=method,  # type: ignore[arg-type]
         resources=HorizontalResourcesSection(threads=threads, hosts=hosts),
         budget=HorizontalBudgetSection(updates=rounds),

@@ -16,11 +16,6 @@ operators return, and numba's scratch. On a GPU the peak is torch's CUDA allocat
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 from common import environment, median, options, show, spread, verdict, write
-from peaks import PREDICTABLE_MALLOC, Cuda, LiveStorages, Meter, Resident
+from fresh_process import in_fresh_process
+from peaks import Cuda, LiveStorages, Meter, Resident, predictable_malloc
 
 from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import BottomTraining
@@ -45,7 +41,7 @@ TARGET = 1.15
 """DPZV without momentum: peak over parameter bytes."""
 NUMBA_SCRATCH = 2 * 4 * 256 * 4 + 1024 * 8
 """Bytes that raydpzv.zo.numba_kernel allocates in compiled code: normals and words, lanes of the norm."""
-_STEPS, _TIMEOUT = 3, 600.0
+_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -123,6 +119,7 @@ def activation_bytes(shape: Shape, variant: str) -> int:
 def measure(variant: str, shape: Shape, device: str) -> dict[str, int]:
     """Return the peak bytes of a variant's step, by the process and by storages; the process must be fresh."""
     torch.set_num_threads(1)
+    predictable_malloc()
     build, momentum = VARIANTS[variant]
     values = (Key(0) / "features").generator().standard_normal((shape.rows, shape.width), np.float32)
     x_BF = torch.from_numpy(values).to(device)
@@ -145,28 +142,13 @@ def _peak(meter: Meter, build: Build, shape: Shape, x_BF: torch.Tensor, momentum
     return meter.peak() - before
 
 
-def in_fresh_process(variant: str, shape: Shape, device: str) -> dict[str, int]:
-    """Measure in a process of its own."""
-    order = json.dumps({"variant": variant, "shape": asdict(shape), "device": device})
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", order],
-        env=os.environ | PREDICTABLE_MALLOC,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=_TIMEOUT,
-        check=True,
-    )
-    figures: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
 def report(shape: Shape, repeats: int, device: str) -> dict[str, Any]:
     """Measure every variant `repeats` times in turn, print the table and return the figures."""
     before = environment()
     runs: dict[str, list[dict[str, int]]] = {name: [] for name in VARIANTS}
     for _ in range(repeats):
         for name in VARIANTS:
-            runs[name].append(in_fresh_process(name, shape, device))
+            runs[name].append(in_fresh_process(measure, name, shape, device))
     peaks = {name: median([run["process"] for run in found]) for name, found in runs.items()}
     variants = {}
     for name, found in runs.items():
@@ -215,15 +197,10 @@ def _print(shape: Shape, variants: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    """Run the benchmark, or, as a process of its own, one measurement."""
+    """Run the benchmark."""
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.measure:
-        order = json.loads(chosen.measure)
-        print(json.dumps(measure(order["variant"], Shape(**order["shape"]), order["device"])))
-        return
     shape = Shape(layers=8, width=256) if chosen.quick else Shape()
     repeats = chosen.repeats or (1 if chosen.quick else 3)
     write("memory", report(shape, repeats, chosen.device), chosen.json)

@@ -11,9 +11,19 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PREDICTABLE_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""Environment for a measured process: glibc then returns a freed tensor at once, where by default it learns from
-the first large one to keep them, and a later peak would hide in what it kept."""
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""Names of glibc's parameters (malloc.h)."""
+
+
+def predictable_malloc() -> None:
+    """Let glibc return a freed tensor at once (Linux).
+
+    By default it learns from the first large one to keep them, and a later peak would hide in what it kept.
+    """
+    libc = ctypes.CDLL(None)
+    for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+        if not libc.mallopt(name, 65536):
+            raise OSError(f"glibc did not take its parameter {name}")
 
 
 class Meter(Protocol):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from common import show, verdict
 from federations import OURS, WAYS, Case, Way, federation_of, published_of, small
-from peaks import PREDICTABLE_MALLOC, Resident
-from rounds import in_fresh_process
+from fresh_process import in_fresh_process
+from peaks import Resident, predictable_malloc
 
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.run_horizontal import run_horizontal
@@ -19,6 +19,7 @@ TARGET = 0.2
 
 def peak(way: Way, case: Case) -> dict[str, int]:
     """Return the peak of resident memory in two rounds, absolute and above idle; the process must be fresh."""
+    predictable_malloc()
     run_horizontal(small())
     prepared, meter = federation_of(case, 2, way.threads), Resident()
     before = meter.now()
@@ -41,9 +42,7 @@ def memory(cases: tuple[Case, ...]) -> list[dict[str, Any]]:
     """Measure every way of one process, the published one on one thread."""
     found = []
     for case in cases:
-        peaks = {
-            way: in_fresh_process(peak, way, case, environment=PREDICTABLE_MALLOC) for way in (WAYS[0], *OURS)
-        }
+        peaks = {way: in_fresh_process(peak, way, case) for way in (WAYS[0], *OURS)}
         published = peaks[WAYS[0]]["above_idle_bytes"]
         for way, measured in peaks.items():
             share, target = measured["above_idle_bytes"] / published, None if way.published else TARGET

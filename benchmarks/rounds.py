@@ -1,23 +1,14 @@
-"""What the benchmarks of rounds share: the clock of a run's rounds, and work in processes of its own."""
+"""The clock of a run's rounds."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import TypeVar
-from unittest.mock import patch
 
 import numpy as np
 
 from raydpzv.errors import RunError
 from raydpzv.sim.interfaces import Status
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -56,18 +47,3 @@ class Rounds:
             )
         first, last = (np.array(self._seen[round]) for round in (after[0], after[-1]))
         return Pace(*((last - first) / (after[-1] - after[0])).tolist())
-
-
-@contextmanager
-def helper(environment: Mapping[str, str] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Give one process that starts from nothing, with more in its environment."""
-    with patch.dict(os.environ, environment or {}), ProcessPoolExecutor(1, get_context("spawn")) as process:
-        yield process
-
-
-def in_fresh_process(
-    work: Callable[..., Result], *arguments: object, environment: Mapping[str, str] | None = None
-) -> Result:
-    """Return work(*arguments) of a process of its own, which ends with it."""
-    with helper(environment) as process:
-        return process.submit(work, *arguments).result()

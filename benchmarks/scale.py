@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 from common import environment, median, options, show, spread, verdict, write
+from fresh_process import in_fresh_process
 from held import held
 from peaks import Resident
-from rounds import Rounds, in_fresh_process
+from rounds import Rounds
 
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.config.toml import parse

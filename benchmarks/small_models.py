@@ -1,4 +1,4 @@
-"""CPU microseconds of one update of small vertical models: the runner with either engine, and loops without one.
+"""CPU microseconds of one update of small models: the runner with either engine, and loops without one.
 
 torch engine        the local runner with model.engine = "torch"
 torch loop          an ordinary loop over torch modules, autograd and torch.optim, written for the method alone
@@ -10,6 +10,9 @@ compiled, roles     the method's roles called in turn: no clock, no rows, no led
 The problem is that of the scenario digits_dpzv: 4 clients, batches of 64; DPZV with its clip and noise, the others
 without noise. Loops keep no rows and no ledger and draw rows and directions from a sequential generator. A figure is
 CPU time from the 200th update on (the 20th with --quick), one thread, the smallest of the turns that the ways take.
+
+Horizontal methods: a round of the scenario digits_decomfl (P = 25, K = 1, 10 clients of 100, batches of 32, 2,410
+parameters) under either engine, everything recorded; FedAvg takes 5 local steps.
 """
 
 from __future__ import annotations
@@ -21,16 +24,25 @@ from itertools import islice
 from typing import Any
 
 from common import environment, options, show, verdict, write
+from rounds import Rounds
 from small_loops import NumpyParties, TorchParties
 
 import scenarios
+from raydpzv.engine.choice import ENGINES
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import one_thread, run_vertical
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.interfaces import Status
 
 METHODS = ("dpzv", "vafl", "zoo_vfl", "czofo", "frozen")
+HORIZONTAL = {
+    "decomfl": (),
+    "decomfl, P = 5": ("method.perturbations=5",),
+    "fedavg": ("method.name=fedavg", "method.local_steps=5"),
+}
+"""Rounds to what they change in digits_decomfl."""
 COUNTS = {False: (200, 1000), True: (20, 60)}
 """Quick or not, to updates before the clock starts and updates that count."""
 LEAST = {"compiled": 2.5, "compiled, no ages": 4.0}
@@ -113,6 +125,34 @@ def measure(method: str, repeats: int, warm: int, count: int) -> dict[str, float
     return {name: min(values) for name, values in found.items()}
 
 
+def round_of(engine: str, overrides: tuple[str, ...], warm: int, count: int) -> float:
+    """Return CPU microseconds of a round."""
+    quiet = (f"budget.updates={warm + count}", "evaluate.every=1000000", f"model.engine={engine}")
+    prepared: Any = prepare(scenarios.load("digits_decomfl", [*overrides, *quiet]))
+    rounds = Rounds()
+    run_horizontal(prepared, RunOptions(progress=rounds))
+    return rounds.pace(warm).cpu * 1e6
+
+
+def measure_rounds(repeats: int, warm: int, count: int) -> dict[str, dict[str, float]]:
+    """Return microseconds of a round by method and engine: the engines take turns, the smallest figure counts."""
+    return {
+        name: {
+            engine: min(turns)
+            for engine, turns in zip(
+                ENGINES,
+                zip(*(_turn(overrides, warm, count) for _ in range(repeats)), strict=True),
+                strict=True,
+            )
+        }
+        for name, overrides in HORIZONTAL.items()
+    }
+
+
+def _turn(overrides: tuple[str, ...], warm: int, count: int) -> list[float]:
+    return [round_of(engine, overrides, warm, count) for engine in ENGINES]
+
+
 def main() -> int:
     """Measure, print a table of each method, write the JSON."""
     parser = options(__doc__ or "")
@@ -134,7 +174,14 @@ def main() -> int:
             ]
             columns = ("way", "µs", "/ torch loop", "target", "/ numpy loop", "target")
             show(f"{method}: one update, and updates per CPU second against the loops", columns, rows)
-    write("small_models", {"environment": environment(), "microseconds": figures}, given.json)
+        rounds = measure_rounds(repeats, warm // 4, count // 4)
+    rows = [
+        (name, *(f"{us:.0f}" for us in of.values()), f"{of['torch'] / of['compiled']:.1f}")
+        for name, of in rounds.items()
+    ]
+    show("A round by engine, µs", ("method", *ENGINES, "torch / compiled"), rows)
+    found = {"environment": environment(), "microseconds": figures, "rounds": rounds}
+    write("small_models", found, given.json)
     return 0
 
 

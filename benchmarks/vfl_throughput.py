@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--no-ray", action="store_true", help="only the ways in this process")
     parser.add_argument("--works", type=int, nargs="+", choices=list(WORKS), default=list(WORKS))
     chosen = parser.parse_args()
-    works = {ms: WORKS[ms] // (2 if chosen.quick else 1) for ms in chosen.works}
+    works = {ms: WORKS[ms] // (5 if chosen.quick else 1) for ms in chosen.works}
     before = environment()
     check_bare(200)
     bytes_per_message, rounds = message_bytes(200), busy.calibrate()
@@ -233,7 +233,7 @@ def main() -> None:
         cloudpickle.register_pickle_by_value(busy)  # actors cannot import from this folder
         # Ray's workers are nice to others by default; the bare loop is not, and on a shared machine that decides
         os.environ.setdefault("RAY_worker_niceness", "0")
-        session = connected()
+        session = connected(reuse=True)
     with session:
         ways = HERE if chosen.no_ray else HERE + ON_RAY
         paces = take_turns(ways, works, rounds, chosen.repeats or (1 if chosen.quick else 5))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import selectors
 import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raydpzv.errors import LaneError, Stalled
@@ -94,14 +96,21 @@ class LaneSocket:
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def send(self, *parts: bytes) -> None:
-        """Send one frame. Raises LaneError."""
+    def send(self, *parts: bytes, meanwhile: Callable[[], None] | None = None) -> None:
+        """Send one frame. Raises LaneError.
+
+        meanwhile: receives a frame; called while the peer takes none because it is at sending one itself.
+        """
         size = sum(map(len, parts))
         if size > MOST:
             raise LaneError(f"a frame of {size} bytes is longer than any that travels ({MOST})")
+        data = b"".join((_LENGTH.pack(size), *parts))
         try:
-            self._socket.settimeout(self._timeout)
-            self._socket.sendall(b"".join((_LENGTH.pack(size), *parts)))
+            if meanwhile:
+                self._send_between(memoryview(data), meanwhile)
+            else:
+                self._socket.settimeout(self._timeout)
+                self._socket.sendall(data)
         except OSError as error:
             self.close()
             raise LaneError(f"the line broke while {size} bytes were sent: {error}") from None
@@ -113,8 +122,8 @@ class LaneSocket:
         frame is longer, cut off, or comes too slowly; then the line is closed.
         """
         head = bytearray(_LENGTH.size)
-        self._socket.settimeout(begins_within)
         try:
+            self._socket.settimeout(begins_within)
             got = self._socket.recv_into(head)
         except TimeoutError:
             raise Stalled(f"waited {begins_within:g} s for the peer") from None
@@ -144,6 +153,22 @@ class LaneSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:  # it is closed already
             return
+
+    def _send_between(self, data: memoryview, meanwhile: Callable[[], None]) -> None:
+        """Send as much as the peer takes, and receive where it has something to say before it takes more."""
+        deadline = time.monotonic() + self._timeout
+        while data:
+            self._socket.settimeout(0)
+            try:
+                data = data[self._socket.send(data) :]
+            except BlockingIOError:
+                with selectors.DefaultSelector() as selector:
+                    selector.register(self._socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                    ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    raise TimeoutError("timed out") from None
+                if ready[0][1] & selectors.EVENT_READ:
+                    meanwhile()
 
     def _fill(self, data: memoryview, deadline: float) -> None:
         place = 0

@@ -1,7 +1,8 @@
 """What clients and server say to one another on a line, as frames.
 
-A client asks (`LaneRequest`), the server answers (`Reply`). Fixed fields are packed by `struct`, bodies as in
-`raydpzv.wire.frames`; receipts of noise that a client added, which only some methods have, are JSON.
+Under the wall clock a client asks (`LaneRequest`) and the server answers; under the virtual clock the server orders and
+an actor of clients returns what comes of it. Fixed fields are packed by `struct`, bodies as in `raydpzv.wire.frames`;
+receipts of noise that a client added, which only some methods have, are JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.wall import Answer
 from raydpzv.wire.frames import decode_body, encode_body
 
-HELLO, FIRST, EXCHANGE, WAIT, FINISH = range(5)
-"""Kinds of requests: who speaks on this line; the first order; an upload; wait for an order; farewell."""
+HELLO, FIRST, EXCHANGE, WAIT, FINISH, JOIN = range(6)
+"""Kinds of requests: who speaks on this line; the first order; an upload; wait for an order; farewell; the number of a
+line on which the server is to order."""
 _HELLO = struct.Struct("<Bi?")
+_JOIN = struct.Struct("<BI")
 _WAIT = struct.Struct("<Bd")
-_UPLOAD = struct.Struct("<Biqd?dd?ddI")
+_EXCHANGE = struct.Struct("<Bdd?dd")
+_UPLOAD = struct.Struct("<iqd?I")
 _ANSWER, _NOTHING, _FAILED = range(3)
 _ORDER = struct.Struct("<B?iq??q")
 _NO_PROMISE = -1
@@ -37,7 +41,7 @@ OVERHEAD = 2**16
 
 @dataclass(frozen=True)
 class LaneRequest:
-    """What a client asks. seconds: of a wait, or when the last answer was applied."""
+    """What a client asks. number: of a line (JOIN); seconds: of a wait, or when the last answer was applied."""
 
     kind: int
     client: int = 0
@@ -45,11 +49,17 @@ class LaneRequest:
     seconds: float = 0.0
     upload: Upload | None = None
     how: Activation | None = None
+    number: int = 0
 
 
 def hello(client: int, warm_up: bool) -> tuple[bytes, ...]:
     """Return the frame that says which client is on this line, and whether it only warms up."""
     return (_HELLO.pack(HELLO, client, warm_up),)
+
+
+def join(number: int) -> tuple[bytes, ...]:
+    """Return the frame that says which of the lines that the server expects this is."""
+    return (_JOIN.pack(JOIN, number),)
 
 
 def plain(kind: int, seconds: float = 0.0) -> tuple[bytes, ...]:
@@ -59,14 +69,7 @@ def plain(kind: int, seconds: float = 0.0) -> tuple[bytes, ...]:
 
 def exchange(upload: Upload, how: Activation, applied: float) -> tuple[bytes, ...]:
     """Return the frame that hands in an upload."""
-    receipts = (
-        json.dumps([_as_json(release) for release in upload.releases]).encode() if upload.releases else b""
-    )
-    head = _UPLOAD.pack(
-        *(EXCHANGE, upload.client, upload.step, upload.loss, upload.is_query),
-        *(how.due, how.woke, how.late, how.sent, applied, len(receipts)),
-    )
-    return head, receipts, encode_body(upload.body)
+    return (_EXCHANGE.pack(EXCHANGE, *how, applied), *_upload(upload))
 
 
 def read_request(frame: memoryview) -> LaneRequest:
@@ -82,16 +85,17 @@ def _read_request(frame: memoryview) -> LaneRequest:
     if kind == HELLO:
         _, client, warm_up = _HELLO.unpack(frame)
         return LaneRequest(kind, client, warm_up)
+    if kind == JOIN:
+        return LaneRequest(kind, number=_JOIN.unpack(frame)[1])
     if kind in (FIRST, WAIT, FINISH):
         return LaneRequest(kind, seconds=_WAIT.unpack(frame)[1])
     if kind != EXCHANGE:
         raise ValueError(f"no request is of kind {kind}")
-    _, client, step, loss, is_query, due, woke, late, sent, applied, size = _UPLOAD.unpack_from(frame)
-    begin = _UPLOAD.size + size
-    receipts = json.loads(bytes(frame[_UPLOAD.size : begin])) if size else []
-    releases = tuple(_from_json(**receipt) for receipt in receipts)
-    upload = Upload(client, step, decode_body(frame[begin:]), loss, releases, is_query)
-    return LaneRequest(kind, client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent))
+    _, due, woke, late, sent, applied = _EXCHANGE.unpack_from(frame)
+    upload = _read_upload(frame[_EXCHANGE.size :])
+    return LaneRequest(
+        kind, upload.client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent)
+    )
 
 
 def answered(answer: Answer) -> tuple[bytes, ...]:
@@ -108,7 +112,7 @@ def answered(answer: Answer) -> tuple[bytes, ...]:
 
 
 def failed(error: BaseException) -> tuple[bytes, ...]:
-    """Return the frame of an error that the server raised."""
+    """Return the frame of an error that was raised over what a peer asked for."""
     return bytes((_FAILED,)), json.dumps([type(error).__name__, str(error)]).encode()
 
 
@@ -129,6 +133,21 @@ def read_answer(frame: memoryview) -> Answer:
     raise _raised(name, text)
 
 
+def done(upload: Upload) -> tuple[bytes, ...]:
+    """Return the frame of what came of an order."""
+    return bytes((_ANSWER,)), *_upload(upload)
+
+
+def read_done(frame: memoryview) -> Upload | RaydpzvError:
+    """Return what came of an order: an upload, or what the client raised. LaneError: it is neither."""
+    try:
+        if frame[0] == _ANSWER:
+            return _read_upload(frame[1:])
+        return _raised(*json.loads(bytes(frame[1:])))
+    except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
+        raise LaneError(f"wanted a client's upload, got {len(frame)} other bytes: {error}") from None
+
+
 def most_bytes(promised: Iterable[int | None]) -> int:
     """Return how long a request may be, given what orders promised of the sizes of uploads (None: nothing).
 
@@ -143,6 +162,22 @@ def _raised(name: str, text: str) -> RaydpzvError:
     if isinstance(known, type) and issubclass(known, RaydpzvError):
         return known(text)
     return RunError(f"an actor failed: {name}: {' '.join(text.split())[:400]}")
+
+
+def _upload(upload: Upload) -> tuple[bytes, ...]:
+    receipts = (
+        json.dumps([_as_json(release) for release in upload.releases]).encode() if upload.releases else b""
+    )
+    head = _UPLOAD.pack(upload.client, upload.step, upload.loss, upload.is_query, len(receipts))
+    return head, receipts, encode_body(upload.body)
+
+
+def _read_upload(data: memoryview) -> Upload:
+    client, step, loss, is_query, size = _UPLOAD.unpack_from(data)
+    begin = _UPLOAD.size + size
+    receipts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else []
+    releases = tuple(_from_json(**receipt) for receipt in receipts)
+    return Upload(client, step, decode_body(data[begin:]), loss, releases, is_query)
 
 
 def _as_json(release: Release) -> dict[str, Any]:

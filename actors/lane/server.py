@@ -1,4 +1,7 @@
-"""The server's end of the lane: it listens, and serves every client's line in a thread of its own."""
+"""The server's end of the lane: it listens, and serves every client's line in a thread of its own.
+
+A line on which the server is to order (virtual clock) is not served but handed over to whoever expects it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from actors.lane import requests
-from actors.lane.line import LaneSocket, listen, prove
-from actors.lane.requests import EXCHANGE, FINISH, FIRST, WAIT, LaneRequest
+from actors.lane.line import HANDSHAKE_TIMEOUT, LaneSocket, listen, prove
+from actors.lane.requests import EXCHANGE, FINISH, FIRST, HELLO, JOIN, WAIT, LaneRequest
 from raydpzv.errors import LaneError, Stalled
 from raydpzv.methods.roles import Upload
 from raydpzv.sim.interfaces import Activation
@@ -61,9 +64,19 @@ class LaneServer:
         self._lines: set[LaneSocket] = set()
         self._most_unproved = MOST_STRANGERS + clients
         self._unproved: dict[LaneSocket, None] = {}  # in the order in which they came
-        self._lock = threading.Lock()
+        self._joined: dict[int, LaneSocket] = {}
+        self._lock = threading.Condition()
         self._closed = False
         threading.Thread(target=self._accept, name="lane", daemon=True).start()
+
+    def joined(self, number: int) -> LaneSocket:
+        """Return the line whose peer, having sent its first words, says that it is of this number. Raises LaneError."""
+        with self._lock:
+            if not self._lock.wait_for(lambda: number in self._joined, HANDSHAKE_TIMEOUT):
+                raise LaneError(
+                    f"line {number} to the server was opened but did not arrive in {HANDSHAKE_TIMEOUT:g} s"
+                )
+            return self._joined.pop(number)
 
     def close(self) -> None:
         """Listen no more and end every line."""
@@ -101,23 +114,31 @@ class LaneServer:
             threading.Thread(target=self._serve, args=(line,), name="lane of a client", daemon=True).start()
 
     def _serve(self, line: LaneSocket) -> None:
+        handed_over = False
         try:
             prove(line, self._secret, listens=True)
             self._proved(line)
             who = requests.read_request(line.receive(requests.OVERHEAD, begins_within=self._timeout))
-            if who.kind != requests.HELLO:
+            if who.kind == JOIN:
+                with self._lock:
+                    self._joined[who.number] = line
+                    self._lock.notify_all()
+                handed_over = True
+            elif who.kind == HELLO:
+                self._converse(line, who)
+            else:
                 raise LaneError("a peer's first words are who it is")
-            self._converse(line, who)
         except (
             LaneError,
             Stalled,
         ):  # the peer has gone, is no client, or broke its word; it sees its line end
             return
         finally:
-            line.close()
-            with self._lock:
-                self._lines.discard(line)
             self._proved(line)
+            if not handed_over:
+                line.close()
+                with self._lock:
+                    self._lines.discard(line)
 
     def _proved(self, line: LaneSocket) -> None:
         """Be no longer among those who are hung up on for their number."""

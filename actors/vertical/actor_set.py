@@ -12,6 +12,7 @@ from actors.placement import Plan
 from actors.processes import end, start
 from actors.remote import get
 from actors.vertical.client_actor import ClientActor
+from actors.vertical.executor import holders
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.vertical import PreparedVertical
 
@@ -28,7 +29,7 @@ class ActorSet:
     @property
     def holder(self) -> dict[int, int]:
         """For every client the number of the actor that holds it."""
-        return {m: a for a, clients in enumerate(self.held) for m in clients}
+        return holders(self.held)
 
     def replace(self, actor: int, pasts: Any) -> Any:
         """Put a new actor in the place of a lost one; pasts: what its clients are rebuilt from (or a reference)."""

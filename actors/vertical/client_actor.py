@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from actors.device import claim_device
-from actors.lane.line import LaneAddress
+from actors.lane import requests
+from actors.lane.line import LaneAddress, LaneSocket, dial
+from actors.lane.orders import PATIENCE, serve_orders
 from actors.serialization import Wire, pack_upload, unpack_order
 from actors.vertical.executor import connection
 from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
-from raydpzv.methods.roles import Rebuildable
+from raydpzv.methods.roles import Order, Rebuildable, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
 from raydpzv.sim.wall import ClientLoop, ServerConnection
@@ -44,6 +46,7 @@ class ClientActor:
         self._locks = {client: threading.Lock() for client in self._roles}
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
+        self._line: LaneSocket | None = None
 
     def warm_up(self, server: Any, timeout: float, lane: LaneAddress | None) -> dict[int, Wire]:
         """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""
@@ -56,8 +59,20 @@ class ClientActor:
 
     def process(self, order: Wire) -> Wire:
         """Do what an order asks for."""
-        unpacked = unpack_order(order)
-        return pack_upload(self._roles[unpacked.client].process(unpacked))
+        return pack_upload(self._process(unpack_order(order)))
+
+    def join(self, lane: LaneAddress, number: int) -> None:
+        """Open a line on which the server orders (virtual clock); number: which it is to the server."""
+        self._line = dial(lane, PATIENCE)
+        self._line.send(*requests.join(number))
+
+    def serve_orders(self) -> None:
+        """Do what the server orders on that line, until no order follows."""
+        assert self._line is not None
+        try:
+            serve_orders(self._line, self._process)
+        finally:
+            self._line.close()
 
     def run(
         self, server: Any, timing: Timing, origin: float, timeout: float, lane: LaneAddress | None
@@ -68,6 +83,9 @@ class ClientActor:
         """
         with connection(server, timeout, lane) as port:
             self._run(port, timing, WallClock(origin), timeout)
+
+    def _process(self, order: Order) -> Upload:
+        return self._roles[order.client].process(order)
 
     def _run(self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float) -> None:
         after = clock.now() if self._uploads else -math.inf

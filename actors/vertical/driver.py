@@ -79,6 +79,8 @@ class _Driver(Driver):
     def _work(self) -> None:
         self._ledger_control.open()
         if self._experiment.spec.clock.kind == "virtual":
+            if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
+                open_lane(self._actor_set, self._timeout)
             self._progress(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held))
         else:

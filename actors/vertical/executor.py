@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from actors.lane.client import LaneConnection
 from actors.lane.line import LaneAddress
 from actors.remote import get
-from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
+from actors.serialization import pack_upload, unpack_order
+from actors.vertical.dispatcher import Dispatcher
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.wall import Answer, ServerConnection
 
 
 class RayExecutor:
-    """Starts work on the actor that holds the client; a handle is an object reference and the client's number."""
+    """Starts work on the actor that holds the client; a handle is what the dispatcher gave and the client's number."""
 
-    def __init__(self, actors: Mapping[int, Any], timeout: float) -> None:
-        self._actors, self._timeout = actors, timeout
+    def __init__(self, dispatcher: Dispatcher, held: Sequence[Sequence[int]]) -> None:
+        self._dispatcher, self._holder = dispatcher, holders(held)
 
     def submit(self, order: Order) -> tuple[int, Any]:
         """Send the order; returns at once."""
-        return order.client, self._actors[order.client].process.remote(pack_order(order))
+        return order.client, self._dispatcher.send(self._holder[order.client], order)
 
     def result(self, handle: tuple[int, Any]) -> Upload:
         """Wait for the upload; Stalled past the time limit."""
-        client, reference = handle
-        return unpack_upload(get(reference, self._timeout, f"the upload of client {client}"))
+        client, sent = handle
+        return self._dispatcher.upload(self._holder[client], sent, client)
+
+
+def holders(held: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Return for every client the number of the actor that holds it; held: the clients of each actor."""
+    return {client: a for a, clients in enumerate(held) for client in clients}
 
 
 @contextmanager

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from actors.remote import get, lost
-from actors.serialization import pack_order, unpack_upload
+from actors.remote import lost
+from actors.vertical.dispatcher import Dispatcher
+from actors.vertical.executor import holders
 from raydpzv.errors import Stalled
 from raydpzv.experiment.release_ledger import Past
 from raydpzv.methods.roles import Order, Upload
@@ -57,8 +58,8 @@ class Records(Protocol):
 
 
 class _Work:
-    def __init__(self, order: Order, reference: Any) -> None:
-        self.order, self.reference = order, reference
+    def __init__(self, order: Order, sent: Any) -> None:
+        self.order, self.sent = order, sent
 
 
 class RecoveringExecutor:
@@ -70,15 +71,13 @@ class RecoveringExecutor:
 
     def __init__(
         self,
-        actors: Sequence[Any],
+        dispatcher: Dispatcher,
         held: Sequence[Sequence[int]],
         records: Records,
         replacements: ReplacementQueue,
-        timeout: float,
     ) -> None:
-        self._actors, self._held = list(actors), held
-        self._records, self._replacements, self._timeout = records, replacements, timeout
-        self._holder = {client: a for a, clients in enumerate(held) for client in clients}
+        self._dispatcher, self._held, self._holder = dispatcher, held, holders(held)
+        self._records, self._replacements = records, replacements
         self._last: dict[int, _Work] = {}
         self._looks: dict[int, _Work] = {}
 
@@ -93,7 +92,7 @@ class RecoveringExecutor:
         client = handle.order.client
         while True:
             try:
-                found = get(handle.reference, self._timeout, f"the upload of client {client}")
+                upload = self._dispatcher.upload(self._holder[client], handle.sent, client)
             except Exception as error:
                 if not lost(error):
                     raise
@@ -101,10 +100,10 @@ class RecoveringExecutor:
             else:
                 if self._looks.get(client) is handle:
                     del self._looks[client]
-                return unpack_upload(found)
+                return upload
 
     def _send(self, order: Order) -> Any:
-        return self._actors[self._holder[order.client]].process.remote(pack_order(order))
+        return self._dispatcher.send(self._holder[order.client], order)
 
     def _rebuild(self, actor: int, error: Exception) -> None:
         """Get a new actor and bring it to where the lost one would be: last orders, then looks at the models."""
@@ -112,11 +111,11 @@ class RecoveringExecutor:
         new = self._replacements.ask(actor, list(pasts.values()))
         if new is None:
             raise error
-        self._actors[actor] = new
+        self._dispatcher.replace(actor, new)
         self._records.rebuilt(actor, pasts)
         for works in (self._last, self._looks):
             for client in pasts.keys() & works.keys():
-                works[client].reference = self._send(works[client].order)
+                works[client].sent = self._send(works[client].order)
 
     def _past(self, client: int) -> Past:
         last = self._last.get(client)

@@ -14,6 +14,7 @@ from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
 from actors.serialization import Wire, pack_order, unpack_upload
+from actors.vertical.dispatcher import CallDispatcher, Dispatcher, LaneDispatcher
 from actors.vertical.executor import RayExecutor
 from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import LedgerServer, Past, with_ledger
@@ -80,12 +81,23 @@ class VerticalServerActor:
 
     def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
         """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
-        spec, timeout = self._experiment.spec, self._experiment.spec.resources.timeout
-        host: Executor = LocalExecutor(self._local)
-        if actors and self._ledger_server:
-            host = RecoveringExecutor(actors, held, self, self._replacements, timeout)
-        elif actors:
-            host = RayExecutor({m: actors[a] for a, clients in enumerate(held) for m in clients}, timeout)
+        if not actors:
+            self._run_virtual(LocalExecutor(self._local))
+            return
+        timeout = self._experiment.spec.resources.timeout
+        dispatcher: Dispatcher = CallDispatcher(actors, timeout)
+        if self._lane:
+            dispatcher = LaneDispatcher(self._lane, actors, timeout)
+        if self._ledger_server:
+            self._run_virtual(RecoveringExecutor(dispatcher, held, self, self._replacements))
+        else:
+            self._run_virtual(RayExecutor(dispatcher, held))
+        dispatcher.finish()
+        if self._lane:
+            self._lane.close()
+
+    def _run_virtual(self, host: Executor) -> None:
+        spec = self._experiment.spec
         VirtualRun(
             self._server_loop,
             host,

@@ -121,7 +121,9 @@ def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
 
 
 def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
-    """Return in a line how many lines have noise, how many are private, and which ε is proved against the clients."""
+    """Return in a line how many lines have noise, how many are private, and which ε is proved against the clients,
+    under what relation, δ, mechanism and accountant.
+    """
     stated = claims.to_pylist()
     noised = {_place(c) for c in stated if c["mechanism"] != "none"}
     if not noised and any(r["epsilon"] is not None and r["outcome"] != "ok" for r in runs.to_pylist()):
@@ -130,19 +132,32 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
         return "Privacy: no line adds noise; there is no ε, and nothing is private."
     private = {_place(r) for r in runs.to_pylist()} & noised
     private -= {_place(r) for r in runs.to_pylist() if not r["private"]}
-    worst: dict[Place, float] = {}
+    worst: dict[Place, Mapping[str, Any]] = {}
     for group in _groups(c for c in stated if _place(c) in noised and c["adversary"] == "client"):
         claim = _largest(group)
-        bound = float(claim["claimed"]) if claim["holds"] else math.inf
-        worst[_place(claim)] = max(worst.get(_place(claim), 0.0), bound)
-    proved = sorted(
-        ((bound, place) for place, bound in worst.items() if math.isfinite(bound)), key=lambda found: found[0]
-    )
+        there = worst.setdefault(_place(claim), claim)
+        if _bound(claim) > _bound(there):
+            worst[_place(claim)] = claim
+    proved = sorted((c for c in worst.values() if math.isfinite(_bound(c))), key=_bound)
     said = "nothing is proved against the clients"
     if proved:
-        ends = [f"ε = {text.number(bound)} ({named(*place)})" for bound, place in (proved[0], proved[-1])]
-        said = f"proved against the clients for {len(proved)}: {' to '.join(dict.fromkeys(ends))}"
+        ends = [
+            f"ε = {text.number(_bound(c))} ({named(*_place(c))}: {c['mechanism']})"
+            for c in (proved[0], proved[-1])
+        ]
+        said = f"proved against the clients for {len(proved)}: {' to '.join(dict.fromkeys(ends))}; "
+        said += "; ".join(dict.fromkeys(_terms(c) for c in (proved[0], proved[-1])))
     return f"Privacy: {len(private)} of {len(noised)} lines with noise are private; {said}"
+
+
+def _bound(claim: Mapping[str, Any]) -> float:
+    return float(claim["claimed"]) if claim["holds"] else math.inf
+
+
+def _terms(claim: Mapping[str, Any]) -> str:
+    """Return what an ε means nothing without, its mechanism apart."""
+    relation = _RELATIONS.get(str(claim["relation"]), str(claim["relation"]))
+    return f"{relation}, δ = {text.number(claim['delta'])}, accountant {claim['accountant']}"
 
 
 def _said(mechanism: str) -> str:

@@ -1,1 +1,1 @@
-"""What computes a vertical run's models: torch, or kernels compiled for small ones, behind one pair of interfaces."""
+"""What computes a run's models: torch, or kernels compiled for small ones, behind the interfaces that methods know."""

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from raydpzv.engine.dense import LAWS, DenseNetwork
-from raydpzv.engine.embedding_cache import older_rows
 from raydpzv.engine.split_model import (
     AGE_BINS,
     COUNTED,
@@ -25,32 +24,34 @@ from raydpzv.engine.split_model import (
     LayerNoise,
     Metrics,
     TwoPointService,
+    older_rows,
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.kernels import Kernel
 from raydpzv.zo.update import Step
 
-_EVALUATED_ROWS = 512
+EVALUATED_ROWS = 512
 """Held-out rows per call: bounds the activations' memory."""
 _NO_NOISE = np.empty(0, np.float32)
 
 
-def _kernel(name: str) -> Kernel:
+def kernel(name: str) -> Kernel:
+    """Return a kernel of the dense networks."""
     return Kernel(name, "raydpzv.engine.dense_kernel")
 
 
-_ages = _kernel("ages")
-_bottom_step = _kernel("bottom_step")
-_embed = _kernel("embed")
-_embed_along = _kernel("embed_along")
-_head_step = _kernel("head_step")
-_mean_difference = _kernel("mean_difference")
-_put = _kernel("put")
-_row_gradients = _kernel("row_gradients")
-_score = _kernel("score")
-_two_point_head = _kernel("two_point_head")
-_two_point_service = _kernel("two_point_service")
-_zeroth_order_step = _kernel("zeroth_order_step")
+_ages = kernel("ages")
+_bottom_step = kernel("bottom_step")
+_embed = kernel("embed")
+_embed_along = kernel("embed_along")
+_head_step = kernel("head_step")
+_mean_difference = kernel("mean_difference")
+_put = kernel("put")
+_row_gradients = kernel("row_gradients")
+_score = kernel("score")
+_two_point_head = kernel("two_point_head")
+_two_point_service = kernel("two_point_service")
+_zeroth_order_step = kernel("zeroth_order_step")
 
 
 class _Parameters:
@@ -101,8 +102,8 @@ class CompiledBottom:
     def embed_held_out(self) -> np.ndarray:
         """Return the embeddings of the held-out rows."""
         ids = np.arange(len(self._x_test), dtype=np.int32)
-        starts = range(0, max(1, len(ids)), _EVALUATED_ROWS)
-        blocks = [self._embedded(self._x_test, ids[n : n + _EVALUATED_ROWS])[0] for n in starts]
+        starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
+        blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS])[0] for n in starts]
         return np.concatenate(blocks)
 
     def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
@@ -126,6 +127,9 @@ class CompiledBottom:
             return
         own, descent = self._parameters, self._training.descent
         assert descent is not None
+        wanted = (self._acts.shape[2], own.network.widths[-1])
+        if gradient_BE.shape != wanted:
+            raise ValueError(f"wanted a gradient {wanted}, as the embeddings, got {gradient_BE.shape}")
         _bottom_step(
             *(own.flat, own.velocity, own.sizes, self._acts, _floats(gradient_BE), self._clip),
             *(float(descent.lr), float(descent.momentum), float(descent.l2)),
@@ -188,7 +192,7 @@ class CompiledTop:
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
         """Store an upload."""
-        _put(_floats(values_BE), self._table, self._refreshed, _rows(ids), client, round)
+        _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         """Return how old the other clients' entries are."""
@@ -212,13 +216,15 @@ class CompiledTop:
         clip: float,
     ) -> TwoPointService:
         """Serve embeddings at w ± λu_p."""
+        if plus_PBE.shape != minus_PBE.shape:
+            raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
         own, how, rows = self._parameters, self._settings, _rows(ids)
         sums, nonfinite = np.zeros(len(plus_PBE)), np.zeros(len(plus_PBE), np.int64)
         ages = self._no_ages()
         loss = _two_point_service(
             *(
-                _floats(plus_PBE),
-                _floats(minus_PBE),
+                self._uploaded(plus_PBE, ids, client),
+                self._uploaded(minus_PBE, ids, client),
                 self._table,
                 self._refreshed,
                 self._labels,
@@ -260,7 +266,15 @@ class CompiledTop:
             return 0.0
         own = self._parameters
         found: float = _mean_difference(
-            *(_floats(ahead_BE), self._table, self._labels, _rows(ids), client, own.flat, own.sizes),
+            *(
+                self._uploaded(ahead_BE, ids, client),
+                self._table,
+                self._labels,
+                _rows(ids),
+                client,
+                own.flat,
+                own.sizes,
+            ),
             self._widest,
         )
         return found
@@ -281,8 +295,8 @@ class CompiledTop:
         own, count = self._parameters, len(self._labels_test)
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         counts, right, total = np.zeros(own.network.widths[-1], np.int64), 0, 0.0
-        for start in range(0, count, _EVALUATED_ROWS):
-            ids = np.arange(start, min(start + _EVALUATED_ROWS, count), dtype=np.int32)
+        for start in range(0, count, EVALUATED_ROWS):
+            ids = np.arange(start, min(start + EVALUATED_ROWS, count), dtype=np.int32)
             found = _score(joined, self._labels_test, ids, own.flat, own.sizes, self._widest, counts)
             right, total = right + found[0], total + found[1]
         return Metrics(right / count, total / count, int(counts.max()) / count)
@@ -294,6 +308,15 @@ class CompiledTop:
     def sha256(self) -> str:
         """Return the digest of the head's parameters."""
         return self._parameters.sha256()
+
+    def _uploaded(self, values: np.ndarray, ids: np.ndarray, client: int) -> np.ndarray:
+        """Embeddings [..., B, E] as the kernels take them; ValueError: not one of width E for each row."""
+        wanted = (len(ids), self._width)
+        if values.shape[-2:] != wanted or not 0 <= client < self._clients:
+            raise ValueError(
+                f"wanted embeddings {wanted} of a client below {self._clients}, got {values.shape[-2:]} of {client}"
+            )
+        return _floats(values)
 
     def _stepped(self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray) -> float:
         own, how = self._parameters, self._settings

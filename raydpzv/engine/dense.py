@@ -75,6 +75,11 @@ def dense_bottom(name: str, shape: Sequence[int], hidden: Sequence[int], width: 
     return DenseNetwork((math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)))
 
 
+def dense_whole(kind: str, shape: Sequence[int], hidden: Sequence[int], outputs: int) -> DenseNetwork | None:
+    """Return the whole model of that kind for records of `shape`; None if it is none of dense layers."""
+    return dense_bottom("linear" if kind == "logistic" else kind, shape, hidden, outputs)
+
+
 def dense_head(name: str, clients: int, width: int, hidden: int, classes: int) -> DenseNetwork | None:
     """Return the head of that name; None if it is none of dense layers."""
     if name == "mlp":

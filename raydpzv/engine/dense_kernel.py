@@ -1,4 +1,4 @@
-"""Small dense networks compiled with numba: embeddings, losses, gradients and whole services of the server.
+"""Small dense networks compiled with numba: embeddings, losses, gradients and whole services of a vertical server.
 
 The bits depend on the inputs alone: no BLAS, no libm (own exp and log), no fused multiply-add, every sum in the order
 that is written here. Activations lie feature by feature, [features, rows], so that loops over the rows are vectorised
@@ -33,6 +33,8 @@ _f32, _f64, _i64, _u64 = np.float32, np.float64, np.int64, np.uint64
 _ZERO, _ONE = _f32(0), _f32(1)
 _TILE = _generator._TILE
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
+_BLOCK, _INPUTS = 128, 64
+"""Rows whose losses are computed together, and inputs of theirs (32 KiB) that all outputs take before the next ones."""
 
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
@@ -106,8 +108,17 @@ def log(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _check(ids, rows):  # type: ignore[no-untyped-def]
+    """Refuse row numbers outside 0..rows-1: compiled code would read, or write, somebody else's memory."""
+    for b in range(ids.shape[0]):
+        if ids[b] < 0 or ids[b] >= rows:
+            raise IndexError("a row number is outside the data")
+
+
+@compiled
 def _gather(source, ids, x):  # type: ignore[no-untyped-def]
-    """x[i, b] = source[ids[b], i]."""
+    """x[i, b] = source[ids[b], i]; IndexError for a row that is not there."""
+    _check(ids, source.shape[0])
     for b in range(ids.shape[0]):
         for i in range(source.shape[1]):
             x[i, b] = source[ids[b], i]
@@ -117,22 +128,24 @@ def _gather(source, ids, x):  # type: ignore[no-untyped-def]
 def _linear(flat, at, inputs, outputs, x, y, rows):  # type: ignore[no-untyped-def]
     """y[o, b] = bias[o] + Σ_i weight[o, i] · x[i, b], the terms added in the order of i."""
     for o in range(outputs):
-        of, to = at + o * inputs, y[o]
-        bias = flat[at + outputs * inputs + o]
+        to, bias = y[o], flat[at + outputs * inputs + o]
         for b in range(rows):
             to[b] = bias
-        i = 0
-        while i + 4 <= inputs:  # four terms per load and store of y, in the same order
-            w0, w1, w2, w3 = flat[of + i], flat[of + i + 1], flat[of + i + 2], flat[of + i + 3]
-            x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-            for b in range(rows):
-                to[b] = (((to[b] + w0 * x0[b]) + w1 * x1[b]) + w2 * x2[b]) + w3 * x3[b]
-            i += 4
-        while i < inputs:
-            w0, x0 = flat[of + i], x[i]
-            for b in range(rows):
-                to[b] += w0 * x0[b]
-            i += 1
+    for first in range(0, inputs, _INPUTS):
+        last = min(first + _INPUTS, inputs)
+        for o in range(outputs):
+            of, to, i = at + o * inputs, y[o], first
+            while i + 4 <= last:  # four terms per load and store of y, in the same order
+                w0, w1, w2, w3 = flat[of + i], flat[of + i + 1], flat[of + i + 2], flat[of + i + 3]
+                x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+                for b in range(rows):
+                    to[b] = (((to[b] + w0 * x0[b]) + w1 * x1[b]) + w2 * x2[b]) + w3 * x3[b]
+                i += 4
+            while i < last:
+                w0, x0 = flat[of + i], x[i]
+                for b in range(rows):
+                    to[b] += w0 * x0[b]
+                i += 1
 
 
 @compiled
@@ -393,6 +406,7 @@ def _mean(values):  # type: ignore[no-untyped-def]
 
 @compiled
 def _put(values, table, refreshed, ids, client, round):  # type: ignore[no-untyped-def]
+    _check(ids, refreshed.shape[0])
     width = values.shape[1]
     for b in range(ids.shape[0]):
         for k in range(width):
@@ -408,6 +422,7 @@ def put(values, table, refreshed, ids, client, round):  # type: ignore[no-untype
 
 @compiled
 def _ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
+    _check(ids, refreshed.shape[0])
     for m in range(refreshed.shape[1]):
         if m != serving:
             row = found[m - (1 if m > serving else 0)]
@@ -436,6 +451,19 @@ def ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _backward(acts, labels, ids, flat, sizes, inputs, delta, gradient, for_inputs):  # type: ignore[no-untyped-def]
+    """Add the mean loss's gradient to `gradient` [d]; delta [2, widest, B] holds the softmax; see `_backprop`."""
+    rows, classes = ids.shape[0], sizes[-1]
+    share = _f32(1.0 / max(1, rows))
+    for b in range(rows):
+        delta[0, labels[ids[b]], b] -= _ONE
+    for k in range(classes):
+        for b in range(rows):
+            delta[0, k, b] *= share
+    return _backprop(flat, sizes, acts, rows, inputs, delta, gradient, for_inputs)
+
+
+@compiled
 def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
     """Step w_0 on the inputs in acts[0]; dx [B, M·E], if not empty: the mean loss's gradient. Returns the mean loss."""
     rows, classes, inputs = ids.shape[0], sizes[-1], dx.shape[1]
@@ -443,14 +471,8 @@ def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, d
     losses, delta = np.empty(rows, np.float64), np.empty((2, acts.shape[1], rows), np.float32)
     _losses(acts[max(1, sizes.shape[0] - 1)], labels, ids, classes, losses, delta[0], learns)
     if learns:
-        share = _f32(1.0 / max(1, rows))
-        for b in range(rows):
-            delta[0, labels[ids[b]], b] -= _ONE
-        for k in range(classes):
-            for b in range(rows):
-                delta[0, k, b] *= share
         gradient = np.zeros(flat.shape[0], np.float32)
-        half = _backprop(flat, sizes, acts, rows, inputs, delta, gradient, dx.shape[0] > 0)
+        half = _backward(acts, labels, ids, flat, sizes, inputs, delta, gradient, dx.shape[0] > 0)
         for b in range(dx.shape[0]):
             for i in range(inputs):
                 dx[b, i] = delta[half, i, b]
@@ -462,6 +484,7 @@ def _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, d
 def head_step(source, at, labels, ids, flat, velocity, sizes, widest, learns, lr, momentum, dx):  # type: ignore[no-untyped-def]
     """Step the head on source[at] [B, M·E] with labels[ids]; dx [B or 0, M·E]: see `_head_step`."""
     acts = np.empty((max(2, sizes.shape[0]), widest, ids.shape[0]), np.float32)
+    _check(ids, labels.shape[0])
     _gather(source, at, acts[0])
     return _head_step(acts, labels, ids, flat, velocity, sizes, learns, lr, momentum, dx)
 
@@ -643,3 +666,68 @@ def score(source, labels, ids, flat, sizes, widest, counts):  # type: ignore[no-
         right += 1 if best == labels[ids[b]] else 0
         total += losses[b]
     return right, total
+
+
+@compiled
+def points_along(flat, seeds, law, amount, points):  # type: ignore[no-untyped-def]
+    """w + amount · u_p of every seed to points [P, d]: the bits of `raydpzv.zo.directions.Direction.add_to`."""
+    z = np.empty(flat.shape[0], np.float32)
+    for p in range(seeds.shape[0]):
+        c = _f32(amount * _direction(z, seeds[p], law))
+        for i in range(flat.shape[0]):
+            points[p, i] = flat[i] + c * z[i]
+
+
+@compiled
+def losses_at(points, source, labels, ids, ends, sizes, widest, out):  # type: ignore[no-untyped-def]
+    """Mean loss at every point [P, d] on each client's rows, to out float64 [M, P]; ends [M]: where its ids end.
+
+    Rows are computed in blocks, whoever they belong to: a row's loss does not hang on the others.
+    """
+    losses = np.empty((points.shape[0], ids.shape[0]), np.float64)
+    none = np.empty(0, np.float32)
+    for first in range(0, ids.shape[0], _BLOCK):
+        some = ids[first : first + _BLOCK]
+        rows = some.shape[0]
+        acts = np.empty((sizes.shape[0], widest, rows), np.float32)
+        _gather(source, some, acts[0])
+        scores = acts[sizes.shape[0] - 1]
+        for p in range(points.shape[0]):
+            _forward(points[p], sizes, acts, rows, sizes[0], none)
+            _losses(scores, labels, some, sizes[-1], losses[p, first : first + rows], scores, False)
+    for p in range(points.shape[0]):
+        begin = 0
+        for m in range(ends.shape[0]):
+            out[m, p] = _mean(losses[p, begin : ends[m]])
+            begin = ends[m]
+
+
+@compiled
+def loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # type: ignore[no-untyped-def]
+    """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
+    rows = ids.shape[0]
+    acts = np.empty((sizes.shape[0], widest, rows), np.float32)
+    losses, delta = np.empty(rows, np.float64), np.empty((2, widest, rows), np.float32)
+    _gather(source, ids, acts[0])
+    _forward(flat, sizes, acts, rows, sizes[0], np.empty(0, np.float32))
+    _losses(acts[sizes.shape[0] - 1], labels, ids, sizes[-1], losses, delta[0], True)
+    _backward(acts, labels, ids, flat, sizes, sizes[0], delta, gradient, False)
+    return _mean(losses)
+
+
+@compiled
+def inner_products(gradient, seeds, law, out):  # type: ignore[no-untyped-def]
+    """<g, u_p> of every seed to out float64 [P], u_p with the bits of `raydpzv.zo.directions.Direction.values`."""
+    z = np.empty(gradient.shape[0], np.float32)
+    for p in range(seeds.shape[0]):
+        factor = _f32(_direction(z, seeds[p], law))
+        total = 0.0
+        for i in range(gradient.shape[0]):
+            total += _f64(gradient[i]) * _f64(z[i] * factor)
+        out[p] = total
+
+
+@compiled
+def descend(flat, velocity, gradient, lr, momentum):  # type: ignore[no-untyped-def]
+    """One step along the gradient, see `_descend`."""
+    _descend(flat, velocity, gradient, lr, momentum)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.engine.split_model import AGE_BINS, COUNTED, Ages
+from raydpzv.engine.split_model import AGE_BINS, COUNTED, Ages, older_rows
 
 
 class EmbeddingCache:
@@ -47,16 +47,3 @@ class EmbeddingCache:
         found[:, 4], found[:, 5] = ages_BM.sum(0), ages_BM.max(0, initial=0)
         found[:, COUNTED:] = counts
         return np.delete(found, serving, 0)
-
-
-def older_rows(
-    refreshed_DM: np.ndarray, ids: np.ndarray, round: int, limit: int, serving: int
-) -> dict[int, np.ndarray]:
-    """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
-
-    Rows never uploaded count among them: their zeros are the embedding of no model.
-    """
-    refreshed_BM = refreshed_DM[ids]
-    old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
-    old_BM[:, serving] = False
-    return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}

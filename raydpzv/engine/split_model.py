@@ -199,3 +199,16 @@ class Top(Protocol):
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
         ...
+
+
+def older_rows(
+    refreshed_DM: np.ndarray, ids: np.ndarray, round: int, limit: int, serving: int
+) -> dict[int, np.ndarray]:
+    """Return, for each other client with any, the rows among these it refreshed more than `limit` rounds ago.
+
+    Rows never uploaded count among them: their zeros are the embedding of no model.
+    """
+    refreshed_BM = refreshed_DM[ids]
+    old_BM = (refreshed_BM == 0) | (round - refreshed_BM > limit)
+    old_BM[:, serving] = False
+    return {int(m): ids[old_BM[:, m]] for m in np.flatnonzero(old_BM.any(0))}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,16 @@ import torch
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.horizontal import Parts, split_rows
 from raydpzv.data.table import Split
+from raydpzv.engine.choice import WHOLE_MODELS, choose
+from raydpzv.engine.compiled_objective import CompiledObjective
+from raydpzv.engine.objective import Objective
+from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
@@ -38,7 +41,11 @@ class PreparedHorizontal:
     parts: Parts
     timing: Timing
     setting: None = None
-    engine: ClassVar[str] = "torch"
+
+    @property
+    def engine(self) -> str:
+        """What computes the model."""
+        return self.spec.model.engine
 
     @cached_property
     def plan(self) -> ModelPlan:
@@ -90,8 +97,12 @@ class PreparedHorizontal:
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""
-        train = self.split.train
-        return Objective(self.plan.module, _shared(train.x), _shared(train.y), device)
+        x, y = _shared(self.split.train.x), _shared(self.split.train.y)
+        if self.engine == "compiled":
+            network = self.plan.dense()
+            assert network is not None  # the engine was chosen by this
+            return CompiledObjective(network, x, y)
+        return TorchObjective(self.plan.module, x, y, device)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
@@ -149,7 +160,18 @@ def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
     )
     found = PreparedHorizontal(spec, split, parts, loaded.timing)
     _check(found)
-    return found
+    return _with_engine(found)
+
+
+def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
+    """Return the same with the engine that runs it, which goes on record: another version may choose otherwise."""
+    model = found.spec.model
+    engine = choose(
+        *(model.engine, {f'model.kind = "{model.kind}"': found.plan.dense()}, WHOLE_MODELS),
+        accelerator=found.spec.resources.host_gpus > 0,
+    )
+    resolved = model.model_copy(update={"engine": engine})
+    return replace(found, spec=found.spec.model_copy(update={"model": resolved}))
 
 
 def _check(found: PreparedHorizontal) -> None:

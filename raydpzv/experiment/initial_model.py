@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.engine.dense import DenseNetwork, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
@@ -127,7 +128,12 @@ class ModelPlan:
         from raydpzv.models.whole import whole  # defines torch modules, and so loads torch
 
         model = self.spec.model
-        return whole(model.kind, self.shape, model.hidden, model.outputs or self.classes)
+        return whole(model.kind, self.shape, model.hidden, self._outputs)
+
+    def dense(self) -> DenseNetwork | None:
+        """Return the network if it is one of dense layers, else None."""
+        model = self.spec.model
+        return dense_whole(model.kind, self.shape, model.hidden, self._outputs)
 
     def model(self, device: str = "cpu") -> FlatModel:
         """Return the network with its parameters before the first update."""
@@ -175,6 +181,10 @@ class ModelPlan:
     def momentum(self) -> float:
         """The momentum that every model of its own keeps a vector for."""
         return self.updates.rule.momentum if self.updates else 0.0
+
+    @property
+    def _outputs(self) -> int:
+        return self.spec.model.outputs or self.classes
 
     def _seeded(self) -> UpdateRule:
         assert self.updates is not None  # methods without a rule keep no ledger

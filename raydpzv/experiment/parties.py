@@ -14,7 +14,7 @@ import torch
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.data.table import Split
 from raydpzv.data.vertical import Part
-from raydpzv.engine.choice import choose
+from raydpzv.engine.choice import SPLIT_MODELS, choose
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_head
 from raydpzv.engine.head import Head
@@ -167,6 +167,7 @@ def _with_engine(
         {f'model.bottom = "{model.bottom}"': client.dense() for client in clients[:1]}
         | {f"client {client.client}": client.dense() for client in clients}
         | {f'model.head = "{model.head}"': server.dense()},
+        SPLIT_MODELS,
         engines=spec.descriptor.engines,
         accelerator=any(share != 0.0 for of in shares for share in (of if isinstance(of, tuple) else (of,))),
     )

@@ -24,6 +24,7 @@ import torch
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Parts
 from raydpzv.engine.choice import ENGINES, Engine
+from raydpzv.engine.objective import Objective
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
@@ -232,7 +233,7 @@ class ClientGroupParts:
     replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from.
     """
 
-    objectives: Sequence[Any]
+    objectives: Sequence[Objective]
     parts: Parts
     key: Key
     device: str = "cpu"

@@ -1,8 +1,7 @@
 """Noise with receipts: the only place where a private mean is noised and let out.
 
-A value before its noise never leaves these functions. (An engine's service may have clipped and summed the slopes
-before they come here.) The receipt says what was done; accountants read receipts
-and nothing else.
+An engine clips and sums the slopes; what leaves these functions is noised. The receipt says what was done; accountants
+read receipts and nothing else.
 """
 
 from __future__ import annotations
@@ -180,35 +179,6 @@ def clip_rows(rows_BE: np.ndarray, threshold: float) -> tuple[np.ndarray, int]:
     return kept_BE * factors_B[:, None], int((~finite_B).sum())
 
 
-def release_mean(
-    slopes_B: torch.Tensor,
-    *,
-    threshold: float | None,
-    divisor: int,
-    sigma: float,
-    noise: Noise,
-    address: Address,
-) -> tuple[float, Receipt]:
-    """Release Δ = (1/B) Σ clip(δ_i) + N(0, σ²) with its receipt (DPZV journal Eq. (8), clip two-sided).
-
-    slopes_B: float32 [B']; divisor: the constant expected batch size B, whatever B' is (an empty batch releases
-    pure noise); threshold None: no clipping, for runs without privacy. The value is rounded to float32, the format
-    in which it is sent, applied and recorded.
-    """
-    bound = math.inf if threshold is None else threshold
-    clipped_B, nonfinite = clip_two_sided(slopes_B, bound)
-    return release_sum(
-        float(clipped_B.sum()),
-        batch=slopes_B.numel(),
-        nonfinite=nonfinite,
-        threshold=threshold,
-        divisor=divisor,
-        sigma=sigma,
-        noise=noise,
-        address=address,
-    )
-
-
 def release_sum(
     total: float,
     *,
@@ -220,7 +190,12 @@ def release_sum(
     noise: Noise,
     address: Address,
 ) -> tuple[float, Receipt]:
-    """Release total / B + N(0, σ²), where `total` is the sum of `batch` slopes that were clipped to the threshold."""
+    """Release Δ = total / B + N(0, σ²) with its receipt (DPZV journal Eq. (8), the clip two-sided).
+
+    total: the sum of `batch` slopes, each clipped to the threshold (`clip_two_sided`); divisor: the constant expected
+    batch size B, whatever the batch is (an empty one releases pure noise); threshold None: no clipping, for runs
+    without privacy. The value is rounded to float32, the format in which it is sent, applied and recorded.
+    """
     bound = math.inf if threshold is None else threshold
     value = float(np.float32(noise.release(total / divisor, sigma, address)))
     receipt = Receipt(

@@ -140,9 +140,7 @@ class RunFolder:
         """Return the resolved scenario, with the data where they are now."""
         tree = self.settings()
         model = tree.get("model")
-        if (
-            isinstance(model, dict) and "bottom" in model
-        ):  # vertical; older folders do not say which engine it was
+        if isinstance(model, dict):  # older folders do not say which engine it was
             tree = {**tree, "model": {"engine": "torch", **model}}
         return parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
 

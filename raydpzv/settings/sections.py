@@ -161,7 +161,7 @@ class ResourcesSection(Section):
     timeout: Positive = 300.0
     """Seconds to wait for one piece of work before the run counts as stalled."""
     lane: Literal["auto", "socket", "ray"] = "auto"
-    """How messages travel between actors under the wall clock: sockets ("auto" too), or calls of Ray."""
+    """How messages travel between client actors and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0)] = 3
     """Client actors that may be lost and made again before the run fails (dpzv, from the ledger); 0: none."""
 

@@ -39,6 +39,9 @@ class WholeModelSection(Section):
     """Hidden widths of the mlp."""
     outputs: Width | None = None
     """Scores; left out: one per class. (The paper's Fashion network has 62 for 10 classes.)"""
+    engine: Literal["auto", "torch", "compiled"] = "auto"
+    """Compiled kernels (mlp and logistic on CPUs; the same bits on every x86-64 machine), torch (every model), or
+    "auto": compiled kernels where the model is small enough for them to be quicker, else torch."""
 
 
 class HorizontalResourcesSection(Section):

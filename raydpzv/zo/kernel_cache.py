@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit, typeof
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 _kernels: dict[tuple[str, str], Any] = {}
@@ -38,9 +39,14 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def set_up() -> None:
-    """Let numba set itself up, which takes most of a second and reads no cache."""
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+    """Let numba set itself up, which takes most of a second and reads no cache.
+
+    Under the lock that its compiler holds: numba fills its lists of types from generators, which fail when two threads
+    are in them.
+    """
+    with global_compiler_lock:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
 
 
 def folder_of(module: str, name: str) -> Path | None:

@@ -7,7 +7,6 @@ rule (law of the directions, momentum) calls, and nothing else.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -39,15 +38,10 @@ def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
     found = getattr(import_module(module), name)
     from raydpzv.zo import kernel_cache
 
-    with _setting_up:
-        kernel_cache.set_up()
+    kernel_cache.set_up()
     with _one_process_at_a_time(kernel_cache.folder_of(module, name)):
         kernel_cache.prepare(module, name, arguments)
     return found
-
-
-_setting_up = threading.Lock()
-"""numba's own lists of types are not filled safely by two threads."""
 
 
 @contextmanager

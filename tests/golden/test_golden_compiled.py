@@ -1,4 +1,4 @@
-"""Small runs of every vertical method under the compiled engine: digests that hold on every x86-64 machine.
+"""Small runs of every method under the compiled engine: digests that hold on every x86-64 machine.
 
 Their losses and final parameters are on record beside this file. After a change of numbers that is meant:
 `python -m tests.golden.test_golden_compiled`, and the differences go into the commit.
@@ -54,31 +54,62 @@ RUNS = {
     ),
     "czofo": ("czofo", SEEDED),
 }
+FEW = (
+    *("data.train_rows=300", "data.test_rows=60", "evaluate.every=5", "method.batch=16", "model.hidden=[8]"),
+    *("split.clients=12", "budget.updates=15", "model.engine=compiled"),
+)
+COHORT = ("method.cohort=4",)
+HORIZONTAL_RUNS = {
+    "decomfl": ("decomfl", (*COHORT, "method.perturbations=3")),
+    "decomfl, local steps": (
+        "decomfl",
+        (
+            *(*COHORT, "method.perturbations=3", "method.local_steps=2", "method.momentum=0.5"),
+            *("method.direction=sphere", "method.estimate=central", "model.hidden=[9, 6]"),
+        ),
+    ),
+    "decomfl, projection of signs": (
+        "decomfl",
+        (*COHORT, "method.perturbations=3", "method.estimate=projection", "method.direction=rademacher"),
+    ),
+    "decomfl, asynchronous": ("decomfl", ("method.asynchronous=true", "method.perturbations=3")),
+    "mezo": ("mezo", ("split.clients=1",)),
+    "fedavg": ("fedavg", (*COHORT, "method.local_steps=3", "method.momentum=0.5", "method.weights=rows")),
+    "fedavg, logistic": ("fedavg", (*COHORT, "model.kind=logistic")),
+    "fedcom": ("fedcom", COHORT),
+    "topk": ("topk", COHORT),
+    "fedzo": ("fedzo", (*COHORT, "method.local_steps=2", "method.perturbations=3")),
+}
 
 
 def digests(name: str) -> list[str]:
     """Of the services' losses and evaluations, and of all final parameters."""
-    method, overrides = RUNS[name]
-    run = scenarios.run(scenarios.load("digits_dpzv", [f"method.name={method}", *SMALL, *overrides]))
+    if name in RUNS:
+        (method, overrides), scenario, small = RUNS[name], "digits_dpzv", SMALL
+    else:
+        (method, overrides), scenario, small = HORIZONTAL_RUNS[name], "digits_decomfl", FEW
+    run = scenarios.run(scenarios.load(scenario, [f"method.name={method}", *small, *overrides]))
     assert run.summary["engine"] == "compiled"
     losses = [run.rows("service")["loss"], run.rows("evaluation")["loss"], run.rows("evaluation")["accuracy"]]
     found = b"".join(column.to_numpy().astype(np.float64).tobytes() for column in losses)
     return [hashlib.sha256(found).hexdigest(), run.summary["model_digest"]]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *HORIZONTAL_RUNS])
 def test_a_compiled_run_has_the_digests_on_record(name: str) -> None:
     assert digests(name) == json.loads(RECORD.read_text())[name]
 
 
-def test_every_vertical_method_is_on_record() -> None:
-    vertical = {name for name in METHODS if METHODS[name].kind == "vertical"}
-    assert {method for method, _ in RUNS.values()} == vertical
+def test_every_method_is_on_record() -> None:
+    for runs, kind in ((RUNS, "vertical"), (HORIZONTAL_RUNS, "horizontal")):
+        assert {method for method, _ in runs.values()} == {n for n in METHODS if METHODS[n].kind == kind}
     record = json.loads(RECORD.read_text())
-    assert set(record) == set(RUNS)
+    assert set(record) == {*RUNS, *HORIZONTAL_RUNS}
     models = [model for _, model in record.values()]
     assert len(set(models)) == len(models), "two runs that differ have one model"
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps({name: digests(name) for name in RUNS}, indent=1) + "\n")
+    RECORD.write_text(
+        json.dumps({name: digests(name) for name in (*RUNS, *HORIZONTAL_RUNS)}, indent=1) + "\n"
+    )

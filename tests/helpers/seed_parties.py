@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from raydpzv.data.horizontal import Parts, split_rows
+from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.keys import Key, shifted
 from raydpzv.ledger.entries import COLUMNS, Slice
 from raydpzv.ledger.header import Header, Model
@@ -24,7 +25,6 @@ from raydpzv.methods.horizontal.decomfl import (
     SeparateClients,
     SharedClients,
 )
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
@@ -55,8 +55,8 @@ def _data() -> tuple[torch.Tensor, torch.Tensor]:
 X, Y = _data()
 
 
-def objective(make: Callable[[], nn.Module] = two_layers) -> Objective:
-    return Objective(make, X, Y)
+def objective(make: Callable[[], nn.Module] = two_layers) -> TorchObjective:
+    return TorchObjective(make, X, Y)
 
 
 def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:

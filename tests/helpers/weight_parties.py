@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from raydpzv.data.horizontal import Parts, split_rows
+from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
 from raydpzv.methods.horizontal.fedavg import FedAvgServer
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
@@ -43,8 +43,8 @@ def softmax_regression() -> nn.Module:
     return whole("logistic", (FEATURES,), (), CLASSES)
 
 
-def objective(make: Callable[[], nn.Module] = two_layers) -> Objective:
-    return Objective(make, X, Y)
+def objective(make: Callable[[], nn.Module] = two_layers) -> TorchObjective:
+    return TorchObjective(make, X, Y)
 
 
 def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.privacy.mechanisms import Address, Receipt, release_mean
+from raydpzv.privacy.mechanisms import Address, Receipt
+from tests.helpers.release import release_mean
 
 ANYTHING = st.one_of(
     st.floats(width=32),

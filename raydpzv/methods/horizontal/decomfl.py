@@ -25,12 +25,12 @@ import torch
 
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Parts
+from raydpzv.engine.objective import Objective
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds, step_seed
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed, RoundServer, Sampled, cohorts, row_weights
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Drift, Metrics, Order, Sync, Upload
@@ -51,8 +51,6 @@ _TRIM_EVERY = 64
 
 
 Revert = Literal["restore", "add_back"]
-_DOT = 1 << 20
-"""Elements of an inner product at a time."""
 
 
 @dataclass(frozen=True)
@@ -539,16 +537,15 @@ class LocalSteps:
         settings, law = self._settings, self._settings.rule.law
         directions = [Direction(int(seed), objective.size, law) for seed in seeds]
         if settings.estimate == "projection":
-            found = [objective.gradient(x, ids) for ids in rows]
-            slopes = [[_inner(gradient, u) for u in directions] for _, gradient in found]
-            return [loss for loss, _ in found], np.array(slopes, np.float32)
+            found = [objective.slopes(x, directions, ids) for ids in rows]
+            return [loss for loss, _ in found], np.array([slopes for _, slopes in found], np.float32)
         radius = settings.smoothing
         plus = objective.losses(x, directions, radius, rows)
         if settings.estimate == "central":
             minus = objective.losses(x, directions, -radius, rows)
             middle = ((plus + minus) / 2).mean(1)
             return middle.tolist(), ((plus - minus) / (2 * radius)).astype(np.float32)
-        base = np.array([objective.loss(x, ids) for ids in rows])
+        base = objective.losses_at(x, rows)
         return base.tolist(), ((plus - base[:, None]) / radius).astype(np.float32)
 
 
@@ -571,17 +568,6 @@ def _upload(order: Order, values_KP: np.ndarray, loss: float, seeds_K: np.ndarra
     else:
         body = (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
     return Upload(order.client, order.round - 1, body, loss)
-
-
-def _inner(gradient: torch.Tensor, direction: Direction) -> float:
-    """<∇f, u> in float64, a piece of u at a time."""
-    flat = gradient.cpu().numpy()
-    return sum(
-        float(
-            np.dot(flat[i : i + _DOT].astype(np.float64), direction.values(i, min(i + _DOT, direction.size)))
-        )
-        for i in range(0, direction.size, _DOT)
-    )
 
 
 def decomfl_settings(config: DecomflConfig, key: Key) -> DecomflSettings:

@@ -17,15 +17,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from raydpzv.engine.objective import Objective
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
 from raydpzv.methods.horizontal.local_training import TrainingClientGroup
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer, Sampled, cohorts, row_weights
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.models.momentum import MomentumDescent
 from raydpzv.settings.bounds import Fraction, Momentum, Positive
 from raydpzv.wire.weights import Weights
 
@@ -147,7 +146,7 @@ class LocalTrainers(TrainingClientGroup[LocalSgd]):
     """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of its own."""
 
     def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
-        descent = MomentumDescent(x, self._settings.lr, self._settings.momentum)
+        descent = objective.descent(x, self._settings.lr, self._settings.momentum)
         losses = []
         for step in range(self._settings.steps):
             loss, gradient = objective.gradient(x, self._rows(client, round, step))

@@ -16,12 +16,12 @@ from typing import Literal
 import numpy as np
 import torch
 
+from raydpzv.engine.objective import Objective
 from raydpzv.keys import direction_seed
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
 from raydpzv.methods.horizontal.compression import Whole
 from raydpzv.methods.horizontal.fedavg import weights_server
 from raydpzv.methods.horizontal.local_training import TrainingClientGroup
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Directed, Sampled
 from raydpzv.settings.bounds import Positive
 from raydpzv.zo.directions import Direction, Law

@@ -14,9 +14,9 @@ import torch
 
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Parts
+from raydpzv.engine.objective import Objective
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.compression import Codec
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.weights import Weights
 

@@ -42,14 +42,14 @@ import pickle, sys
 from raydpzv.deferred import defer
 
 defer("torch")
-clients, server = pickle.load(sys.stdin.buffer)
-clients, server = [factory.make() for factory in clients], server.make()
-waiting = list(server.first_orders())
-for _ in range(12):
-    order = waiting.pop(0)
-    waiting += server.receive(clients[order.client].process(order))
-print(server.evaluate([client.evaluate().body.values for client in clients]).loss)
-print(type(sys.modules["torch"]).__name__)
+for clients, server in pickle.load(sys.stdin.buffer):
+    clients, server = [factory.make() for factory in clients], server.make()
+    waiting = list(server.first_orders())
+    for _ in range(12):
+        order = waiting.pop(0)
+        waiting += server.receive(clients[order.client].process(order))
+    loss = server.evaluate([client.evaluate().body.values for client in clients]).loss
+    print(loss, type(sys.modules["torch"]).__name__)
 """
 
 
@@ -94,20 +94,21 @@ def test_a_run_of_an_older_version_goes_on_with_torch(tmp_path: Path) -> None:
     assert scenarios.run(spec).summary["model_digest"] == run.summary["model_digest"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_parties_work_without_torch(method: str) -> None:
-    experiment = prepare(loaded(method, "auto"))
+def test_the_parties_work_without_torch() -> None:
+    prepared = [prepare(loaded(method, "auto")) for method in METHODS]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
-        input=pickle.dumps((experiment.clients, experiment.server)),
+        input=pickle.dumps([(experiment.clients, experiment.server) for experiment in prepared]),
         capture_output=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    loss, kind = done.stdout.decode().split()
-    assert 0 < float(loss) < 10
-    assert kind == "_Deferred", "something of torch was used, and so torch was imported"
+    lines = [line.split() for line in done.stdout.decode().splitlines()]
+    assert len(lines) == len(METHODS)
+    for method, (loss, kind) in zip(METHODS, lines, strict=True):
+        assert 0 < float(loss) < 10, method
+        assert kind == "_Deferred", f"{method} used something of torch, which was imported for it"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Runs under the wall clock over the lane: what they have on record, and what becomes of its ends that are lost."""
+"""Runs over the lane: what they have on record, and what becomes of its ends that are lost.
+
+What `test_recovery.py` and `test_vertical.py` test under the virtual clock is over the lane too, which is the default.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 
 import scenarios
 from actors.remote import get
+from actors.vertical.actor_set import open_lane
 from actors.vertical.driver import _Driver
 from raydpzv.errors import LaneError, RunError, SpecError, Stalled
 from raydpzv.experiment.parties import ClientFactory, ServerFactory
@@ -101,11 +105,14 @@ def test_a_live_run_is_computed_again_to_the_same_bits(small, lane, tmp_path):
     assert replay(tmp_path / "run").verified
 
 
-def test_the_virtual_clocks_digest_does_not_hang_on_the_lane(small):
+def test_the_virtual_clocks_digest_does_not_hang_on_the_lane(small, monkeypatch):
+    opened = []
+    monkeypatch.setattr("actors.vertical.driver.open_lane", lambda *a: opened.append(open_lane(*a)))
     local = scenarios.run(small()).summary
     for lane in ("socket", "ray"):
         spec = small(f"resources.lane={lane}", "resources.client_actors=2")
         assert scenarios.run(spec, runner="ray").summary["digest"] == local["digest"]
+        assert len(opened) == 1
 
 
 def test_noise_that_clients_add_has_its_receipts_on_record(tmp_path):
@@ -179,8 +186,8 @@ def test_a_killed_server_ends_the_run_with_one_line(small, struck, tmp_path):
 
 def test_a_stopped_client_is_a_stall_that_says_what_was_waited_for(small, struck, tmp_path):
     scenarios.run(small(*LIVE, "budget.updates=8"), runner="ray")  # leaves processes that come up in time
-    spec = small(*LIVE, "resources.timeout=12", "budget.updates=100000")
-    with pytest.raises(Stalled, match="waited 12 s for"):
+    spec = small(*LIVE, "resources.timeout=5", "budget.updates=100000")
+    with pytest.raises(Stalled, match="waited 5 s for"):
         run_prepared(struck(spec, "client", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
     assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
 

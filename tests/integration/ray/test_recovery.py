@@ -120,9 +120,9 @@ def test_killed_actors_leave_no_trace_but_a_fault_row_each(small, killing, tmp_p
 
 
 def test_one_loss_too_many_ends_the_run(small, killing, tmp_path, monkeypatch):
-    """Here the server's machine is not that of the run folder, beside which the ledger is kept."""
+    """Here orders are calls, and the server's machine is not that of the run folder, where the ledger is kept."""
     monkeypatch.setattr("actors.ledger_control._here", lambda: "another machine")
-    spec = small("resources.client_actors=1", "resources.restarts=1")
+    spec = small("resources.client_actors=1", "resources.restarts=1", "resources.lane=ray")
     with pytest.raises(RunError, match="an actor was lost"):
         run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray")
     summary = RunFolder.open(tmp_path / "run").summary()

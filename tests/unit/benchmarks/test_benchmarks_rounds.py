@@ -248,11 +248,9 @@ def test_the_clock_of_rounds_leaves_out_the_first_and_takes_each_when_it_is_firs
         rounds.pace(4)
 
 
-def test_a_helper_gets_the_environment_and_this_process_keeps_its_own(monkeypatch):
-    benchmark = module("rounds", monkeypatch)
-    there = benchmark.in_fresh_process(os.getenv, "RAYDPZV_TEST", environment={"RAYDPZV_TEST": "x"})
-    assert (there, os.getenv("RAYDPZV_TEST")) == ("x", None)
-    assert benchmark.in_fresh_process(os.getpid) != os.getpid()
+def test_each_helper_is_a_process_of_its_own(monkeypatch):
+    in_fresh_process = module("fresh_process", monkeypatch).in_fresh_process
+    assert len({os.getpid(), in_fresh_process(os.getpid), in_fresh_process(os.getpid)}) == 3
 
 
 def test_growth_is_fitted_from_the_second_size_on(monkeypatch):

@@ -60,7 +60,10 @@ def test_numpys_gradients_are_autograds(loops) -> None:
 def test_the_benchmark_finishes(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     script("small_models.py", "--quick", "--methods", "frozen", "vafl", "--json", str(path))
-    figures = json.loads(path.read_text())["microseconds"]
+    written = json.loads(path.read_text())
+    figures = written["microseconds"]
     assert figures.keys() == {"frozen", "vafl"}
     assert all(us > 0 for found in figures.values() for us in found.values())
     assert len(figures["vafl"]) == 6
+    assert {"decomfl", "fedavg"} < written["rounds"].keys()
+    assert all(us > 0 for found in written["rounds"].values() for us in found.values())

@@ -93,7 +93,8 @@ def test_the_line_on_privacy_counts_and_names_the_smallest_and_the_largest_prove
     runs, _, claims = field().tables
     assert privacy_line(claims, runs) == (
         "Privacy: 2 of 2 lines with noise are private; proved against the clients for 2: ε = 8 (quick <b>bold</b>, "
-        "calibrated to ε = 1) to ε = 30 (langsam λ [red], calibrated to ε = 10)"
+        "calibrated to ε = 1: floating-point Gaussian, σ=0.5, system noise) to ε = 30 (langsam λ [red], calibrated "
+        "to ε = 10: floating-point Gaussian, σ=0.5, system noise); replace, δ = 0.001, accountant closed form (GDP)"
     )
     made = Made().run("a", 1.0, 0, 0.5, private=False).claim("a", 1.0, math.inf)
     runs, _, claims = made.tables

@@ -84,7 +84,7 @@ def test_embeddings_are_torchs(name: str, hidden: tuple[int, ...], clip: float |
 def test_held_out_rows_beyond_one_block_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _ = bottoms("mlp", (6,))
     whole = ours.embed_held_out()
-    monkeypatch.setattr("raydpzv.engine.compiled._EVALUATED_ROWS", 7)
+    monkeypatch.setattr("raydpzv.engine.compiled.EVALUATED_ROWS", 7)
     assert np.array_equal(ours.embed_held_out(), whole)  # a row's bits do not hang on its neighbours
 
 
@@ -271,3 +271,52 @@ def test_read_only_arrays_from_a_message_are_taken() -> None:
     assert (a.sums, a.nonfinite, a.loss) == (b.sums, b.nonfinite, b.loss)
     assert np.array_equal(a.cache, b.cache)
     assert ours.sha256() == again.sha256()
+
+
+OUTSIDE = [np.array([0, D], np.int32), np.array([0, -1], np.int32)]
+
+
+@pytest.mark.parametrize("ids", OUTSIDE)
+def test_rows_that_are_not_there_are_refused_before_any_memory_is_touched(ids: np.ndarray) -> None:
+    values = np.ones((2, E), np.float32)
+    bottom = bottoms("mlp", (6,), rule=Rule("sphere"))[0]
+    top = filled("mlp", HeadSettings("sgd", 0.1))[0]
+    before = top.sha256(), top.older(np.arange(D), 9, 0, 0), top.train(IDS[:0])
+    asked = [
+        lambda: bottom.embed(ids),
+        lambda: bottom.embed_along(ids, [1], (0.1,)),
+        lambda: top.put(0, ids, values, 4),
+        lambda: top.ages(ids, 4, 0),
+        lambda: top.train(ids),
+        lambda: top.backward(ids),
+        lambda: top.backward_on(np.ones((2, M, E), np.float32), ids),
+        lambda: top.mean_difference(0, ids, values),
+        lambda: top.row_gradients(0, ids, 2, 0.1, KEY),
+        lambda: top.two_point(0, ids, values[None], values[None], 4, smoothing=0.1, clip=1.0),
+    ]
+    for ask in asked:
+        with pytest.raises(IndexError, match="outside the data"):
+            ask()
+    after = top.sha256(), top.older(np.arange(D), 9, 0, 0), top.train(IDS[:0])
+    assert str(after) == str(before)
+
+
+def test_uploads_of_another_shape_are_refused() -> None:
+    ids, fit = IDS[:2], np.ones((2, E), np.float32)
+    bottom = bottoms("mlp", (6,), descent=FirstOrder(0.1))[0]
+    top = filled("mlp", HeadSettings("sgd", 0.1))[0]
+    bottom.forward(ids)
+    for wrong in (fit[:1], fit[:, :2], np.ones((3, E), np.float32)):
+        for ask in (
+            lambda wrong=wrong: top.put(0, ids, wrong, 4),
+            lambda wrong=wrong: top.mean_difference(0, ids, wrong),
+            lambda wrong=wrong: top.two_point(0, ids, wrong[None], wrong[None], 4, smoothing=0.1, clip=1.0),
+            lambda wrong=wrong: bottom.backward(wrong),
+        ):
+            with pytest.raises(ValueError, match="wanted"):
+                ask()
+    with pytest.raises(ValueError, match="equal shapes"):
+        top.two_point(0, ids, fit[None], np.stack([fit, fit]), 4, smoothing=0.1, clip=1.0)
+    for client in (-1, M):
+        with pytest.raises(ValueError, match="client below"):
+            top.put(client, ids, fit, 4)

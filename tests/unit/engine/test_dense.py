@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydpzv.engine.dense import dense_bottom, dense_head
+from raydpzv.engine.dense import dense_bottom, dense_head, dense_whole
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
-from raydpzv.registry import BOTTOMS, HEADS
+from raydpzv.models.whole import whole
+from raydpzv.registry import BOTTOMS, HEADS, WHOLE_MODELS
 
 KEY = Key(5) / "model"
 
@@ -25,6 +26,17 @@ def test_a_bottom_is_the_torch_modules(name: str, hidden: tuple[int, ...], shape
     assert not np.array_equal(found.initial(KEY / 1), model.flat.numpy())
 
 
+@pytest.mark.parametrize(("kind", "hidden"), [("logistic", (7,)), ("mlp", (6, 3))])
+def test_a_whole_model_is_the_torch_modules(kind: str, hidden: tuple[int, ...]) -> None:
+    found, model = (
+        dense_whole(kind, (2, 3), hidden, 4),
+        FlatModel(lambda: whole(kind, (2, 3), hidden, 4), KEY),
+    )
+    assert found is not None
+    assert (found.size, found.layout) == (model.size, model.layout)
+    assert np.array_equal(found.initial(KEY), model.flat.numpy())
+
+
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_a_head_is_the_torch_modules(name: str) -> None:
     found, model = dense_head(name, 3, 4, 6, 4), FlatModel(lambda: HEADS[name](3, 4, 6, 4), KEY)
@@ -35,4 +47,5 @@ def test_a_head_is_the_torch_modules(name: str) -> None:
 
 def test_other_models_are_not_dense() -> None:
     assert not [name for name in set(BOTTOMS) - {"mlp", "linear"} if dense_bottom(name, (4, 4), (8,), 2)]
+    assert {kind for kind in WHOLE_MODELS if dense_whole(kind, (4, 4), (8,), 2)} == {"mlp", "logistic"}
     assert dense_head("attention", 3, 4, 6, 4) is None

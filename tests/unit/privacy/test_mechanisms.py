@@ -18,8 +18,8 @@ from raydpzv.privacy.mechanisms import (
     RecordedNoise,
     SeededNoise,
     SystemNoise,
-    release_mean,
 )
+from tests.helpers.release import release_mean
 
 WHERE = (2, 5, 1)
 

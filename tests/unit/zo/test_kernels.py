@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from filelock import Timeout
+from numba.core.compiler_lock import global_compiler_lock
 
-from raydpzv.zo import kernels, philox
+from raydpzv.zo import kernel_cache, kernels, philox
 from raydpzv.zo.kernels import Kernel
 
 IMPORTED = """
@@ -105,6 +107,17 @@ def test_a_lock_that_cannot_be_had_stops_nobody(error: Exception, monkeypatch: p
     monkeypatch.setattr(kernels, "FileLock", Held)
     assert _one() == 1.0
     assert asked == [kernels._TIMEOUT]
+
+
+def test_numba_is_set_up_while_no_other_thread_compiles() -> None:
+    """Or that thread's compilation ends with "generator already executing"."""
+    thread = threading.Thread(target=kernel_cache.set_up)
+    with global_compiler_lock:
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_the_lock_is_let_go_when_the_kernel_is_ready() -> None:

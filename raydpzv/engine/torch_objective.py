@@ -1,4 +1,4 @@
-"""The training objective of horizontal learning: mean cross-entropy at any flat parameter vector.
+"""Whole models of any kind, computed by torch on any device: the objective of horizontal learning.
 
 A finite difference (f(x + λu) - f(x)) / λ divides rounding noise by λ, and a ledger replays what clients
 measured, so two things matter here: the loss is taken in float64 from the float32 scores, and its bits depend on
@@ -20,21 +20,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from raydpzv.errors import InputError
+from raydpzv.engine.objective import check_fit, check_pairs
+from raydpzv.engine.split_model import Metrics
 from raydpzv.keys import Key
-from raydpzv.methods.roles import Metrics
 from raydpzv.models.flat import FlatModel, initialise
 from raydpzv.models.losses import Loss
+from raydpzv.models.momentum import MomentumDescent
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
 
 _EVALUATION_ROWS = 512
 _STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
 _KEPT_BYTES = 31 << 20
+_DOT = 1 << 20
+"""Elements of an inner product at a time."""
 
 
-class Objective:
-    """Losses, gradients and scores of one model on one table, at parameters that the caller keeps.
+class TorchObjective:
+    """Losses, gradients and scores of one model on one table; see `raydpzv.engine.objective.Objective`.
 
     Owns one scratch model of d floats, and for stacks of linear layers min(P, 2^20 / d) vectors more (4 MiB at
     most), so that `at` is never written to and nothing drifts. One thread at a time may use it.
@@ -50,8 +53,7 @@ class Objective:
         y: torch.Tensor,
         device: torch.device | str = "cpu",
     ) -> None:
-        if len(x) != len(y):
-            raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
+        check_pairs(x, y)
         _keep_freed_memory()
         self._loss: Loss = LOSSES["cross_entropy"]
         self._make = make
@@ -62,9 +64,9 @@ class Objective:
         self._x, self._y = x.to(device), y.to(device)
         self._points_Pd = self._model.flat.unsqueeze(0)
 
-    def twin(self) -> Objective:
+    def twin(self) -> TorchObjective:
         """Return another objective on the same rows, for another thread."""
-        return Objective(self._make, self._x, self._y, self._x.device)
+        return TorchObjective(self._make, self._x, self._y, self._x.device)
 
     @property
     def size(self) -> int:
@@ -85,10 +87,14 @@ class Objective:
     @torch.no_grad()
     def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
         """Return the mean cross-entropy on `rows` (whole numbers [B]); nan or inf where the scores are."""
-        self._check(at)
+        check_fit(self.size, at)
         points_1d = self._room(1)
         points_1d[0].copy_(at)
         return float(self._losses(points_1d, self._ids(rows)))
+
+    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the mean cross-entropy on each client's rows, float64 [M]."""
+        return np.array([self.loss(at, batch) for batch in rows])
 
     @torch.no_grad()
     def losses(
@@ -100,7 +106,7 @@ class Objective:
         are here; with one direction they are those of `loss` at the perturbed vector. A stack's last bits may
         follow P (seen for batches of one row).
         """
-        self._check(at, *directions)
+        check_fit(self.size, at, *directions)
         batches = [self._ids(batch) for batch in rows]
         losses_PM = torch.empty(len(directions), len(batches), dtype=torch.float64, device=self._x.device)
         step = self._together(len(directions))
@@ -116,7 +122,7 @@ class Objective:
     @torch.no_grad()
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
         """Return the mean cross-entropy on `rows`, of float32 precision, and its gradient, float32 [d]."""
-        self._check(at)
+        check_fit(self.size, at)
         self._model.flat.copy_(at)
         ids = self._ids(rows)
         with torch.enable_grad():
@@ -125,10 +131,21 @@ class Objective:
             gradients = torch.autograd.grad(loss, self._parameters)
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
+    def slopes(
+        self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
+        loss, gradient = self.gradient(at, rows)
+        return loss, np.array([_inner(gradient, direction) for direction in directions])
+
+    def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> MomentumDescent:
+        """Return a descent that changes x, float32 [d], in place."""
+        return MomentumDescent(x, lr, momentum)
+
     @torch.no_grad()
     def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
         """Score the rows x [N, ...], y [N], in blocks of 512."""
-        self._check(at)
+        check_fit(self.size, at)
         self._model.flat.copy_(at)
         loss, predicted = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
@@ -176,17 +193,16 @@ class Objective:
         own = np.array(rows, np.int64)  # torch warns of read-only views
         return torch.from_numpy(own).to(self._x.device)
 
-    def _check(self, at: torch.Tensor, *directions: Direction) -> None:
-        """Refuse what the compiled kernels would take at its word."""
-        if at.shape != (self.size,) or at.dtype != torch.float32 or not at.is_contiguous():
-            raise InputError(
-                f"the model wants {self.size} contiguous float32 parameters, but got {at.dtype} of shape "
-                f"{tuple(at.shape)}: give the vector that belongs to it"
-            )
-        if wrong := [u.size for u in directions if u.size != self.size]:
-            raise InputError(
-                f"the model has {self.size} parameters, but a direction has {wrong[0]}: make it of the model's size"
-            )
+
+def _inner(gradient: torch.Tensor, direction: Direction) -> float:
+    """<∇f, u> in float64, a piece of u at a time."""
+    flat = gradient.cpu().numpy()
+    return sum(
+        float(
+            np.dot(flat[i : i + _DOT].astype(np.float64), direction.values(i, min(i + _DOT, direction.size)))
+        )
+        for i in range(0, direction.size, _DOT)
+    )
 
 
 def _keep_freed_memory() -> None:

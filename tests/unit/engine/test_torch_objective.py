@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from raydpzv.engine import torch_objective as under_test
+from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
-from raydpzv.methods.horizontal import objective as under_test
-from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole
 from raydpzv.zo.directions import Direction, Law
@@ -45,8 +45,8 @@ def table() -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.from_numpy(generator.integers(0, CLASSES, ROWS))
 
 
-def objective(name: str) -> Objective:
-    return Objective(MODELS[name], *table())
+def objective(name: str) -> TorchObjective:
+    return TorchObjective(MODELS[name], *table())
 
 
 class Halved(nn.Module):
@@ -171,7 +171,7 @@ def test_other_models_take_the_plain_path_and_are_right(layers: list[Callable[[]
     def make() -> nn.Module:
         return nn.Sequential(*(layer() for layer in layers))
 
-    f = Objective(make, *table())
+    f = TorchObjective(make, *table())
     assert not f._stacks
     rows, (x, y) = batches(9)[0], table()
     with torch.no_grad():
@@ -282,7 +282,7 @@ def test_losses_that_are_not_finite_come_back_as_such(name: str) -> None:
 
 def test_the_table_is_shared_and_rows_may_be_int32() -> None:
     x, y = table()
-    f = Objective(MODELS["mlp"], x, y)
+    f = TorchObjective(MODELS["mlp"], x, y)
     at, rows = f.initial(Key(0)), batches(6)[0]
     wide, narrow = f.loss(at, rows), rows.astype(np.int32)
     narrow.flags.writeable = False  # as the views of a split are
@@ -312,4 +312,4 @@ def test_directions_of_another_size_and_unpaired_labels_are_refused() -> None:
     with pytest.raises(InputError, match="has 260 parameters, but a direction has 259"):
         f.losses(f.initial(Key(0)), [*directions(260, 1), *directions(259, 1)], 1e-3, batches(3))
     with pytest.raises(InputError, match="60 rows of features and 59 labels"):
-        Objective(MODELS["mlp"], x, y[1:])
+        TorchObjective(MODELS["mlp"], x, y[1:])

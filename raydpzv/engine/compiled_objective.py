@@ -1,0 +1,145 @@
+"""Whole models of dense layers, computed by compiled kernels on the CPU: the objective of horizontal learning.
+
+Bits depend on the inputs alone (`raydpzv.engine.dense_kernel`).
+"""
+
+# M clients, N rows, B batch, P directions, d parameters
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from raydpzv.engine.compiled import EVALUATED_ROWS, kernel
+from raydpzv.engine.dense import LAWS, DenseNetwork
+from raydpzv.engine.objective import check_fit, check_pairs
+from raydpzv.engine.split_model import Metrics
+from raydpzv.zo.directions import Direction
+
+_descend = kernel("descend")
+_inner_products = kernel("inner_products")
+_loss_and_gradient = kernel("loss_and_gradient")
+_losses_at = kernel("losses_at")
+_points_along = kernel("points_along")
+_score = kernel("score")
+_POINT_FLOATS = 1 << 20
+"""Parameters of perturbed models that are kept at a time: 4 MiB."""
+
+
+class CompiledObjective:
+    """Losses, gradients and scores of a dense network; see `raydpzv.engine.objective.Objective`.
+
+    x, y: features float32 [N, ...] and classes int64 [N] of all clients; shared, not copied. Keeps nothing between
+    calls, so that any number of threads may use it.
+    """
+
+    def __init__(self, network: DenseNetwork, x: torch.Tensor, y: torch.Tensor) -> None:
+        check_pairs(x, y)
+        self._size, self._sizes, self._widest = network.size, network.sizes, max(network.widths)
+        self._x, self._y = _flat(x), y.numpy()
+
+    @property
+    def size(self) -> int:
+        """Number of parameters, d."""
+        return self._size
+
+    def twin(self) -> CompiledObjective:
+        """Return this objective: threads share it."""
+        return self
+
+    def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
+        """Return the mean cross-entropy on `rows`."""
+        return float(self.losses_at(at, [rows])[0])
+
+    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the mean cross-entropy on each client's rows, float64 [M]."""
+        check_fit(self._size, at)
+        return self._losses(at.numpy()[None], rows)[:, 0]
+
+    def losses(
+        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return the mean cross-entropy at `at + amount · u_p` on each client's rows, float64 [M, P]."""
+        check_fit(self._size, at, *directions)
+        count = max(1, _POINT_FLOATS // self._size)
+        blocks = [
+            self._losses(self._points(at, directions[first : first + count], amount), rows)
+            for first in range(0, len(directions), count)
+        ]
+        return np.concatenate(blocks, axis=1)
+
+    def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
+        """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
+        check_fit(self._size, at)
+        gradient = torch.zeros(self._size)
+        given = (self._x, self._y, _ids(rows), at.numpy(), self._sizes, self._widest, gradient.numpy())
+        return float(_loss_and_gradient(*given)), gradient
+
+    def slopes(
+        self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
+        check_fit(self._size, at, *directions)
+        loss, gradient = self.gradient(at, rows)
+        found = np.empty(len(directions))
+        _inner_products(gradient.numpy(), *_seeds(directions), found)
+        return loss, found
+
+    def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> CompiledDescent:
+        """Return a descent that changes x, float32 [d], in place."""
+        return CompiledDescent(x, lr, momentum)
+
+    def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+        """Score the rows x [N, ...] with classes y [N], in blocks of 512."""
+        check_fit(self._size, at)
+        source, labels, count = _flat(x), y.numpy(), len(y)
+        counts, right, total = np.zeros(self._sizes[-1], np.int64), 0, 0.0
+        for start in range(0, count, EVALUATED_ROWS):
+            ids = np.arange(start, min(start + EVALUATED_ROWS, count), dtype=np.int32)
+            found = _score(source, labels, ids, at.numpy(), self._sizes, self._widest, counts)
+            right, total = right + found[0], total + found[1]
+        return Metrics(right / count, total / count, int(counts.max()) / count)
+
+    def _points(self, at: torch.Tensor, directions: Sequence[Direction], amount: float) -> np.ndarray:
+        """Return the perturbed parameters, float32 [P, d]."""
+        points = np.empty((len(directions), self._size), np.float32)
+        _points_along(at.numpy(), *_seeds(directions), float(amount), points)
+        return points
+
+    def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return each client's mean cross-entropy at every point, float64 [M, P]."""
+        found = np.empty((len(rows), len(points_Pd)))
+        ends = np.cumsum([len(batch) for batch in rows])
+        given = (points_Pd, self._x, self._y, _ids(np.concatenate(rows)), ends, self._sizes, self._widest)
+        _losses_at(*given, found)
+        return found
+
+
+class CompiledDescent:
+    """w <- w - ηv with v <- βv + g, each product and sum rounded once."""
+
+    def __init__(self, x: torch.Tensor, lr: float, momentum: float) -> None:
+        self._x, self._lr, self._momentum = x.numpy(), float(lr), float(momentum)
+        self._velocity = np.zeros(x.numel() if momentum else 0, np.float32)
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Take one step along the gradient, whole or in the pieces of the flat vector."""
+        gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
+        _descend(self._x, self._velocity, gradient.numpy(), self._lr, self._momentum)
+
+
+def _flat(x: torch.Tensor) -> np.ndarray:
+    """Features [N, ...] as [N, F] in the same memory; a tensor's counts as writable, what is not has other kernels."""
+    return x.reshape(len(x), -1).numpy()
+
+
+def _ids(rows: np.ndarray) -> np.ndarray:
+    """Row numbers as the kernels are compiled for; those of a split may be read-only, which is another type."""
+    return np.array(rows, np.int32)
+
+
+def _seeds(directions: Sequence[Direction]) -> tuple[np.ndarray, int]:
+    """Return the directions' seeds, uint64 [P], and their law."""
+    return np.array([u.seed for u in directions], np.uint64), LAWS[directions[0].law]

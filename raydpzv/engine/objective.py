@@ -1,0 +1,95 @@
+"""What a horizontal method asks of the model that all clients train, whatever computes it: an `Objective`.
+
+The training objective is the mean cross-entropy at any flat parameter vector. Parameters are torch's tensors, which the
+caller keeps and an objective never writes to, but for the one that it is given to descend on.
+"""
+
+# M clients, N rows, B batch, P directions, d parameters
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from raydpzv.engine.split_model import Metrics
+from raydpzv.errors import InputError
+from raydpzv.zo.directions import Direction
+
+
+class FirstOrderDescent(Protocol):
+    """Steps w <- w - ηv with v <- βv + g, on parameters that are changed in place."""
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Take one step along the gradient, whole or in the pieces of the flat vector."""
+        ...
+
+
+class Objective(Protocol):
+    """Losses, gradients and scores of one model on one table. One thread at a time may use it."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters, d."""
+        ...
+
+    def twin(self) -> Objective:
+        """Return an objective on the same rows for another thread."""
+        ...
+
+    def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
+        """Return the mean cross-entropy on `rows` (whole numbers [B]); nan or inf where the scores are."""
+        ...
+
+    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return what `loss` does on each client's rows, float64 [M]."""
+        ...
+
+    def losses(
+        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return the mean cross-entropy at `at + amount · u_p` on each client's rows, float64 [M, P].
+
+        A client's losses have the same bits whichever other clients are here; with one direction they are those of
+        `loss` at the perturbed vector.
+        """
+        ...
+
+    def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
+        """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
+        ...
+
+    def slopes(
+        self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
+        ...
+
+    def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> FirstOrderDescent:
+        """Return a descent that changes x, float32 [d], in place."""
+        ...
+
+    def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+        """Score the rows x [N, ...] with classes y [N]."""
+        ...
+
+
+def check_pairs(x: torch.Tensor, y: torch.Tensor) -> None:
+    """Refuse features and labels of different lengths."""
+    if len(x) != len(y):
+        raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
+
+
+def check_fit(size: int, at: torch.Tensor, *directions: Direction) -> None:
+    """Refuse what compiled kernels would take at its word: parameters and directions of another model."""
+    if at.shape != (size,) or at.dtype != torch.float32 or not at.is_contiguous():
+        raise InputError(
+            f"the model wants {size} contiguous float32 parameters, but got {at.dtype} of shape {tuple(at.shape)}: "
+            "give the vector that belongs to it"
+        )
+    if wrong := [u.size for u in directions if u.size != size]:
+        raise InputError(
+            f"the model has {size} parameters, but a direction has {wrong[0]}: make it of the model's size"
+        )

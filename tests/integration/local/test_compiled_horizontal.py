@@ -1,0 +1,192 @@
+"""Horizontal runs under the compiled engine: on record, continued, rebuilt, re-derived, as accurate as under torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import scenarios
+from raydpzv.data.batch_rows import batch_rows
+from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.rebuild import rebuild
+from raydpzv.keys import Key, perturbation_seeds
+from raydpzv.methods.horizontal.decomfl import decomfl_settings, round_seeds
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.zo import philox
+from scenarios.cli import app
+from tests.helpers.small_horizontal import OFTEN, SEEDED, resume, same, small, stopped
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "fedavg", "fedzo"])
+def test_auto_takes_it_and_its_ledger_rebuilds_the_same_bits(kind: str, tmp_path: Path) -> None:
+    """That such runs go on to the same bits is in tests/integration/resume, for every method."""
+    whole = scenarios.run(small(kind, "record.snapshots=5"), tmp_path / "whole")
+    assert whole.summary["engine"] == "compiled"
+    assert RunFolder.open(tmp_path / "whole").environment()["engine"] == "compiled"
+    if kind in SEEDED:
+        rebuilt = rebuild(tmp_path / "whole")
+        assert rebuilt.verified
+        assert np.array_equal(rebuilt.models["shared"], whole.models["shared"])
+    torchs = scenarios.run(small(kind, "model.engine=torch"))
+    assert torchs.summary["model_digest"] != whole.summary["model_digest"]
+    assert np.abs(torchs.models["shared"] - whole.models["shared"]).max() < 0.1
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
+def test_a_run_of_an_older_version_goes_on_under_torch(kind: str, tmp_path: Path) -> None:
+    """Its scenario.toml, and the digest of that, do not say what computed it."""
+    spec = small(kind, OFTEN, "model.engine=torch")
+    whole = scenarios.run(spec)
+    stopped(spec, tmp_path / "run")
+    text, facts = tmp_path / "run" / "scenario.toml", tmp_path / "run" / "environment.json"
+    text.write_text(text.read_text().replace('engine = "torch"\n', ""))
+    written = {"scenario_sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | written))
+    continued = resume(tmp_path / "run")
+    assert continued.summary["engine"] == "torch"
+    same(continued, whole)
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
+def test_threads_and_the_rest_of_the_cohort_move_no_bits(kind: str) -> None:
+    one, three = (scenarios.run(small(kind, f"resources.threads={n}")).summary for n in (1, 3))
+    assert (one["digest"], one["model_digest"]) == (three["digest"], three["model_digest"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("model.kind=cnn_mnist",),
+            'cannot run model.kind = "cnn_mnist"; it runs model.kind = "mlp" or "logistic"',
+        ),
+        (("resources.host_gpus=0.5",), "cannot run on a GPU (resources.host_gpus)"),
+    ],
+)
+def test_what_it_cannot_run_ends_with_status_2(overrides: tuple[str, ...], words: str) -> None:
+    given = ("model.engine=compiled", *overrides)
+    result = CliRunner().invoke(app, ["run", "digits_decomfl", *(o for g in given for o in ("--set", g))])
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.output.split())
+
+
+def test_auto_leaves_larger_models_to_torch() -> None:
+    spec = scenarios.load("digits_decomfl", ["model.hidden=[2000]", "data.train_rows=200"])
+    assert prepare_horizontal(spec).engine == "torch"
+
+
+class Slow:
+    """A run's model and data in numpy: scores in float32, term by term in the kernels' order; losses in float64."""
+
+    def __init__(self, *overrides: str) -> None:
+        self.spec: Any = scenarios.load(
+            "digits_decomfl",
+            [
+                *(
+                    "data.train_rows=150",
+                    "data.test_rows=30",
+                    "model.hidden=[5]",
+                    "split.clients=8",
+                    "method.batch=9",
+                ),
+                *(
+                    "method.cohort=3",
+                    "budget.updates=1",
+                    "method.smoothing=0.01",
+                    "model.engine=compiled",
+                    *overrides,
+                ),
+            ],
+        )
+        self.prepared = prepare_horizontal(self.spec)
+        train = self.prepared.split.train
+        self.x, self.y = train.x.reshape(len(train.x), -1), train.y
+        self.start = self.prepared.plan.initial().numpy().copy()
+        self.run = scenarios.run(self.spec)
+
+    def cohort(self) -> list[int]:
+        return sorted({row["client"] for row in self.run.rows("service").to_pylist()})
+
+    def rows(self, client: int, step: int) -> np.ndarray:
+        return batch_rows(self.prepared.parts, Key(self.spec.seed), client, 1, step, self.spec.method.batch)
+
+    def layers(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        found, at = [], 0
+        for inputs, outputs in ((self.x.shape[1], 5), (5, 10)):
+            weights = w[at : at + inputs * outputs].reshape(outputs, inputs)
+            found.append((weights, w[at + inputs * outputs : at + (inputs + 1) * outputs]))
+            at += (inputs + 1) * outputs
+        return found
+
+    def loss(self, w: np.ndarray, ids: np.ndarray) -> float:
+        h = self.x[ids]
+        for layer, (weights, biases) in enumerate(self.layers(w)):
+            sums = np.repeat(biases[None], len(ids), 0)
+            for i in range(weights.shape[1]):
+                sums = sums + weights[:, i][None] * h[:, i][:, None]
+            h = np.maximum(sums, 0) if layer == 0 else sums
+        scores = h.astype(np.float64)
+        return float((np.log(np.exp(scores).sum(1)) - scores[np.arange(len(ids)), self.y[ids]]).mean())
+
+    def gradient(self, w: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """By hand in float64."""
+        (w1, b1), (w2, b2) = self.layers(w)
+        x = self.x[ids].astype(np.float64)
+        h = np.maximum(x @ w1.T + b1, 0)
+        soft = np.exp(h @ w2.T + b2)
+        d2 = (soft / soft.sum(1, keepdims=True) - np.eye(10)[self.y[ids]]) / len(ids)
+        d1 = (d2 @ w2) * (h > 0)
+        return np.concatenate([(d1.T @ x).ravel(), d1.sum(0), (d2.T @ h).ravel(), d2.sum(0)])
+
+
+def test_a_round_of_decomfl_is_the_papers() -> None:
+    slow = Slow("method.perturbations=4", "method.lr=0.5")
+    w, d = slow.start, slow.start.size
+    (seed,) = round_seeds(decomfl_settings(slow.spec.method, Key(slow.spec.seed)), 1)
+    directions = [philox.normals(int(s), 0, d) for s in perturbation_seeds(seed, np.arange(4))]
+    slopes = [
+        [(slow.loss(w + np.float32(0.01) * z, ids) - slow.loss(w, ids)) / 0.01 for z in directions]
+        for ids in (slow.rows(client, 0) for client in slow.cohort())
+    ]
+    mean = np.mean(np.array(slopes, np.float32).astype(np.float64), axis=0).astype(np.float32)
+    for z, slope in zip(directions, mean, strict=True):
+        w = w - np.float32(0.5 * float(slope) / 4) * z
+    moved = np.abs(w - slow.start).max()
+    assert np.abs(slow.run.models["shared"] - w).max() < 1e-6 * moved
+    assert np.abs(slow.run.models["shared"] - slow.start).max() > 0.5 * moved, "control"
+
+
+def test_a_round_of_fedavg_is_the_papers() -> None:
+    slow = Slow("method.name=fedavg", "method.local_steps=3", "method.lr=0.5", "method.momentum=0.5")
+    ends = []
+    for client in slow.cohort():
+        w, v = slow.start.astype(np.float64), np.zeros(slow.start.size)
+        for step in range(3):
+            v = 0.5 * v + slow.gradient(w, slow.rows(client, step))
+            w = w - 0.5 * v
+        ends.append(w)
+    found, wanted = slow.run.models["shared"] - slow.start, np.mean(ends, axis=0) - slow.start
+    assert np.linalg.norm(found - wanted) < 1e-6 * np.linalg.norm(wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["decomfl", "fedavg"])
+def test_accuracy_is_that_of_torch(method: str) -> None:
+    """Medians of five seeds within a standard error of their difference; control: a tenth of the rounds."""
+
+    def accuracies(engine: str, updates: int) -> np.ndarray:
+        given = [f"budget.updates={updates}", "evaluate.every=1000", f"model.engine={engine}"]
+        given += ["method.name=fedavg", "method.lr=0.1"] if method == "fedavg" else ["method.perturbations=5"]
+        specs = (scenarios.load("digits_decomfl", [f"seed={seed}", *given]) for seed in range(5))
+        return np.array([scenarios.run(spec).summary["accuracy"] for spec in specs])
+
+    ours, theirs = accuracies("compiled", 100), accuracies("torch", 100)
+    error = max(np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / 5), 1 / 360)
+    assert abs(np.median(ours) - np.median(theirs)) <= error
+    assert abs(np.median(ours) - np.median(accuracies("torch", 10))) > error
