@@ -15,8 +15,8 @@ import numpy as np
 from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, LedgerUpdate, Slice, frozen
 
 _LEAST = 64
-_GROWS_BY = 256
-"""Updates that wait, at most, before they are written into the columns, all in the time of 8 that go one by one."""
+_GROWS_BY = 64
+"""Updates that wait, at most, before they are written into the columns: all at once, not column by column for each."""
 
 
 class WorkingSet:

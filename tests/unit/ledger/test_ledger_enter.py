@@ -59,16 +59,16 @@ def test_only_the_next_round_is_taken_and_only_while_the_ledger_is_open():
 
 def test_updates_are_there_as_soon_as_they_are_in():
     """Asked for after every one, after some, and after more than are written into the columns at once."""
-    for between in (1, 7, 255, 256, 257, 290):
+    for between in (1, 7, 63, 64, 65, 150):
         ledger, expected = Ledger.create(None, HEADER), 0
-        for round in range(1, 301):
+        for round in range(1, 201):
             expected += entry(round).entries
             ledger.enter(entry(round))
             assert ledger.version == round
             if round % between == 0:
                 assert ledger.entries == ledger.pairs(0) == expected
                 assert_holds(ledger.since(round - 1), round - 1, round)
-        assert_holds(ledger.since(0), 0, 300)
+        assert_holds(ledger.since(0), 0, 200)
         ledger.truncate(170)
         assert_holds(fill(ledger, 180).since(100), 100, 180)
 
