@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from raydpzv.ledger.entries import COLUMNS, LedgerUpdate, Slice, frozen
+from raydpzv.ledger.entries import COLUMNS, Slice, frozen
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 
@@ -41,7 +40,7 @@ class LedgerActor:
     def append(self, updates: PackedSlice) -> None:
         """Add updates; they are written when this returns."""
         for u in unpack_slice(updates).updates():
-            self._open().append(**arguments(u))
+            self._open().enter(u)
 
     def since(self, version: int, until: int | None = None) -> PackedSlice:
         """Return updates version+1 .. until."""
@@ -74,11 +73,6 @@ class LedgerActor:
         if self._ledger is None:
             raise RuntimeError("the ledger is not open: open comes first")
         return self._ledger
-
-
-def arguments(update: LedgerUpdate) -> dict[str, Any]:
-    """Return the arguments of the append that makes this update in another ledger."""
-    return {field.name: getattr(update, field.name) for field in fields(update) if field.name != "round"}
 
 
 def pack_slice(updates: Slice) -> PackedSlice:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,11 @@ class Key:
         """Return a 64-bit seed for the direction generator."""
         return int.from_bytes(self.digest(8), "little")
 
+    @cached_property
+    def direction_words(self) -> tuple[int, int]:
+        """The two key words of direction seeds; kept, since every update asks for those of its run."""
+        return _words(self / "direction")
+
     def generator(self) -> np.random.Generator:
         """Return a numpy generator (Philox, keyed by this address) at the start of its stream."""
         return np.random.Generator(np.random.Philox(key=int.from_bytes(self.digest(16), "little")))
@@ -65,7 +70,7 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
     """
     if not (0 <= party < _PARTIES and 0 <= step < _STEPS and 0 <= perturbation < _PERTURBATIONS):
         raise _no_direction(party, step, perturbation)
-    before, after = _direction_words(key)
+    before, after = key.direction_words
     packed = (party << (STEP_BITS + PERTURBATION_BITS)) | (step << PERTURBATION_BITS) | perturbation
     return _splitmix(packed ^ before) ^ after
 
@@ -119,12 +124,6 @@ def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
     before, after = _words(secret)
     moved = [_splitmix(int(seed) ^ before) ^ after for seed in np.ravel(seeds)]
     return np.array(moved, np.uint64).reshape(np.shape(seeds))
-
-
-@lru_cache(maxsize=16)
-def _direction_words(key: Key) -> tuple[int, int]:
-    """The key words of direction seeds; kept, since every update asks for those of its run."""
-    return _words(key / "direction")
 
 
 @lru_cache(maxsize=16)

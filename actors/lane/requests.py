@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,7 @@ def _read_upload(data: memoryview) -> Upload:
 
 def _as_json(release: Release) -> dict[str, Any]:
     ids = None if release.ids is None else (release.ids.dtype.str, release.ids.tolist())
-    return {**asdict(release), "receipt": asdict(release.receipt), "ids": ids}
+    return {**release._asdict(), "receipt": release.receipt._asdict(), "ids": ids}
 
 
 def _from_json(receipt: dict[str, Any], ids: Sequence[Any] | None, **others: Any) -> Release:

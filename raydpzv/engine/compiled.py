@@ -14,16 +14,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from raydpzv.engine.dense import COUNTED, LAWS, DenseNetwork
+from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.split_model import (
     AGE_BINS,
+    COUNTED,
+    Ages,
     BottomTraining,
-    CacheUse,
     HeadSettings,
     LayerNoise,
     Metrics,
     TwoPointService,
-    binned_uses,
     older_rows,
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
@@ -194,11 +194,11 @@ class CompiledTop:
         """Store an upload."""
         _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
 
-    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         """Return how old the other clients' entries are."""
-        counts = self._counts()
-        _ages(self._refreshed, _rows(ids), round, counts)
-        return _uses(counts, len(ids), serving)
+        found = self._no_ages()
+        _ages(self._refreshed, _rows(ids), round, serving, found)
+        return found
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
         """Return the rows of other clients that are older than the limit."""
@@ -220,7 +220,7 @@ class CompiledTop:
             raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
         own, how, rows = self._parameters, self._settings, _rows(ids)
         sums, nonfinite = np.zeros(len(plus_PBE)), np.zeros(len(plus_PBE), np.int64)
-        counts = self._counts()
+        ages = self._no_ages()
         loss = _two_point_service(
             *(
                 self._uploaded(plus_PBE, ids, client),
@@ -232,10 +232,10 @@ class CompiledTop:
                 client,
             ),
             *(round, own.flat, own.velocity, own.sizes, self._widest, how.training == "sgd", float(how.lr)),
-            *(float(how.momentum), float(smoothing), float(clip), sums, nonfinite, counts),
+            *(float(how.momentum), float(smoothing), float(clip), sums, nonfinite, ages),
         )
         self._own_step(rows)
-        return TwoPointService(sums.tolist(), nonfinite.tolist(), _uses(counts, len(ids), client), loss)
+        return TwoPointService(sums.tolist(), nonfinite.tolist(), ages, loss)
 
     def train(self, ids: np.ndarray) -> float:
         """Take the head's step on cached embeddings."""
@@ -338,8 +338,8 @@ class CompiledTop:
             *(LAWS[how.law], float(how.smoothing), float(how.lr), float(how.momentum)),
         )
 
-    def _counts(self) -> np.ndarray:
-        return np.zeros((self._clients, COUNTED + AGE_BINS), np.int64)
+    def _no_ages(self) -> Ages:
+        return np.empty((self._clients - 1, COUNTED + AGE_BINS), np.int64)
 
     def _nothing(self) -> np.ndarray:
         return np.empty((0, self._table.shape[1]), np.float32)
@@ -357,9 +357,3 @@ def _floats(values: np.ndarray) -> np.ndarray:
 def _flattened(x: np.ndarray) -> np.ndarray:
     """Features [D, ...] as float32 [D, F]."""
     return np.array(x, np.float32, order="C").reshape(len(x), -1)
-
-
-def _uses(counts: np.ndarray, rows: int, serving: int) -> tuple[CacheUse, ...]:
-    found = counts.tolist()
-    known, sums, largest = ([row[n] for row in found] for n in range(COUNTED))
-    return binned_uses(rows, known, sums, largest, [row[COUNTED:] for row in found], serving)

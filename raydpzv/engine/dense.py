@@ -16,8 +16,6 @@ from raydpzv.keys import Key
 
 LAWS = {"gaussian": 0, "sphere": 1, "rademacher": 2}
 """Laws of directions as the kernels know them."""
-COUNTED = 3
-"""Columns of the kernels' counts of ages before the bins: rows known, sum and largest of their ages."""
 
 
 @dataclass(frozen=True)

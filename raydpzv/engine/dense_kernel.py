@@ -24,8 +24,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from raydpzv.engine.dense import COUNTED, LAWS
-from raydpzv.engine.split_model import AGE_BINS
+from raydpzv.engine.dense import LAWS
+from raydpzv.engine.split_model import AGE_BINS, COUNTED
 from raydpzv.zo import numba_kernel as _generator
 from raydpzv.zo.kernel_cache import compiled
 
@@ -421,28 +421,33 @@ def put(values, table, refreshed, ids, client, round):  # type: ignore[no-untype
 
 
 @compiled
-def _ages(refreshed, ids, round, counts):  # type: ignore[no-untyped-def]
+def _ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
     _check(ids, refreshed.shape[0])
+    for m in range(refreshed.shape[1]):
+        if m != serving:
+            row = found[m - (1 if m > serving else 0)]
+            row[:] = 0
+            row[0], row[1], row[2] = round, m, ids.shape[0]
     for b in range(ids.shape[0]):
-        for m in range(counts.shape[0]):
-            made = refreshed[ids[b], m]
+        for m in range(refreshed.shape[1]):
+            if m == serving:
+                continue
+            made, row = refreshed[ids[b], m], found[m - (1 if m > serving else 0)]
             if made == 0:
+                row[3] += 1
                 continue
             age = round - made
-            counts[m, 0] += 1
-            counts[m, 1] += age
-            counts[m, 2] = max(counts[m, 2], age)
-            which = 0
-            while age > 0 and which < AGE_BINS - 1:
-                age >>= 1
-                which += 1
-            counts[m, COUNTED + which] += 1
+            row[4] += age
+            row[5] = max(row[5], age)
+            # the exponent of a float64: 0 for age 0, k for ages 2^(k-1) .. 2^k - 1
+            which = (_bits(_f64(age)) >> _i64(52)) - 1022 if age > 0 else 0  # type: ignore[call-arg]
+            row[COUNTED + min(which, AGE_BINS - 1)] += 1
 
 
 @compiled
-def ages(refreshed, ids, round, counts):  # type: ignore[no-untyped-def]
-    """Count the ages of these rows' entries by client into counts int64 [M, 3 + bins], which holds zeros."""
-    _ages(refreshed, ids, round, counts)
+def ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
+    """Fill `found` with the ages of these rows' entries: see `raydpzv.engine.split_model.Ages`."""
+    _ages(refreshed, ids, round, serving, found)
 
 
 @compiled
@@ -524,7 +529,7 @@ def two_point_service(  # type: ignore[no-untyped-def]
     clip,
     sums,
     nonfinite,
-    counts,
+    found,
 ):
     """One upload at w ± λu_p, embeddings [P, B, E]: sums of clipped slopes, ages, the cache's rows, the head's step.
 
@@ -552,7 +557,7 @@ def two_point_service(  # type: ignore[no-untyped-def]
     for b in range(rows):
         for k in range(width):
             middle[b, k] *= half
-    _ages(refreshed, ids, round, counts)
+    _ages(refreshed, ids, round, client, found)
     _put(middle, table, refreshed, ids, client, round)
     if rows == 0:  # no step, not even by momentum
         return math.nan

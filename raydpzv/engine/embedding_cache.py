@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.engine.split_model import AGE_BINS, CacheUse, binned_uses, older_rows
+from raydpzv.engine.split_model import AGE_BINS, COUNTED, Ages, older_rows
 
 
 class EmbeddingCache:
@@ -32,7 +32,7 @@ class EmbeddingCache:
         """Return, for each other client with any, the rows among these that are older than `limit` rounds."""
         return older_rows(self._refreshed_DM, ids, round, limit, serving)
 
-    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         """Return how old the other clients' entries for these rows are, in server rounds."""
         refreshed_BM = self._refreshed_DM[ids]
         known_BM = refreshed_BM > 0
@@ -41,8 +41,9 @@ class EmbeddingCache:
         # frexp's exponent is the bin: 0 for age 0, k for ages 2^(k-1) .. 2^k - 1
         bins_BM = np.minimum(np.frexp(ages_BM)[1], AGE_BINS - 1) + AGE_BINS * np.arange(clients)
         counts = np.bincount(bins_BM[known_BM], minlength=AGE_BINS * clients).reshape(clients, AGE_BINS)
-        known, sums = known_BM.sum(0), ages_BM.sum(0)
-        largest = ages_BM.max(0, initial=0)
-        return binned_uses(
-            len(ids), known.tolist(), sums.tolist(), largest.tolist(), counts.tolist(), serving
-        )
+        found = np.empty((clients, COUNTED + AGE_BINS), np.int64)
+        found[:, :3] = round, 0, len(ids)
+        found[:, 1], found[:, 3] = np.arange(clients), len(ids) - known_BM.sum(0)
+        found[:, 4], found[:, 5] = ages_BM.sum(0), ages_BM.max(0, initial=0)
+        found[:, COUNTED:] = counts
+        return np.delete(found, serving, 0)

@@ -67,19 +67,15 @@ class Metrics:
     top_share: float  # share of the most predicted class: 1.0 is a constant prediction
 
 
-class CacheUse(NamedTuple):
-    """How old one client's cached embeddings were when a batch was served."""
-
-    client: int
-    rows: int
-    missing: int  # never uploaded so far
-    age_sum: int  # server rounds since each row was refreshed
-    age_max: int
-    age_bins: tuple[int, ...]  # counts by power of two: age 0, 1, 2-3, 4-7, ...
+AGE_COLUMNS = ("round", "client", "rows", "missing", "age_sum", "age_max")
+"""How old one client's cached embeddings were when a batch was served in a round, before the bins: rows used, of them
+never uploaded, and server rounds since each other row was refreshed, summed and at most."""
+COUNTED = len(AGE_COLUMNS)
+Ages = np.ndarray
+"""A row of ages for each client but the one that is served, int64 [M - 1, COUNTED + AGE_BINS]."""
 
 
-@dataclass(frozen=True)
-class TwoPointService:
+class TwoPointService(NamedTuple):
     """What one upload of embeddings at w ± λu_p came to.
 
     sums: of the clipped slopes along each direction, float64 [P]; nonfinite: slopes that counted as 0, int [P]; loss:
@@ -88,7 +84,7 @@ class TwoPointService:
 
     sums: Sequence[float]
     nonfinite: Sequence[int]
-    cache: tuple[CacheUse, ...]
+    cache: Ages
     loss: float
 
 
@@ -145,7 +141,7 @@ class Top(Protocol):
         """Store what a client uploaded in this server round (counted from 1)."""
         ...
 
-    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         """Return how old the other clients' entries for these rows are, in server rounds."""
         ...
 
@@ -203,22 +199,6 @@ class Top(Protocol):
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
         ...
-
-
-def binned_uses(
-    rows: int,
-    known: Sequence[int],
-    sums: Sequence[int],
-    largest: Sequence[int],
-    bins: Sequence[Sequence[int]],
-    serving: int,
-) -> tuple[CacheUse, ...]:
-    """Return the uses of all clients' entries but those of the one that is served, from counts by client."""
-    return tuple(
-        CacheUse(m, rows, rows - known[m], sums[m], largest[m], tuple(bins[m]))
-        for m in range(len(known))
-        if m != serving
-    )
 
 
 def older_rows(

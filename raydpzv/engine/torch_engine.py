@@ -15,7 +15,7 @@ import torch
 
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head
-from raydpzv.engine.split_model import BottomTraining, CacheUse, LayerNoise, Metrics, TwoPointService
+from raydpzv.engine.split_model import Ages, BottomTraining, LayerNoise, Metrics, TwoPointService
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
@@ -190,7 +190,7 @@ class TorchTop:
         """Store an upload."""
         self.table.put(client, ids, self._tensor(values_BE), round)
 
-    def ages(self, ids: np.ndarray, round: int, serving: int) -> tuple[CacheUse, ...]:
+    def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         """Return how old the other clients' entries are."""
         return self.table.ages(ids, round, serving)
 

@@ -8,6 +8,7 @@ is rebuilt from it, and whatever it holds is sent again, never drawn again.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,10 +19,10 @@ import numpy as np
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import Key, direction_seed
-from raydpzv.ledger.entries import LedgerUpdate, Slice
+from raydpzv.ledger.entries import COLUMNS, ENTRY_COLUMNS, LedgerUpdate, Slice
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.methods.descriptor import UpdateRule
-from raydpzv.methods.roles import Metrics, Order, Release, Upload, VerticalServer
+from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -41,6 +42,8 @@ class LedgerServer:
 
     def __init__(self, server: VerticalServer, ledger: Ledger, *, updates: UpdateRule, key: Key) -> None:
         self._server, self._ledger, self._rule, self._key = server, ledger, updates, key
+        # an update's columns of P entries as bytes
+        self._packed = [struct.Struct(f"<{updates.perturbations}{code}").pack for code in "qiQf"]
         self._known = ledger.version
         self._uploads: Counter[int] = Counter()
         self._read: dict[int, int] = {}
@@ -104,16 +107,18 @@ class LedgerServer:
         return min(self._ledger.version, self.updates)
 
     def _enter(self, upload: Upload, order: Order) -> None:
-        releases = order.releases
+        client, step = upload.client, upload.step
+        steps_P, numbers_P, seeds_P, scalars_P = self._packed
+        numbers = [release.perturbation for release in order.releases]
         update = LedgerUpdate(
             order.round,
-            order.client,
-            self._read.get(order.client, 0),
+            client,
+            self._read.get(client, 0),
             self._rule.lr,
-            np.array([upload.step] * len(releases), np.int64),
-            np.array([release.perturbation for release in releases], np.int32),
-            np.array([self._seed(upload, release) for release in releases], np.uint64),
-            np.array([release.value for release in releases], np.float32),
+            steps_P(*[step] * len(numbers)),
+            numbers_P(*numbers),
+            seeds_P(*[direction_seed(self._key, client, step, p) for p in numbers]),
+            scalars_P(*[release.value for release in order.releases]),
         )
         if order.round <= self._known:
             self._compare(update)
@@ -124,17 +129,14 @@ class LedgerServer:
         else:
             self._ledger.enter(update)
 
-    def _seed(self, upload: Upload, release: Release) -> int:
-        return direction_seed(self._key, upload.client, upload.step, release.perturbation)
-
     def _compare(self, update: LedgerUpdate) -> None:
-        was = self._ledger.since(update.round - 1, update.round)
-        for name in ("party", "read", "lr", "step", "perturbation", "seed", "scalar"):
-            value, held = getattr(update, name), getattr(was, name)
-            if not np.array_equal(held, value if np.ndim(value) else np.full_like(held, value)):
+        (was,) = self._ledger.since(update.round - 1, update.round).updates()
+        for name, value, held in zip(update._fields, update, was, strict=True):
+            if value != held:
                 raise ReplayMismatch(
-                    f"update {update.round}: {name} is {_shown(value)} and was {_shown(held)} when the ledger was "
-                    "written; another run, another machine or other library versions (compare environment.json)"
+                    f"update {update.round}: {name} is {_shown(name, value)} and was {_shown(name, held)} when the "
+                    "ledger was written; another run, another machine or other library versions (compare "
+                    "environment.json)"
                 )
 
 
@@ -159,8 +161,8 @@ def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) 
         yield ledger
 
 
-def _shown(values: Any) -> list[Any]:
-    return np.ravel(values)[:3].tolist()
+def _shown(name: str, value: Any) -> Any:
+    return np.frombuffer(value, COLUMNS[name])[:3].tolist() if name in ENTRY_COLUMNS else value
 
 
 def released(rows: Rows, ledger: Ledger | None) -> dict[Address, float]:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,21 +36,27 @@ COLUMNS: dict[str, np.dtype[Any]] = {
 """What the ledger keeps of an entry: 52 bytes."""
 CONSTANT = ("round", "party", "read", "lr")
 """The columns that have one value per update."""
+ENTRY_COLUMNS = ("step", "perturbation", "seed", "scalar")
+"""Those that have one per entry."""
 _FIXED = struct.Struct("<qiqdq")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class LedgerUpdate:
-    """One update: what an append adds, and what one record on disk holds."""
+class LedgerUpdate(NamedTuple):
+    """One update: what an append adds, and what one record on disk holds. Columns are bytes, little-endian."""
 
     round: int
     party: int
     read: int  # the version that was read
     lr: float
-    step: Array  # int64 [n]
-    perturbation: Array  # int32 [n]
-    seed: Array  # uint64 [n]
-    scalar: Array  # float32 [n]
+    step: bytes  # int64 [n]
+    perturbation: bytes  # int32 [n]
+    seed: bytes  # uint64 [n]
+    scalar: bytes  # float32 [n]
+
+    @property
+    def entries(self) -> int:
+        """Number of entries, n."""
+        return len(self.seed) // 8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,7 +95,7 @@ class Slice:
         for a, b in pairwise(bounds(self.round).tolist()):
             yield LedgerUpdate(
                 *(int(self.round[a]), int(self.party[a]), int(self.read[a]), float(self.lr[a])),
-                *(self.step[a:b], self.perturbation[a:b], self.seed[a:b], self.scalar[a:b]),
+                *(getattr(self, name)[a:b].tobytes() for name in ENTRY_COLUMNS),
             )
 
 
@@ -108,9 +114,8 @@ def bounds(rounds: Array) -> Array:
 
 def link(previous: bytes, update: LedgerUpdate) -> bytes:
     """Return the chain's next value: sha256(chain_{r-1} || canonical bytes of update r)."""
-    u = update
-    fixed = _FIXED.pack(u.round, u.party, u.read, u.lr, len(u.seed))
-    columns = (u.step.tobytes(), u.perturbation.tobytes(), u.seed.tobytes(), u.scalar.tobytes())
+    round, party, read, lr, *columns = update
+    fixed = _FIXED.pack(round, party, read, lr, update.entries)
     return hashlib.sha256(b"".join((previous, fixed, *columns))).digest()
 
 
@@ -137,7 +142,8 @@ def checked(round: int, party: int, read: int, lr: float, columns: dict[str, Any
             f"scalar: wanted finite values, got {arrays['scalar'].tolist()[:5]} in update {round}"
         )
     _require_order(arrays["step"], arrays["perturbation"])
-    return LedgerUpdate(round, int(party), int(read), float(lr), **arrays)
+    columns_n = (arrays[name].tobytes() for name in ENTRY_COLUMNS)
+    return LedgerUpdate(round, int(party), int(read), float(lr), *columns_n)
 
 
 def _column(name: str, values: Any) -> Array:
@@ -146,7 +152,7 @@ def _column(name: str, values: Any) -> Array:
     if array.ndim != 1:
         raise InputError(f"{name}: wanted one value per entry (one axis), got the shape {array.shape}")
     if array.dtype == dtype:
-        return array.copy()  # it becomes the ledger's, and whoever gave it may write to it again
+        return array
     return _whole(name, array, dtype) if dtype.kind in "iu" else _rounded(name, array, dtype)
 
 

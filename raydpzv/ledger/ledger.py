@@ -144,8 +144,7 @@ class Ledger:
         """Add one update and return its round, as `append` does, without a look at its values.
 
         For whoever made them to be right: the next round, columns of the types that `LedgerUpdate` names, n >= 1
-        entries ascending by (step, perturbation), finite scalars. Only the round is checked. The arrays become the
-        ledger's.
+        entries ascending by (step, perturbation), finite scalars. Only the round is checked.
         """
         with self._mutex:
             self._require_open()

@@ -7,13 +7,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, LedgerUpdate, Slice, frozen
 
 _LEAST = 64
 _GROWS_BY = 64
-"""Updates that wait, at most, before they are written into the columns: 64 take little longer than one."""
+"""Updates that wait, at most, before they are written into the columns: all at once, not column by column for each."""
 
 
 class WorkingSet:
@@ -85,8 +88,9 @@ class WorkingSet:
         if not self._waiting:
             return
         if updates := [u for u in self._waiting if self._written < u.round <= self.version]:
-            counts = np.array([len(u.seed) for u in updates], np.int64)
-            columns = [_column(updates, name, counts) for name in COLUMNS]
+            counts = np.array([len(u.seed) // 8 for u in updates], np.int64)
+            values = dict(zip(LedgerUpdate._fields, zip(*updates, strict=True), strict=True))
+            columns = [_column(values[name], name, counts) for name in COLUMNS]
             self._append(columns, np.concatenate(([0], np.cumsum(counts))))
         self._waiting = []
 
@@ -124,7 +128,8 @@ class WorkingSet:
         self._views = [frozen(column) for column in self._columns]
 
 
-def _column(updates: list[LedgerUpdate], name: str, counts: Array) -> Array:
-    """Return one column of several updates with so many entries each."""
-    values = [getattr(update, name) for update in updates]
-    return np.repeat(np.array(values, COLUMNS[name]), counts) if name in CONSTANT else np.concatenate(values)
+def _column(values: Sequence[Any], name: str, counts: Array) -> Array:
+    """Return one column of several updates with so many entries each, of what each update has for it."""
+    if name in CONSTANT:
+        return np.repeat(np.array(values, COLUMNS[name]), counts)
+    return np.frombuffer(b"".join(values), COLUMNS[name])

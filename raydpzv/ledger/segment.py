@@ -76,16 +76,16 @@ def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytes:
     The message of an update of n entries is always the same but for the columns' values: they are put between the
     pieces of a stored one (a tenth of the time that Arrow's own writer takes).
     """
-    n = len(update.seed)
+    n = update.entries
     pieces = list(_frame(n))
     pieces[1::2] = (
         _LONG.pack(update.round) * n,
         _INT.pack(update.party) * n,
         _LONG.pack(update.read) * n,
-        update.step.tobytes(),
-        update.perturbation.tobytes(),
-        update.seed.tobytes(),
-        update.scalar.tobytes(),
+        update.step,
+        update.perturbation,
+        update.seed,
+        update.scalar,
         _DOUBLE.pack(update.lr) * n,
         chain[:8] * n,  # the bytes of `mark`
     )

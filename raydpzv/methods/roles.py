@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from raydpzv.engine.split_model import CacheUse, Metrics
+from raydpzv.engine.split_model import Ages, Metrics
 from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.wire.messages import Body
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """What left a party, with the receipt of its noise: a scalar, or rows of an array (then the value is NaN)."""
 
     perturbation: int
@@ -29,8 +28,7 @@ class Release:
     ids: np.ndarray | None = None  # the rows it is about; None: those of the upload being served
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """How a client that keeps no model of its own for long came to the model it works at.
 
     read: updates in that model; missed: those it had to replay first; pairs: (seed, scalar) pairs it got for that;
@@ -43,8 +41,7 @@ class Sync:
     pulled: bool = False
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """A message from the server to one client, and what the server knows about the service that made it."""
 
     client: int
@@ -56,13 +53,15 @@ class Order:
     )
     upload_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
     releases: tuple[Release, ...] = ()
-    cache: tuple[CacheUse, ...] = ()
+    cache: Ages | None = None
     loss: float = math.nan  # training loss on the batch served
     sync: Sync | None = None
 
 
-@dataclass(frozen=True)
-class Upload:
+_NO_ROWS = np.zeros(0, np.int32)
+
+
+class Upload(NamedTuple):
     """A message from one client to the server.
 
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
@@ -79,9 +78,9 @@ class Upload:
 
     @property
     def ids(self) -> np.ndarray:
-        """The rows it is about; none for a body without row ids."""
+        """The rows it is about, int32 [B]; none for a body without row ids."""
         found = getattr(self.body, "ids", None)
-        return np.zeros(0, np.int64) if found is None else np.asarray(found, np.int64)
+        return _NO_ROWS if found is None else found
 
 
 class Client(Protocol):

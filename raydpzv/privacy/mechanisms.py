@@ -10,8 +10,7 @@ import math
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,8 +19,7 @@ from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """How one value, or every row of an array, was released."""
 
     mechanism: (

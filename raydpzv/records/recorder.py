@@ -28,42 +28,34 @@ class Recorder:
     ) -> None:
         self._skip, self._epsilons = skip, epsilons
         self._lock = threading.Lock()
-        self._batches = _empty()
+        self._batches = {name: RowBatch(schema, self._lock) for name, schema in SCHEMAS.items()}
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Record one row; every column of the type's schema must be given."""
-        schema = SCHEMAS[row_type]
-        if values.keys() != set(schema.names):
-            raise KeyError(f"a {row_type} row has {sorted(schema.names)}, got {sorted(values)}")
-        row: list[Any] = []
-        for field in schema:
-            value = values[field.name]
-            row += value if pa.types.is_fixed_size_list(field.type) else [value]
-        self.writer(row_type)(*row)
+        names = SCHEMAS[row_type].names
+        if values.keys() != set(names):
+            raise KeyError(f"a {row_type} row has {sorted(names)}, got {sorted(values)}")
+        self.writer(row_type)(*(values[name] for name in names))
 
     def writer(self, row_type: str) -> Callable[..., None]:
-        """Return what records one row of a type, given its values in the schema's order, a list's one by one."""
-        if row_type in self._skip:
-            return _forget
+        """Return what records one row of a type, given its values in the schema's order."""
+        return _forget if row_type in self._skip else self._batches[row_type].add
 
-        def write(*values: Any) -> None:
-            with self._lock:
-                self._batches[row_type].add(values)
-
-        return write
+    def array_writer(self, row_type: str) -> Callable[[np.ndarray], None]:
+        """Return what records rows of whole numbers, int64 [n, columns], those of a list one by one; they are kept."""
+        return _forget if row_type in self._skip else self._batches[row_type].add_array
 
     def drain(self) -> Rows:
         """Return the rows since the last drain, as tables, and forget them."""
         with self._lock:
-            batches, self._batches = self._batches, _empty()
-        tables = {name: batch.table() for name, batch in batches.items()}
+            taken = {name: batch.take() for name, batch in self._batches.items()}
+        tables = {
+            name: pa.Table.from_batches(batches, SCHEMAS[name]).combine_chunks()
+            for name, batches in taken.items()
+        }
         if self._epsilons and tables["release"].num_rows:
             tables["release"] = _with_epsilons(tables["release"], self._epsilons)
         return tables
-
-
-def _empty() -> dict[str, RowBatch]:
-    return {name: RowBatch(schema) for name, schema in SCHEMAS.items()}
 
 
 def _forget(*values: Any) -> None:

@@ -96,10 +96,10 @@ class Repeated(Sequence[float]):
 
     def __getitem__(self, place: int | slice) -> float | Repeated:
         """Return the number, or the numbers of a slice; IndexError outside."""
-        if isinstance(place, slice):
-            return Repeated(self.value, len(range(self.times)[place]))
-        range(self.times)[place]
-        return self.value
+        if place.__class__ is int and 0 <= place < self.times:  # several times in every update of a run
+            return self.value
+        found = range(self.times)[place]
+        return Repeated(self.value, len(found)) if isinstance(found, range) else self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return all of them for numpy, which would ask for one after the other."""

@@ -32,6 +32,10 @@ class Arrivals(Protocol):
         ...
 
 
+_GAPS = 64
+"""Gaps that are drawn at once: the numbers that come of drawing one by one, in a tenth of the time."""
+
+
 class Poisson:
     """Independent Poisson processes: exponential gaps with the client's own rate, in activations per second."""
 
@@ -44,8 +48,9 @@ class Poisson:
         """Yield epochs; the gaps have mean 1/rate."""
         generator, time = (self._key / client).generator(), 0.0
         while True:
-            time += generator.exponential(1 / self._rates[client])
-            yield time
+            for gap in generator.exponential(1 / self._rates[client], _GAPS).tolist():
+                time += gap
+                yield time
 
     def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
         """Yield (epoch, client), drawn as one process: gaps of the summed rate, clients in proportion to theirs.

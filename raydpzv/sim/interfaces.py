@@ -22,8 +22,12 @@ class Observer(Protocol):
     def writer(self, row_type: str) -> Callable[..., None]:
         """Return what records facts of one type, given the values in the order of the type's columns.
 
-        A column that holds a list takes its elements one by one. It checks no names: for rows that every update makes.
+        It checks no names: for rows that every update makes.
         """
+        ...
+
+    def array_writer(self, row_type: str) -> Callable[[np.ndarray], None]:
+        """Return what records rows of whole numbers, int64 [n, columns], those of a list one by one; they are kept."""
         ...
 
 
@@ -137,8 +141,7 @@ FIRST_EVALUATION = "the evaluation of the initial model"
 """Stages of a run before its first update."""
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """Where a run stands.
 
     loss: of the last evaluation; stage: what the run waits for before its first update, "" once it is under way;

@@ -78,9 +78,10 @@ class PullRun(VirtualRun):
         order = self._server_loop.wake(client)
         # the server answers when it has finished with the uploads that came before, which the answer holds
         sent = max(now, self._busy_until)
-        arrives = sent + self._timing.network.downlink(client, order.body.wire_bytes)
-        self._server_loop.sent(order, sent, arrives)
-        self._work(order, self._host.submit(order), arrives, Activation(due, now, due < now, now))
+        size = order.body.wire_bytes
+        arrives = sent + self._timing.network.downlink(client, size)
+        self._server_loop.sent(order, sent, arrives, size)
+        self._work(order, self._host.submit(order), arrives, due, now)
 
 
 class PullConnection(Protocol):
@@ -113,7 +114,7 @@ class PullServerLoop:
                 return None
             order = self._server_loop.wake(client)
             now = self._clock.now()
-            self._server_loop.sent(order, now, now)
+            self._server_loop.sent(order, now, now, order.body.wire_bytes)
             return order
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
@@ -123,7 +124,7 @@ class PullServerLoop:
             pause(self._stopping, self._service(self._server_loop.uploads))
             with self._lock:
                 if self._server_loop.stop_reason is None:
-                    self._server_loop.serve(upload, how, arrived, self._clock.now)
+                    self._server_loop.serve(upload, how, arrived, self._clock.now, upload.body.wire_bytes)
                 return self._server_loop.stop_reason is None
 
     def evaluate(self, score: Callable[[int], Metrics]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
-from raydpzv.methods.roles import CacheUse, Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.client_counts import ClientCounts
 from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget, Observer, PrivacyFilter, Status
 
@@ -59,25 +59,17 @@ class ServerLoop:
         self._syncs: dict[int, Sync] = {}
         self._clients: ClientCounts | None = ClientCounts()
         self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
-        self._write_staleness, self._write_release = observer.writer("staleness"), observer.writer("release")
-        self._write_sync = observer.writer("sync")
+        self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
+        self._write_ages = observer.array_writer("staleness")
 
     def status(self) -> Status:
         """Return where the run stands."""
-        a = self._account
+        a, clients = self._account, self._clients.fields() if self._clients else {}
+        clients.setdefault("staleness", a.staleness)
         return Status(
-            a.updates,
-            a.uploads,
-            a.time,
-            a.bytes_up,
-            a.bytes_down,
-            a.late,
-            a.accuracy,
-            a.loss,
-            self._loss,
-            a.staleness,
-            self.stop_reason,
-            **(self._clients.fields() if self._clients else {}),
+            *(a.updates, a.uploads, a.time, a.bytes_up, a.bytes_down, a.late, a.accuracy, a.loss, self._loss),
+            stop_reason=self.stop_reason,
+            **clients,
         )
 
     @property
@@ -131,11 +123,11 @@ class ServerLoop:
             self.stop(f"the budget of {limit:g} seconds is spent")
 
     def serve(
-        self, upload: Upload, how: Activation, arrived: float, now: Callable[[], float]
+        self, upload: Upload, how: Activation, arrived: float, now: Callable[[], float], size: int
     ) -> Sequence[Order]:
         """Serve one upload and return the orders it leads to; () also when the privacy budget refuses it.
 
-        arrived: when it reached the server; now: asked for the time when the service is done.
+        arrived: when it reached the server; now: asked for the time when the service is done; size: its wire bytes.
         """
         if refusal := self.privacy_filter.refuses(upload):
             self.stop(refusal)
@@ -144,10 +136,11 @@ class ServerLoop:
         round = server.updates + (0 if is_query else 1)
         orders = server.receive(upload)
         account.time = served = now()
-        account.updates, size = server.updates, upload.body.wire_bytes
+        account.updates = server.updates
         account.bytes_up += size
         self._write_message(round, upload.client, "up", type(upload.body).__name__, how.sent, arrived, size)
-        self._record_releases(upload.releases, upload, upload.client, round)
+        if upload.releases:
+            self._record_releases(upload.releases, upload, upload.client, round)
         if not is_query:
             account.uploads += 1
             account.late += how.late
@@ -170,17 +163,14 @@ class ServerLoop:
 
         One that the privacy_filter refuses was never sent.
         """
-        if self.privacy_filter.of_uploads and not self.privacy_filter.refuses(upload):
+        if self.privacy_filter.of_uploads and upload.releases and not self.privacy_filter.refuses(upload):
             self._record_releases(upload.releases, upload, upload.client, self.server.updates + 1)
 
-    def sent(self, order: Order, at: float, arrives: float) -> None:
-        """Record an order on its way to a client."""
+    def sent(self, order: Order, at: float, arrives: float, size: int) -> None:
+        """Record an order on its way to a client, of so many wire bytes."""
         if order.sync:
             self._syncs[order.client] = order.sync
-        body = order.body
-        self._write_message(
-            order.round, order.client, "down", type(body).__name__, at, arrives, body.wire_bytes
-        )
+        self._write_message(order.round, order.client, "down", type(order.body).__name__, at, arrives, size)
 
     def applied(self, client: int, at: float) -> None:
         """Record that a client has applied the answer to its last served upload."""
@@ -215,21 +205,17 @@ class ServerLoop:
     def _record_service(
         self, upload: Upload, how: Activation, served: float, orders: Sequence[Order], round: int
     ) -> None:
-        self._record_sync(upload.client, round)
-        self.applied(upload.client, math.nan)
-        service = _OpenService(
-            round,
-            upload.client,
-            upload.step,
-            how.due,
-            how.woke,
-            how.late,
-            served,
-            orders[0].loss if self.server.answers and orders else upload.loss,
+        client, answers = upload.client, self.server.answers
+        if self._syncs:
+            self._record_sync(client, round)
+        if client in self._open_services:
+            self.applied(client, math.nan)
+        loss = orders[0].loss if answers and orders else upload.loss
+        self._open_services[client] = _OpenService(
+            *(round, client, upload.step, how.due, how.woke, how.late, served, loss)
         )
-        self._open_services[upload.client] = service
-        if not self.server.answers:
-            self.applied(upload.client, math.nan)
+        if not answers:
+            self.applied(client, math.nan)
 
     def _record_sync(self, client: int, round: int) -> None:
         if sync := self._syncs.pop(client, None):
@@ -244,24 +230,15 @@ class ServerLoop:
         if service and service.loss != service.loss and service.round == order.round and not order.is_query:
             # its upload was held back until now
             self._open_services[order.client] = service._replace(loss=order.loss, served=served)
-        if order.cache:
-            self._record_ages(order.cache, order.round)
-        self._record_releases(order.releases, upload, order.client, order.round)
-
-    def _record_ages(self, cache: Sequence[CacheUse], round: int) -> None:
-        there = ages = 0
-        for client, rows, missing, age_sum, age_max, age_bins in cache:
-            known = rows - missing
-            there, ages = there + known, ages + age_sum
+        if order.cache is not None:
+            self._write_ages(order.cache)
             if self._clients:
-                self._clients.aged(client, age_sum / known if known else math.nan)
-            self._write_staleness(round, client, rows, missing, age_sum, age_max, *age_bins)
-        self._account.staleness = ages / there if there else math.nan
+                self._clients.served(order.client, order.cache)
+        if order.releases:
+            self._record_releases(order.releases, upload, order.client, order.round)
 
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""
-        if not releases:
-            return
         ids = releases[0].ids
         loss = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
         self._loss = loss

@@ -81,6 +81,7 @@ class VirtualRun:
         self._clock = VirtualClock()
         self._events: EventQueue[Any] = EventQueue()
         self._epochs: dict[int, Iterator[float]] = {}
+        self._limit = server_loop.budget.seconds
         self._busy_until = 0.0
         self._within_a_round = False
         self._works: Counter[int] = Counter()
@@ -131,18 +132,15 @@ class VirtualRun:
             self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)
-        elif self._past_the_budget(self._events.next_time()):
+        elif self._limit is not None and self._events.next_time() > self._limit:
             self._server_loop.stop_at_time()
         return self._server_loop.stop_reason is None
 
-    def _past_the_budget(self, time: float) -> bool:
-        limit = self._server_loop.budget.seconds
-        return limit is not None and time > limit
-
     def _send(self, order: Order, at: float) -> None:
         """Send an order; work that need not wait for the client's next epoch begins at once, beside others'."""
-        arrives = at + self._timing.network.downlink(order.client, order.body.wire_bytes)
-        self._server_loop.sent(order, at, arrives)
+        size = order.body.wire_bytes
+        arrives = at + self._timing.network.downlink(order.client, size)
+        self._server_loop.sent(order, at, arrives, size)
         self._events.add(
             arrives, _Delivery(order, self._host.submit(order) if order.start_immediately else None)
         )
@@ -151,7 +149,7 @@ class VirtualRun:
         """The client applies the order and starts its next work; the upload's arrival is known already."""
         order, client = event.order, event.order.client
         if order.is_query:
-            self._work(order, self._host.submit(order), now, Activation(now, now, False, now))
+            self._work(order, self._host.submit(order), now, now, now)
             return
         self._server_loop.applied(client, now)
         handle = event.handle if order.start_immediately else self._host.submit(order)
@@ -160,15 +158,15 @@ class VirtualRun:
         if due is None:
             return
         woke = max(due, now)
-        self._work(order, handle, woke, Activation(due, woke, due < now, woke))
+        self._work(order, handle, woke, due, woke)
 
     def _next_epoch(self, client: int) -> float | None:
         if client not in self._epochs:
             self._epochs[client] = self._timing.arrivals.epochs(client)
         return next(self._epochs[client], None)
 
-    def _work(self, order: Order, handle: Any, begins: float, how: Activation) -> None:
-        """Plan the arrival of the upload that comes of an order whose work begins then."""
+    def _work(self, order: Order, handle: Any, begins: float, due: float, woke: float) -> None:
+        """Plan the arrival of the upload that comes of an order whose work begins then; see `Activation`."""
         client, sent = order.client, begins
         if not order.is_query:
             sent += self._timing.compute.of(client, self._works[client])
@@ -178,29 +176,31 @@ class VirtualRun:
             upload = self._host.result(handle)
             size = upload.body.wire_bytes
         arrives = sent + self._timing.network.uplink(client, size or 0)
-        how = Activation(how.due, how.woke, how.late, sent)
+        how = Activation(due, woke, due < woke, sent)
         self._events.add(arrives, _Arrival(client, handle, upload, how, size))
 
     def _serve(self, event: _Arrival, now: float) -> None:
-        upload = event.upload or self._host.result(event.handle)
-        if event.promised is not None and event.promised != upload.body.wire_bytes:
+        upload, server_loop = event.upload or self._host.result(event.handle), self._server_loop
+        size = upload.body.wire_bytes
+        if event.promised is not None and event.promised != size:
             raise RunError(
-                f"client {event.client} sent {upload.body.wire_bytes} bytes where its order promised {event.promised}"
+                f"client {event.client} sent {size} bytes where its order promised {event.promised}"
             )
-        begins = max(now, self._busy_until)
-        delay = 0.0 if upload.is_query else self._timing.service.of(0, self._server_loop.uploads)
-        if self._past_the_budget(begins + delay):
-            self._server_loop.stop_at_time()
-            self._server_loop.unserved(upload)
+        delay = 0.0 if upload.is_query else self._timing.service.of(0, server_loop.uploads)
+        done, before = max(now, self._busy_until) + delay, server_loop.updates
+        if self._limit is not None and done > self._limit:
+            server_loop.stop_at_time()
+            server_loop.unserved(upload)
             return
-        self._busy_until, before = begins + delay, self._server_loop.updates
-        orders = self._server_loop.serve(upload, event.how, now, lambda: self._busy_until)
-        self._within_a_round = not self._server_loop.server.answers and self._server_loop.updates == before
-        if self._server_loop.updates > before:
+        self._busy_until = done
+        orders = server_loop.serve(upload, event.how, now, lambda: done, size)
+        updated = server_loop.updates > before
+        self._within_a_round = not (updated or server_loop.server.answers)
+        if updated:
             self._updated()
         for order in orders:
-            self._send(order, self._busy_until)
-        if self._server_loop.updates > before and self._server_loop.stop_reason is None:
+            self._send(order, done)
+        if updated and server_loop.stop_reason is None:
             self._evaluate_if_due()
         self._tick()
 

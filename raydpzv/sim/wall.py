@@ -89,7 +89,9 @@ class LockedServerLoop:
                 if self._over():
                     self._server_loop.unserved(upload)
                     return Answer(None, True)
-                orders = self._server_loop.serve(upload, how, arrived, self._clock.now)
+                orders = self._server_loop.serve(
+                    upload, how, arrived, self._clock.now, upload.body.wire_bytes
+                )
                 for order in orders:
                     self._put(order)
                 self._changed.notify_all()
@@ -145,7 +147,7 @@ class LockedServerLoop:
         if not tray:
             return Answer(None, self._over())
         order, now = tray.pop(0), self._clock.now()
-        self._server_loop.sent(order, now, now)
+        self._server_loop.sent(order, now, now, order.body.wire_bytes)
         return Answer(order, self._over())
 
 

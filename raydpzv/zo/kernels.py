@@ -24,18 +24,18 @@ class Kernel:
 
     def __init__(self, name: str, module: str = "raydpzv.zo.numba_kernel") -> None:
         self._name, self._from = name, module
-        self._module: Any = None
+        self._function: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the compiled function."""
-        if self._module is None:
-            self._module = _prepared(self._from, self._name, arguments)
-        return getattr(self._module, self._name)(*arguments)
+        if self._function is None:
+            self._function = _prepared(self._from, self._name, arguments)
+        return self._function(*arguments)
 
 
 def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the module with this kernel ready for such arguments."""
-    found = import_module(module)
+    """Return this kernel of a module, ready for such arguments."""
+    found = getattr(import_module(module), name)
     from raydpzv.zo import kernel_cache
 
     kernel_cache.set_up()

@@ -175,7 +175,7 @@ def test_a_client_that_skips_its_own_round_ends_elsewhere(how: DecomflSettings, 
         if order.round > 1:
             assert order.sync.missed == 1
             none = replace(order.body, missed_seeds=np.zeros(0, np.uint64), missed_scalars=np.zeros(0))
-            order = replace(order, body=none)
+            order = order._replace(body=none)
         literal._clients.setdefault(0, literal._fresh.twin()).version = order.round - 1
         literal.process([order])
         reference = toy.replica(how)

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.engine.embedding_cache import AGE_BINS, EmbeddingCache
+from raydpzv.engine.embedding_cache import EmbeddingCache
+from raydpzv.engine.split_model import AGE_BINS
+from tests.helpers.ages import cache_uses
 
 ROWS, CLIENTS = 6, 3
 BATCHES = st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS)
@@ -38,10 +40,11 @@ def test_values_and_ages_are_those_of_a_dictionary(
     ids = np.array(asked, np.int32)
     expected = [[float(newest.get((row, m), 0)) for m in range(CLIENTS)] for row in asked]
     assert table.get(ids).flatten(1).tolist() == expected
-    uses = table.ages(ids, now, serving)
+    uses = cache_uses(table.ages(ids, now, serving))
     assert [use.client for use in uses] == [m for m in range(CLIENTS) if m != serving]
+    assert all(use.round == now for use in uses)
     for use in uses:
         ages = [now - newest[row, use.client] for row in asked if (row, use.client) in newest]
         assert (use.rows, use.missing) == (len(asked), len(asked) - len(ages))
         assert (use.age_sum, use.age_max) == (sum(ages), max(ages, default=0))
-        assert list(use.age_bins) == [sum(slow_bin(a) == k for a in ages) for k in range(AGE_BINS)]
+        assert use.age_bins == [sum(slow_bin(a) == k for a in ages) for k in range(AGE_BINS)]

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -193,11 +194,12 @@ class VaflServer(CachingServer):
         for numbered in group:
             self._put(numbered)
         same = self._synchrony.same_rows
-        ids = group[0][1].ids if same else np.concatenate([upload.ids for _, upload in group])
-        ends = np.cumsum([len(upload.ids) for _, upload in group])
+        own = [upload.ids for _, upload in group]
+        ids = own[0] if same or len(own) == 1 else np.concatenate(own)
+        ends = accumulate(map(len, own))
         spans = [
-            slice(0, len(ids)) if same else slice(end - len(u.ids), end)
-            for end, (_, u) in zip(ends, group, strict=True)
+            slice(0, len(ids)) if same else slice(end - len(rows), end)
+            for end, rows in zip(ends, own, strict=True)
         ]
         loss, gradients = self._learn(ids, group, spans)
         alone, round = len(group) == 1, self._round

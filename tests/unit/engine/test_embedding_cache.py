@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raydpzv.engine.embedding_cache import AGE_BINS, EmbeddingCache
+from raydpzv.engine.embedding_cache import EmbeddingCache
+from raydpzv.engine.split_model import AGE_BINS, COUNTED
 
 
 def ids(*rows: int) -> np.ndarray:
@@ -30,5 +31,5 @@ def test_ages_are_binned_by_powers_of_two() -> None:
     table = EmbeddingCache(1, 2, 1)
     table.put(0, ids(0), torch.zeros(1, 1), 1)
     ages = [0, 1, 2, 3, 4, 7, 8, 1023, 1024, 2**22 - 1, 2**22, 2**30]
-    found = [table.ages(ids(0), 1 + age, serving=1)[0].age_bins.index(1) for age in ages]
+    found = [table.ages(ids(0), 1 + age, serving=1)[0, COUNTED:].tolist().index(1) for age in ages]
     assert found == [0, 1, 2, 2, 3, 3, 4, 10, 11, 22, 23, AGE_BINS - 1]

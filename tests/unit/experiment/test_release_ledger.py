@@ -174,19 +174,18 @@ def rewritten(folder, change):
     (folder / "ledger").rename(folder / "ledger was")
     with Ledger.create(folder / "ledger", header) as ledger:
         for u in change(updates):
-            columns = {name: getattr(u, name) for name in ("step", "perturbation", "seed", "scalar")}
-            ledger.append(party=u.party, read=min(u.read, ledger.version), lr=u.lr, **columns)
+            round = ledger.version + 1
+            ledger.enter(u._replace(round=round, read=min(u.read, round - 1)))
 
 
 def test_a_changed_scalar_is_found_out(small, tmp_path):
     scenarios.run(small(), tmp_path / "run")
 
     def change(updates):
-        for u in updates:
-            if u.round == 40:
-                object.__setattr__(u, "scalar", u.scalar + np.float32(0.01))
-                changed.append(u.party)
-        return updates
+        was = updates[39]
+        changed.append(was.party)
+        scalars = np.frombuffer(was.scalar, np.float32) + np.float32(0.01)
+        return [*updates[:39], was._replace(scalar=scalars.tobytes()), *updates[40:]]
 
     changed = []
     rewritten(tmp_path / "run", change)

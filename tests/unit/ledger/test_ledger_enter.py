@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import InputError
-from raydpzv.ledger.entries import LedgerUpdate
+from raydpzv.ledger.entries import ENTRY_COLUMNS, LedgerUpdate
 from raydpzv.ledger.ledger import Ledger
 from tests.helpers.ledger_samples import HEADER, assert_holds, fill, update
 
 
 def entry(round: int, **changed: object) -> LedgerUpdate:
     values = update(round) | changed
-    values["step"] = np.asarray(values["step"], np.int64)
-    return LedgerUpdate(round, **values)
+    return LedgerUpdate(round, **values | {name: values[name].tobytes() for name in ENTRY_COLUMNS})
 
 
 def files(folder):
@@ -51,7 +50,7 @@ def test_only_the_next_round_is_taken_and_only_while_the_ledger_is_open():
     ledger = Ledger.create(None, HEADER)
     for wrong in (0, 2):
         with pytest.raises(InputError, match="wanted update 1, the next one"):
-            ledger.enter(LedgerUpdate(wrong, 0, 0, 0.1, *[np.zeros(1)] * 4))
+            ledger.enter(LedgerUpdate(wrong, 0, 0, 0.1, *[bytes(8)] * 4))
     ledger.enter(entry(1))
     ledger.close()
     with pytest.raises(InputError, match="takes no update"):
@@ -63,7 +62,7 @@ def test_updates_are_there_as_soon_as_they_are_in():
     for between in (1, 7, 63, 64, 65, 150):
         ledger, expected = Ledger.create(None, HEADER), 0
         for round in range(1, 201):
-            expected += len(entry(round).seed)
+            expected += entry(round).entries
             ledger.enter(entry(round))
             assert ledger.version == round
             if round % between == 0:

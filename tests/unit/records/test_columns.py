@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import random
 import struct
+import threading
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from raydpzv.engine.split_model import AGE_COLUMNS
 from raydpzv.records.columns import RowBatch
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
@@ -42,7 +45,7 @@ def slow(rows):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-@pytest.mark.parametrize("count", [0, 1, 64, 65, 300])
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513])
 def test_tables_and_digests_are_those_of_dictionaries(name, count):
     recorder, rows = Recorder(), rows_of(name, count)
     for row in rows:
@@ -64,7 +67,7 @@ def test_a_writer_takes_what_emit_takes_in_the_schemas_order(name):
     write = by_place.writer(name)
     for row in rows:
         by_name.emit(name, **row)
-        write(*(x for field in row.values() for x in (field if isinstance(field, list) else [field])))
+        write(*row.values())
     assert digest(by_place.drain(), SCHEMAS) == digest(by_name.drain(), SCHEMAS)
 
 
@@ -83,15 +86,45 @@ def test_drains_between_rows_change_nothing_and_writers_go_on():
     assert whole.drain()["message"].num_rows == 0
 
 
-def test_a_row_that_does_not_fit_is_refused_and_not_counted():
-    batch = RowBatch(SCHEMAS["sync"])
+def test_rows_that_do_not_fit_are_refused():
     good = (1, 0, 0, 0, 0, 0, False)
-    batch.add(good)
-    for bad in (good[:-1], (*good, 1), (1.5, *good[1:]), ("1", *good[1:]), (2**63, *good[1:])):
-        with pytest.raises(struct.error):
-            batch.add(bad)
-    batch.add(good)
-    assert batch.table().to_pylist() == [dict(zip(SCHEMAS["sync"].names, good, strict=True))] * 2
+    for bad in (
+        good[:-1],
+        (*good, 1),
+        (1.5, *good[1:]),
+        ("1", *good[1:]),
+        (2**63, *good[1:]),
+        (None, *good[1:]),
+    ):
+        for rows in ([bad], [good, bad]):
+            batch = RowBatch(SCHEMAS["sync"], threading.Lock())
+            for row in rows:
+                batch.add(*row)
+            with pytest.raises((ValueError, struct.error)):
+                batch.take()
+
+
+@pytest.mark.parametrize("count", [1, 511, 512, 1300])
+def test_arrays_of_rows_are_rows_one_by_one(count):
+    one_by_one, together, rows = Recorder(), Recorder(), rows_of("staleness", count)
+    write, write_array = together.writer("staleness"), together.array_writer("staleness")
+    for at in range(0, count, 4):
+        some = rows[at : at + 4]
+        for row in some:
+            one_by_one.emit("staleness", **row)
+        if at % 16 == 12:
+            for row in some:
+                write(*row.values())
+        else:
+            write_array(np.array([[*list(row.values())[:-1], *row["age_bins"]] for row in some], np.int64))
+    assert digest(together.drain(), SCHEMAS) == digest(one_by_one.drain(), SCHEMAS)
+    skipping = Recorder(frozenset({"staleness"}))
+    skipping.array_writer("staleness")(np.zeros((1, 30), np.int64))
+    assert skipping.drain()["staleness"].num_rows == 0
+
+
+def test_a_row_of_ages_has_the_columns_of_the_schema():
+    assert [*AGE_COLUMNS, "age_bins"] == SCHEMAS["staleness"].names
 
 
 def test_columns_that_are_not_the_types_are_refused():

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 import scenarios
+from raydpzv.engine.split_model import AGE_BINS, COUNTED
+from raydpzv.keys import Key
 from raydpzv.sim.client_counts import MOST, ClientCounts
 from raydpzv.sim.interfaces import Status
+from tests.helpers.ages import cache_uses
 
 
 def statuses(scenario, *overrides):
@@ -26,6 +31,23 @@ def test_uploads_and_the_last_staleness_of_each_client():
     first, *others = counts.fields()["client_staleness"]
     assert first == 3.5
     assert all(math.isnan(age) for age in others)
+
+
+def test_ages_are_those_of_each_clients_last_use():
+    """Asked for once, or after every service: the same."""
+    draws, lazily, slow = Key(3).generator(), ClientCounts(), {}
+    for _ in range(60):
+        served = int(draws.integers(0, 3))
+        ages = draws.integers(0, 50, (2, COUNTED + AGE_BINS))
+        ages[:, 1] = [m for m in range(3) if m != served]
+        ages[:, 2], ages[:, 3] = 8, draws.choice([0, 3, 8], 2)
+        lazily.served(served, ages)
+        slow |= {
+            u.client: u.age_sum / (8 - u.missing) if u.missing < 8 else math.nan for u in cache_uses(ages)
+        }
+        found = dict(enumerate(lazily.fields()["client_staleness"]))
+        assert {m: slow.get(m, math.nan) for m in found} == pytest.approx(found, nan_ok=True)
+    assert len(found) == 3
 
 
 def test_of_many_clients_only_their_number_is_kept():

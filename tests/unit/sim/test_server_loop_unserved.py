@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -39,7 +38,7 @@ class CountingGuard:
 def noised(client):
     """An upload of one row with two releases."""
     upload = ToyClient(client).work()
-    return dataclasses.replace(upload, releases=tuple(Release(p, math.nan, RECEIPT) for p in range(2)))
+    return upload._replace(releases=tuple(Release(p, math.nan, RECEIPT) for p in range(2)))
 
 
 @pytest.mark.parametrize(

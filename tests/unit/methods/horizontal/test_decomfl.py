@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,10 +91,10 @@ def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
     stranger = next(c for c in range(6) if c not in {u.client for u in uploads})
     for client in (first.client, stranger):
         with pytest.raises(RunError, match=f"client {client} answered in round 1"):
-            server.receive(replace(first, client=client))
+            server.receive(first._replace(client=client))
     server.receive(uploads[1])
     with pytest.raises(TypeError, match="cannot serve Tail"):
-        server.receive(replace(uploads[2], body=Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))))
+        server.receive(uploads[2]._replace(body=Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))))
     assert ledger.version == 0
 
 

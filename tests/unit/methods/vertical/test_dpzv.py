@@ -13,6 +13,7 @@ from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.privacy.mechanisms import Address, RecordedNoise, SeededNoise
 from raydpzv.wire import messages
 from raydpzv.wire.messages import Evaluate, PerturbedEmbeddings, Slopes, Start
+from tests.helpers.ages import cache_uses
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
@@ -159,7 +160,7 @@ def test_rounds_are_counted_and_the_others_ages_reported() -> None:
         (order,) = server.receive(upload_of(ids, client))
         assert order.round == round
         assert order.client == client
-    ages = {use.client: (use.missing, use.age_sum, use.age_max) for use in order.cache}
+    ages = {use.client: (use.missing, use.age_sum, use.age_max) for use in cache_uses(order.cache)}
     assert ages == {0: (0, 3 + 3 + 1 + 1, 3), 1: (2, 2 + 2, 2)}
 
 

@@ -11,6 +11,7 @@ from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony
 from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query, Slopes
+from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
 from tests.helpers.vertical_parties import (
     BATCH,
@@ -163,7 +164,7 @@ def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
         ages = round - server.top.table._refreshed_DM[upload.ids]
         assert (server.top.table._refreshed_DM[upload.ids] > 0).all()
         assert ages.max() <= 2
-        assert max(use.age_max for use in answer.cache) <= 2
+        assert max(use.age_max for use in cache_uses(answer.cache)) <= 2
         orders[m] = answer
     assert asked > 20
 
