@@ -26,6 +26,7 @@ from raydpzv.methods.horizontal.decomfl import (
 )
 from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.row_readers import KeptRows
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
@@ -56,7 +57,7 @@ X, Y = _data()
 
 
 def objective(make: Callable[[], nn.Module] = two_layers) -> Objective:
-    return Objective(make, X, Y)
+    return Objective(make, KeptRows(X, Y))
 
 
 def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:

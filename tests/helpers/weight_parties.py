@@ -15,6 +15,7 @@ from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
 from raydpzv.methods.horizontal.fedavg import FedAvgServer
 from raydpzv.methods.horizontal.objective import Objective
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.row_readers import KeptRows
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
 
@@ -44,7 +45,7 @@ def softmax_regression() -> nn.Module:
 
 
 def objective(make: Callable[[], nn.Module] = two_layers) -> Objective:
-    return Objective(make, X, Y)
+    return Objective(make, KeptRows(X, Y))
 
 
 def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:

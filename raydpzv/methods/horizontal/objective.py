@@ -22,6 +22,7 @@ from torch import nn
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.methods.horizontal.row_readers import RowReader
 from raydpzv.methods.roles import Metrics
 from raydpzv.models.flat import FlatModel, initialise
 from raydpzv.models.losses import Loss
@@ -34,37 +35,26 @@ _KEPT_BYTES = 31 << 20
 
 
 class Objective:
-    """Losses, gradients and scores of one model on one table, at parameters that the caller keeps.
+    """Losses, gradients and scores of one model on the rows of all clients, at parameters that the caller keeps.
 
     Owns one scratch model of d floats, and for stacks of linear layers min(P, 2^20 / d) vectors more (4 MiB at
-    most), so that `at` is never written to and nothing drifts. One thread at a time may use it.
-
-    x, y: features float32 [N, ...] and classes int64 [N] of all clients; shared, not copied, where they are on
-    `device` already.
+    most), so that `at` is never written to and nothing drifts. One thread at a time may use it. It computes on the
+    device of its rows.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], nn.Module],
-        x: torch.Tensor,
-        y: torch.Tensor,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        if len(x) != len(y):
-            raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
+    def __init__(self, make: Callable[[], nn.Module], rows: RowReader) -> None:
         _keep_freed_memory()
         self._loss: Loss = LOSSES["cross_entropy"]
-        self._make = make
-        self._model = FlatModel(make, Key(0), device)
+        self._make, self._rows, self._device = make, rows, rows.device
+        self._model = FlatModel(make, Key(0), rows.device)
         self._parameters = list(self._model.module.parameters())
         self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
         self._stacks = _is_stack(self._model.module)
-        self._x, self._y = x.to(device), y.to(device)
         self._points_Pd = self._model.flat.unsqueeze(0)
 
     def twin(self) -> Objective:
         """Return another objective on the same rows, for another thread."""
-        return Objective(self._make, self._x, self._y, self._x.device)
+        return Objective(self._make, self._rows)
 
     @property
     def size(self) -> int:
@@ -88,7 +78,7 @@ class Objective:
         self._check(at)
         points_1d = self._room(1)
         points_1d[0].copy_(at)
-        return float(self._losses(points_1d, self._ids(rows)))
+        return float(self._losses(points_1d, rows))
 
     @torch.no_grad()
     def losses(
@@ -101,16 +91,15 @@ class Objective:
         follow P (seen for batches of one row).
         """
         self._check(at, *directions)
-        batches = [self._ids(batch) for batch in rows]
-        losses_PM = torch.empty(len(directions), len(batches), dtype=torch.float64, device=self._x.device)
+        losses_PM = torch.empty(len(directions), len(rows), dtype=torch.float64, device=self._device)
         step = self._together(len(directions))
         for first in range(0, len(directions), step):
             chunk = directions[first : first + step]
             points_Pd = self._room(len(chunk))
             for point_d, direction in zip(points_Pd, chunk, strict=True):
                 direction.add_to(at, amount, out=point_d)
-            for client, ids in enumerate(batches):
-                losses_PM[first : first + len(chunk), client] = self._losses(points_Pd, ids)
+            for client, batch in enumerate(rows):
+                losses_PM[first : first + len(chunk), client] = self._losses(points_Pd, batch)
         return losses_PM.T.cpu().numpy()
 
     @torch.no_grad()
@@ -118,9 +107,8 @@ class Objective:
         """Return the mean cross-entropy on `rows`, of float32 precision, and its gradient, float32 [d]."""
         self._check(at)
         self._model.flat.copy_(at)
-        ids = self._ids(rows)
         with torch.enable_grad():
-            x_BF, y_B = self._batch(ids)
+            x_BF, y_B = self._batch(rows)
             loss = self._loss.mean(self._model.module(x_BF), y_B)
             gradients = torch.autograd.grad(loss, self._parameters)
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -132,8 +120,8 @@ class Objective:
         self._model.flat.copy_(at)
         loss, predicted = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
-            scores_BK = self._model.module(self._ordered(x_BF.to(self._x.device)))
-            loss += float(self._loss.at_points(scores_BK, y_B.to(self._x.device)).sum())
+            scores_BK = self._model.module(self._ordered(x_BF.to(self._device)))
+            loss += float(self._loss.at_points(scores_BK, y_B.to(self._device)).sum())
             predicted.append(scores_BK.argmax(1).cpu())
         predicted_N = torch.cat(predicted)
         return Metrics(
@@ -142,16 +130,17 @@ class Objective:
             top_share=float(torch.bincount(predicted_N).max()) / len(y),
         )
 
-    def _losses(self, points_Pd: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def _losses(self, points_Pd: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
         """Mean cross-entropy at every point, float64 [P]."""
-        x_BF, y_B = self._batch(ids)
+        x_BF, y_B = self._batch(rows)
         if not self._stacks:  # the one point is where the module's own parameters are
             return self._loss.at_points(self._model.module(x_BF), y_B).mean(-1, keepdim=True)
         return self._loss.at_points(_stacked(self._model, points_Pd, x_BF), y_B).mean(-1)
 
-    def _batch(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batch(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features, float32 [B, ...], and labels, int64 [B], of some rows."""
-        return self._ordered(self._x.index_select(0, ids)), self._y.index_select(0, ids)
+        x_BF, y_B = self._rows.read(rows)
+        return self._ordered(x_BF), y_B
 
     def _ordered(self, x_BF: torch.Tensor) -> torch.Tensor:
         """Return features as the model is fastest with them: convolutions want channels next to one another.
@@ -171,10 +160,6 @@ class Objective:
         if points > len(self._points_Pd):
             self._points_Pd = self._model.flat.new_empty(points, self.size)
         return self._points_Pd[:points]
-
-    def _ids(self, rows: np.ndarray) -> torch.Tensor:
-        own = np.array(rows, np.int64)  # torch warns of read-only views
-        return torch.from_numpy(own).to(self._x.device)
 
     def _check(self, at: torch.Tensor, *directions: Direction) -> None:
         """Refuse what the compiled kernels would take at its word."""

@@ -14,6 +14,7 @@ from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal import objective as under_test
 from raydpzv.methods.horizontal.objective import Objective
+from raydpzv.methods.horizontal.row_readers import KeptRows
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole
 from raydpzv.zo.directions import Direction, Law
@@ -46,7 +47,7 @@ def table() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def objective(name: str) -> Objective:
-    return Objective(MODELS[name], *table())
+    return Objective(MODELS[name], KeptRows(*table()))
 
 
 class Halved(nn.Module):
@@ -171,7 +172,7 @@ def test_other_models_take_the_plain_path_and_are_right(layers: list[Callable[[]
     def make() -> nn.Module:
         return nn.Sequential(*(layer() for layer in layers))
 
-    f = Objective(make, *table())
+    f = Objective(make, KeptRows(*table()))
     assert not f._stacks
     rows, (x, y) = batches(9)[0], table()
     with torch.no_grad():
@@ -282,7 +283,7 @@ def test_losses_that_are_not_finite_come_back_as_such(name: str) -> None:
 
 def test_the_table_is_shared_and_rows_may_be_int32() -> None:
     x, y = table()
-    f = Objective(MODELS["mlp"], x, y)
+    f = Objective(MODELS["mlp"], KeptRows(x, y))
     at, rows = f.initial(Key(0)), batches(6)[0]
     wide, narrow = f.loss(at, rows), rows.astype(np.int32)
     narrow.flags.writeable = False  # as the views of a split are
@@ -312,4 +313,4 @@ def test_directions_of_another_size_and_unpaired_labels_are_refused() -> None:
     with pytest.raises(InputError, match="has 260 parameters, but a direction has 259"):
         f.losses(f.initial(Key(0)), [*directions(260, 1), *directions(259, 1)], 1e-3, batches(3))
     with pytest.raises(InputError, match="60 rows of features and 59 labels"):
-        Objective(MODELS["mlp"], x, y[1:])
+        KeptRows(x, y[1:])
