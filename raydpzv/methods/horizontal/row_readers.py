@@ -21,6 +21,11 @@ class RowReader(Protocol):
         """Where its tensors are."""
         ...
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a record."""
+        ...
+
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features, float32 [B, ...], and labels, int64 [B], of rows (whole numbers [B])."""
         ...
@@ -39,6 +44,11 @@ class KeptRows:
         """Where its tensors are."""
         return self._x.device
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a record."""
+        return tuple(self._x.shape[1:])
+
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of some rows."""
         own = np.array(rows, np.int64)  # torch warns of read-only views
@@ -50,7 +60,7 @@ class GeneratedRows:
     """Rows that are made at every reading."""
 
     def __init__(self, table: GeneratedTable, device: torch.device | str = "cpu") -> None:
-        self._table, self.device = table, torch.device(device)
+        self._table, self.shape, self.device = table, table.shape, torch.device(device)
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of some rows."""

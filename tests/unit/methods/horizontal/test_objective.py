@@ -94,6 +94,7 @@ def test_losses_are_those_of_a_torch_model_at_the_perturbed_parameters(name: str
 @pytest.mark.parametrize("name", PLAIN)
 def test_convolutions_get_images_with_channels_next_to_one_another(name: str) -> None:
     f, seen = objective(name), []
+    f._pooled = None  # layer by layer, as networks are of which two pooled convolutions are not all
     f._model.module[0].register_forward_hook(lambda layer, given, made: seen.append(made))
     at, (rows,) = f.initial(Key(0)), batches(5)
     f.loss(at, rows)
@@ -151,10 +152,11 @@ def test_objectives_in_several_threads_give_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_stacks_of_linear_layers_take_the_fast_path_and_agree_with_the_plain_one(name: str) -> None:
+def test_stacks_and_pooled_convolutions_take_their_own_paths_and_agree_with_the_plain_one(name: str) -> None:
     f, plain = objective(name), objective(name)
     assert f._stacks == (name not in PLAIN)
-    plain._stacks = False
+    assert (f._pooled is not None) == (name == "cnn_mnist")
+    plain._stacks, plain._pooled = False, None
     at, us, rows = f.initial(Key(0)), directions(f.size, 6), batches(7, 1, 20)
     np.testing.assert_allclose(f.losses(at, us, 0.1, rows), plain.losses(at, us, 0.1, rows), rtol=2e-6)
 
@@ -192,9 +194,9 @@ def test_more_points_than_fit_the_buffer_are_taken_in_turns(monkeypatch: pytest.
 
 
 def test_losses_keep_float64_of_the_float32_scores() -> None:
-    f, (x, y), rows = objective("cnn_mnist"), table(), batches(31)[0]
+    f, (x, y), rows = objective("cnn_fashion"), table(), batches(31)[0]
     images = x[rows].to(memory_format=torch.channels_last)
-    scores = FlatModel(MODELS["cnn_mnist"], Key(0)).module(images).detach().double().numpy()
+    scores = FlatModel(MODELS["cnn_fashion"], Key(0)).module(images).detach().double().numpy()
     wanted = (np.log(np.exp(scores).sum(1)) - scores[np.arange(31), y[rows].numpy()]).mean()
     assert f.loss(f.initial(Key(0)), rows) == pytest.approx(wanted, rel=1e-13)
 
