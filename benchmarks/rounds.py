@@ -47,3 +47,9 @@ class Rounds:
             )
         first, last = (np.array(self._seen[round]) for round in (after[0], after[-1]))
         return Pace(*((last - first) / (after[-1] - after[0])).tolist())
+
+    def median_pace(self, warm: int) -> Pace:
+        """Return the median pace from one round seen to the next, after the first `warm`."""
+        after = sorted(round for round in self._seen if round >= warm)
+        times = np.array([self._seen[round] for round in after])
+        return Pace(*np.median(np.diff(times, axis=0) / np.diff(after)[:, None], axis=0).tolist())

@@ -1,10 +1,11 @@
-"""What clients cost who do nothing: rounds of DeComFL with 100, 1,000, 10,000 and 100,000 clients, 100 at work.
+"""What clients cost who do nothing: rounds of DeComFL with 100 to 100,000 clients, 100 at work; with 10,000,000, 10.
 
 Rows of a Gaussian mixture, 10 per client, 16 columns, 4 classes; an mlp with 32 hidden units (676 parameters), one
 local step, P = 10, batches of 32 (here: all 10 rows). One process, one thread, the ledger on disk.
 
 shared        clients are rows of tables around one model: how runs are done
 per_client    a model per client, as the paper has it: the baseline, at 100 and 1,000 clients
+generated     as shared, but a client's rows are made when it works ("synthetic_clients"): 1,000 to 10,000,000 clients
 
 Each size and mode is measured in a fresh process; they take turns, and a ratio is the median over the turns of the
 ratios in one turn. Time covers the rounds after the first 10; ratios are of CPU time, which says more on a machine
@@ -13,6 +14,9 @@ came on top of libraries and compiled kernels. Bytes per idle client are the gro
 added, with the clients' rows (720 bytes of features and labels each, which a client needs whoever simulates it) and
 without; and, as a second opinion, what the objects hold that know of all clients: the table of rows, arrivals and
 links, the server.
+
+Of generated rows: the median round; start-up, from asking for the process to the end of round 1, with all imports and
+compiling; the most memory that was resident at any time (VmHWM), libraries and all.
 """
 
 from __future__ import annotations
@@ -34,7 +38,6 @@ from rounds import Rounds
 
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.config.toml import parse
-from raydpzv.data.table import Table
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.run_horizontal import run_horizontal
@@ -48,17 +51,25 @@ ROWS, COLUMNS, CLASSES = 10, 16, 4
 HELD_OUT = 0.02
 MOST_SLOWER, MOST_BYTES = 1.3, 48
 """Targets: a round with the most clients to one with a thousand (quick: 200), and bytes of an idle client's objects."""
+GENERATED, QUICK_GENERATED = (1_000, 100_000, 1_000_000, 10_000_000), (200, 20_000)
+FEW, GENERATED_WARM, GENERATED_ROUNDS, TESTED = 10, 20, 200, 200
+"""Where rows are generated: clients at work, rounds before and in the measurement, held-out rows."""
+MOST_PEAK, MOST_STARTUP = 1.2e9, 30
+"""Targets: bytes at the peak and seconds of start-up with the most clients whose rows are generated."""
 SHARED, PER_CLIENT = "shared", "per_client"
 Place = tuple[str, int]
 """Mode and number of clients."""
 
 
-def spec_of(mode: str, clients: int, cohort: int, rounds: int) -> HorizontalScenario:
+def spec_of(
+    mode: str, clients: int, cohort: int, rounds: int, source: str = "synthetic"
+) -> HorizontalScenario:
     """Return the scenario of one size and mode."""
     tree = {
         "data": {
-            "source": "synthetic",
+            "source": source,
             "rows": math.ceil(ROWS * clients / (1 - HELD_OUT)),
+            "test_rows": TESTED if source == "synthetic_clients" else None,
             "columns": COLUMNS,
             "classes": CLASSES,
             "test_fraction": HELD_OUT,
@@ -105,7 +116,7 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
         "seconds_to_round_1": done.done(1) - start,
         "resident_bytes": resident,
         "above_idle_bytes": resident - idle,
-        "row_bytes": _bytes(prepared.split.train) + _bytes(prepared.split.test),
+        "row_bytes": prepared.split.train.nbytes + prepared.split.test.nbytes,
         "table_bytes": held(prepared.parts),
         "timing_bytes": held(prepared.timing),
         "server_bytes": _server_bytes(prepared),
@@ -114,8 +125,29 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
     }
 
 
-def _bytes(table: Table) -> int:
-    return table.x.nbytes + table.y.nbytes
+def measure_generated(clients: int, rounds: int, asked: float) -> dict[str, float]:
+    """Return the figures of one run with generated rows; the process must be fresh, and was asked for at `asked`."""
+    done, first_round = Rounds(), 0.0
+
+    def look(status: Any) -> None:
+        nonlocal first_round
+        done(status)
+        first_round = first_round or (time.perf_counter() if status.updates else 0.0)
+
+    spec = spec_of(SHARED, clients, FEW, GENERATED_WARM + rounds, "synthetic_clients")
+    prepared = prepare_horizontal(spec)
+    with TemporaryDirectory() as folder:
+        run_horizontal(prepared, RunOptions(Path(folder) / "run", progress=look))
+    pace = done.median_pace(GENERATED_WARM)
+    return {
+        "seconds_per_round": pace.wall,
+        "cpu_seconds_per_round": pace.cpu,
+        "startup_seconds": first_round - asked,
+        "peak_bytes": Resident().peak(),
+        "table_bytes": held(prepared.parts),
+        "timing_bytes": held(prepared.timing),
+        "server_bytes": _server_bytes(prepared),
+    }
 
 
 def _server_bytes(prepared: PreparedHorizontal) -> int:
@@ -134,6 +166,45 @@ def take_turns(
             found[mode, clients].append(figures)
             print(f"{mode}, {clients}: {figures['seconds_per_round']:.4f} s", file=sys.stderr, flush=True)
     return found
+
+
+def generated_turns(sizes: tuple[int, ...], rounds: int, repeats: int) -> dict[int, list[dict[str, float]]]:
+    """Measure every size with generated rows `repeats` times in turn."""
+    found: dict[int, list[dict[str, float]]] = {clients: [] for clients in sizes}
+    for _ in range(repeats):
+        for clients in sizes:
+            figures = in_fresh_process(measure_generated, clients, rounds, time.perf_counter())
+            found[clients].append(figures)
+            print(f"generated, {clients}: {figures['seconds_per_round']:.4f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def generated(turns: Mapping[int, list[dict[str, float]]]) -> dict[str, Any]:
+    """Return medians by number of clients, and the last size against the first."""
+    few, many = min(turns), max(turns)
+    sizes = [
+        {"clients": clients, **{name: median([run[name] for run in runs]) for name in runs[0]}}
+        for clients, runs in turns.items()
+    ]
+    parts, last = ("table_bytes", "timing_bytes", "server_bytes"), sizes[-1]
+    slower = _ratio(turns[many], turns[few], "cpu_seconds_per_round")
+    idle = sum(_growth(turns[few], turns[many], name) for name in parts) / (many - few)
+    return {
+        "sizes": sizes,
+        "seconds_ratio": slower,
+        "wall_seconds_ratio": _ratio(turns[many], turns[few], "seconds_per_round"),
+        "bytes_per_idle_client": idle,
+        "targets": {
+            "seconds_ratio_at_most": MOST_SLOWER,
+            "peak_bytes_at_most": MOST_PEAK,
+            "startup_seconds_at_most": MOST_STARTUP,
+            "bytes_per_idle_client_at_most": MOST_BYTES,
+        },
+        "met": slower <= MOST_SLOWER
+        and idle <= MOST_BYTES
+        and last["peak_bytes"] <= MOST_PEAK
+        and last["startup_seconds"] <= MOST_STARTUP,
+    }
 
 
 def figures(turns: Mapping[Place, list[dict[str, float]]]) -> list[dict[str, Any]]:
@@ -245,6 +316,31 @@ def print_growth(found: Mapping[str, Any]) -> None:
     show(f"Growth from {found['from']:,} to {found['to']:,} clients", ["what", "figure", "target"], rows)
 
 
+def print_generated(found: Mapping[str, Any]) -> None:
+    """Print the sizes with generated rows, and how the last compares with the first."""
+    rows = [
+        [
+            f"{f['clients']:,}",
+            f"{1000 * f['seconds_per_round']:.2f}",
+            f"{1000 * f['cpu_seconds_per_round']:.2f}",
+            f"{f['startup_seconds']:.1f}",
+            f"{f['peak_bytes'] / 1e6:.0f}",
+        ]
+        for f in found["sizes"]
+    ]
+    columns = ["clients", "ms / round", "CPU ms", "start-up s", "peak MB"]
+    show(f"Rows made when a client works, {FEW} clients in a round (medians of rounds)", columns, rows)
+    last = found["sizes"][-1]
+    against = [
+        ("round, last / first (CPU)", found["seconds_ratio"], MOST_SLOWER),
+        ("bytes per idle client", found["bytes_per_idle_client"], MOST_BYTES),
+        ("peak MB of the last", last["peak_bytes"] / 1e6, MOST_PEAK / 1e6),
+        ("start-up s of the last", last["startup_seconds"], MOST_STARTUP),
+    ]
+    lines = [[name, f"{value:.4g}", verdict(value, target, at_most=True)] for name, value, target in against]
+    show(f"The last size, {last['clients']:,} clients", ["what", "figure", "target"], lines)
+
+
 def main() -> None:
     """Run the benchmark."""
     chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
@@ -252,11 +348,15 @@ def main() -> None:
     sizes, literal = (QUICK_SIZES, QUICK_LITERAL) if quick else (SIZES, LITERAL)
     places = (*((PER_CLIENT, size) for size in literal), *((SHARED, size) for size in sizes))
     cohort, rounds = (QUICK_COHORT, QUICK_ROUNDS) if quick else (COHORT, ROUNDS)
-    turns = take_turns(places, cohort, rounds, chosen.repeats or (1 if quick else 3))
+    repeats = chosen.repeats or (1 if quick else 3)
+    turns = take_turns(places, cohort, rounds, repeats)
+    extent = (QUICK_ROUNDS if quick else GENERATED_ROUNDS), repeats
     found, grown = figures(turns), growth(turns)
     print_sizes(found)
     print_growth(grown)
-    result = {"figures": found, "growth": grown, "environment": before}
+    made = generated(generated_turns(QUICK_GENERATED if quick else GENERATED, *extent))
+    print_generated(made)
+    result = {"figures": found, "growth": grown, "generated": made, "environment": before}
     write("scale", result | {"environment_after": environment()}, chosen.json)
 
 

@@ -144,6 +144,7 @@ DATA_SOURCES = Registry(
             "parquet",
             "multiview",
             "synthetic",
+            "synthetic_clients",
             "mimic3",
             "synthetic_series",
             "amazon_polarity",

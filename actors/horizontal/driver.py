@@ -52,8 +52,9 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
 
 def _room_for(prepared: PreparedHorizontal) -> int:
     """Bytes of object store: the data lies there once per machine; the rest is for messages."""
-    tables = (prepared.split.train, prepared.split.test)
-    return OBJECT_STORE + sum(table.x.nbytes + table.y.nbytes for table in tables) + prepared.parts.nbytes
+    return OBJECT_STORE + sum(
+        held.nbytes for held in (prepared.split.train, prepared.split.test, prepared.parts)
+    )
 
 
 @contextmanager

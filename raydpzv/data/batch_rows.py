@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from raydpzv.data.horizontal import Parts
+from raydpzv.data.horizontal import Partition
 from raydpzv.keys import Key
 
 
-def batch_rows(parts: Parts, key: Key, client: int, round: int, step: int, batch: int) -> np.ndarray:
+def batch_rows(parts: Partition, key: Key, client: int, round: int, step: int, batch: int) -> np.ndarray:
     """Return min(B, n_i) different row ids of the client, drawn uniformly."""
     held = parts.rows(client)
     if batch >= len(held):

@@ -11,7 +11,8 @@ from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 
-_MOST_CELLS = 1 << 28
+MOST_CELLS = 1 << 28
+"""Numbers that generated data may have."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Mixture:
 
 def check_cells(rows: int, width: int) -> None:
     """Raise SpecError for generated data of more than 2^28 numbers: they are drawn anew at every start, in memory."""
-    if rows * width > _MOST_CELLS:
+    if rows * width > MOST_CELLS:
         raise SpecError(
-            f"synthetic data: wanted at most {_MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of {width:,}; lower "
+            f"synthetic data: wanted at most {MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of {width:,}; lower "
             "data.rows, or what makes a row wide (data.columns, data.steps, data.tokens)"
         )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
@@ -28,6 +28,29 @@ from raydpzv.registry import HORIZONTAL_SPLITS
 Sizes = Literal["equal", "drawn"]
 ALPHAS = (1e-6, 1e6)
 """The least and the greatest concentration: one class a client, and clients that are alike."""
+
+
+class Partition(Protocol):
+    """Which rows belong to which client, however that is known."""
+
+    @property
+    def clients(self) -> int:
+        """M."""
+        ...
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of every client, int64 [M]."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        ...
+
+    def rows(self, client: int) -> np.ndarray:
+        """Return the client's row numbers, ascending. Raises InputError if there is no such client."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +81,49 @@ class Parts:
 
     def rows(self, client: int) -> np.ndarray:
         """Return the client's row numbers, ascending: a read-only view."""
-        if not 0 <= client < self.clients:
-            raise InputError(f"there is no client {client}: choose one of 0..{self.clients - 1}")
+        _check_client(client, self.clients)
         return self.ids[self.offsets[client] : self.offsets[client + 1]]
+
+
+@dataclass(frozen=True)
+class EvenParts:
+    """Rows 0..`total` - 1 in turn: client 0's, then client 1's, ... Nothing is kept of any client.
+
+    total: rows of all `clients` together (N), at least one each; numbers of rows differ by at most 1, the larger ones
+    first.
+    """
+
+    clients: int
+    total: int
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of every client, int64 [M]."""
+        return _even(self.total, self.clients)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: none that grow with rows or clients."""
+        return 0
+
+    def rows(self, client: int) -> np.ndarray:
+        """Return the client's row numbers, int64, ascending."""
+        _check_client(client, self.clients)
+        least, larger = divmod(self.total, self.clients)
+        start = client * least + min(client, larger)
+        return np.arange(start, start + least + (client < larger))
+
+    def owners(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the clients that rows (int64 [n], numbers in 0..N-1) belong to, and which of their rows these are."""
+        least, larger = divmod(self.total, self.clients)
+        edge = larger * (least + 1)
+        owners = np.where(rows < edge, rows // (least + 1), larger + (rows - edge) // least)
+        return owners, rows - owners * least - np.minimum(owners, larger)
+
+
+def _check_client(client: int, clients: int) -> None:
+    if not 0 <= client < clients:
+        raise InputError(f"there is no client {client}: choose one of 0..{clients - 1}")
 
 
 def split_rows(
@@ -85,16 +148,26 @@ def split_rows(
     _known("sizes", sizes, get_args(Sizes))
     if clients < 1 or least < 1:
         raise SpecError(f"clients is {clients} and least is {least}: both have to be 1 or more")
+    check_enough(rows, clients, least)
+    check_alpha(alpha)
+    generator = (key / "rows of clients").generator()
+    return _parts(share(labels, RowSplit(clients, alpha, sizes, least), generator), clients)
+
+
+def check_enough(rows: int, clients: int, least: int) -> None:
+    """Raise SpecError where rows do not give every client `least`."""
     if rows < clients * least:
         raise SpecError(
             f"{rows} rows cannot give {clients} clients {least} each: use at most {rows // least} clients"
         )
+
+
+def check_alpha(alpha: float) -> None:
+    """Raise SpecError for a concentration out of range."""
     if not ALPHAS[0] <= alpha <= ALPHAS[1]:
         raise SpecError(
             f"alpha is {alpha}: choose a number from {ALPHAS[0]:g} (one class a client) to {ALPHAS[1]:g} (alike)"
         )
-    generator = (key / "rows of clients").generator()
-    return _parts(share(labels, RowSplit(clients, alpha, sizes, least), generator), clients)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,12 @@ from raydpzv.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
     from raydpzv.data.builtin import Mixture
+    from raydpzv.data.generated import GeneratedSplit
     from raydpzv.data.table import Limits, Split, Table
     from raydpzv.data.text import Text
     from raydpzv.keys import Key
+    from raydpzv.settings.sections import DataSection
+    from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Request:
 class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
 
-    tokens: its rows are token ids, for models that embed tokens.
+    tokens: its rows are token ids, for models that embed tokens. generate: its training rows are made client by client,
+    when they are asked for; then nothing can read it whole.
     """
 
     about: str
@@ -47,6 +51,7 @@ class Source:
     read: Callable[[Request], Split]
     needs: tuple[str, ...] = ()
     tokens: bool = False
+    generate: Callable[[str, DataSection, HorizontalSplitSection, Key], GeneratedSplit] | None = None
 
 
 def load(
@@ -129,6 +134,23 @@ def _synthetic(request: Request) -> Split:
     from raydpzv.data import builtin
 
     return _drawn(builtin.synthetic(request.mixture, request.key), request)
+
+
+def _unread(request: Request) -> Split:
+    raise SpecError(
+        f'data.source: "{request.name}" makes its rows client by client, for horizontal methods; use "synthetic"'
+    )
+
+
+def _synthetic_clients(
+    name: str, data: DataSection, split: HorizontalSplitSection, key: Key
+) -> GeneratedSplit:
+    from raydpzv.data import generated
+
+    _check_settings(
+        name, SYNTHETIC_CLIENTS, {"folder": data.folder, "file": data.file, "target": data.target}
+    )
+    return generated.synthetic_clients(name, data, split, key)
 
 
 def _idx(request: Request) -> Split:
@@ -256,6 +278,13 @@ SYNTHETIC = Source(
     "a Gaussian mixture generated from the seed, in the size asked for",
     "nowhere: it is generated",
     _synthetic,
+)
+
+SYNTHETIC_CLIENTS = Source(
+    "the same, each client's rows made when it works and kept by nobody",
+    "nowhere: it is generated",
+    _unread,
+    generate=_synthetic_clients,
 )
 
 MIMIC3 = Source(

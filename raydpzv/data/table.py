@@ -54,6 +54,21 @@ class Table:
         """D, the number of rows."""
         return len(self.y)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a record."""
+        return self.x.shape[1:]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of features and labels."""
+        return self.x.nbytes + self.y.nbytes
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What a digest of the data is over: features and labels."""
+        return self.x, self.y
+
     def select(self, ids: np.ndarray) -> Table:
         """Return the rows `ids` [d] (numbers in 0..D-1), in that order; DataError for a number outside."""
         ids = np.asarray(ids, dtype=np.int64)
@@ -134,7 +149,7 @@ class Split:
     test: Table
 
     def __post_init__(self) -> None:
-        train, test = ((part.x.shape[1:], part.classes) for part in (self.train, self.test))
+        train, test = ((part.shape, part.classes) for part in (self.train, self.test))
         if train != test:
             raise DataError(
                 f'"{self.train.name}": a training row is {train[0]} with {train[1]} classes, a test row '

@@ -14,7 +14,8 @@ import torch
 
 from raydpzv.engine.compiled import EVALUATED_ROWS, kernel
 from raydpzv.engine.dense import LAWS, DenseNetwork
-from raydpzv.engine.objective import check_fit, check_pairs
+from raydpzv.engine.objective import check_fit
+from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.split_model import Metrics
 from raydpzv.zo.directions import Direction
 
@@ -31,14 +32,12 @@ _POINT_FLOATS = 1 << 20
 class CompiledObjective:
     """Losses, gradients and scores of a dense network; see `raydpzv.engine.objective.Objective`.
 
-    x, y: features float32 [N, ...] and classes int64 [N] of all clients; shared, not copied. Keeps nothing between
-    calls, so that any number of threads may use it.
+    Keeps nothing between calls, so that any number of threads may use it.
     """
 
-    def __init__(self, network: DenseNetwork, x: torch.Tensor, y: torch.Tensor) -> None:
-        check_pairs(x, y)
+    def __init__(self, network: DenseNetwork, rows: RowReader) -> None:
         self._size, self._sizes, self._widest = network.size, network.sizes, max(network.widths)
-        self._x, self._y = _flat(x), y.numpy()
+        self._rows = rows
 
     @property
     def size(self) -> int:
@@ -74,7 +73,7 @@ class CompiledObjective:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
         check_fit(self._size, at)
         gradient = torch.zeros(self._size)
-        given = (self._x, self._y, _ids(rows), at.numpy(), self._sizes, self._widest, gradient.numpy())
+        given = (*self._located(rows), at.numpy(), self._sizes, self._widest, gradient.numpy())
         return float(_loss_and_gradient(*given)), gradient
 
     def slopes(
@@ -112,9 +111,14 @@ class CompiledObjective:
         """Return each client's mean cross-entropy at every point, float64 [M, P]."""
         found = np.empty((len(rows), len(points_Pd)))
         ends = np.cumsum([len(batch) for batch in rows])
-        given = (points_Pd, self._x, self._y, _ids(np.concatenate(rows)), ends, self._sizes, self._widest)
+        given = (points_Pd, *self._located(np.concatenate(rows)), ends, self._sizes, self._widest)
         _losses_at(*given, found)
         return found
+
+    def _located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return features [N, F], labels [N], and where these rows are among them, int32 [B]."""
+        x, y, ids = self._rows.located(rows)
+        return _flat(x), y.numpy(), ids
 
 
 class CompiledDescent:
@@ -133,11 +137,6 @@ class CompiledDescent:
 def _flat(x: torch.Tensor) -> np.ndarray:
     """Features [N, ...] as [N, F] in the same memory; a tensor's counts as writable, what is not has other kernels."""
     return x.reshape(len(x), -1).numpy()
-
-
-def _ids(rows: np.ndarray) -> np.ndarray:
-    """Row numbers as the kernels are compiled for; those of a split may be read-only, which is another type."""
-    return np.array(rows, np.int32)
 
 
 def _seeds(directions: Sequence[Direction]) -> tuple[np.ndarray, int]:

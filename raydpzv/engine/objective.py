@@ -76,12 +76,6 @@ class Objective(Protocol):
         ...
 
 
-def check_pairs(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Refuse features and labels of different lengths."""
-    if len(x) != len(y):
-        raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
-
-
 def check_fit(size: int, at: torch.Tensor, *directions: Direction) -> None:
     """Refuse what compiled kernels would take at its word: parameters and directions of another model."""
     if at.shape != (size,) or at.dtype != torch.float32 or not at.is_contiguous():

@@ -11,20 +11,23 @@ import numpy as np
 import torch
 
 from raydpzv.config.scenario import HorizontalScenario
-from raydpzv.data.horizontal import Parts, split_rows
+from raydpzv.data.generated import GeneratedSplit, GeneratedTable
+from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.table import Split
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
+from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
-from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
+from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.registry import DATA_SOURCES
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
@@ -37,8 +40,8 @@ class PreparedHorizontal:
     """A horizontal scenario with its data loaded and shared out. No method here adds noise or claims an ε."""
 
     spec: HorizontalScenario
-    split: Split
-    parts: Parts
+    split: Split | GeneratedSplit
+    parts: Partition
     timing: Timing
     setting: None = None
 
@@ -51,7 +54,7 @@ class PreparedHorizontal:
     def plan(self) -> ModelPlan:
         """The model and how it moves, which needs no data."""
         train = self.split.train
-        return ModelPlan(self.spec, tuple(train.x.shape[1:]), train.classes)
+        return ModelPlan(self.spec, train.shape, train.classes)
 
     @property
     def seeded(self) -> bool:
@@ -92,22 +95,27 @@ class PreparedHorizontal:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
-        train, test = self.split.train, self.split.test
-        return fingerprint(self.spec, [train.x, train.y, test.x, test.y]) | self.plan.facts()
+        arrays = [*self.split.train.arrays, *self.split.test.arrays]
+        return fingerprint(self.spec, arrays) | self.plan.facts()
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""
-        x, y = _shared(self.split.train.x), _shared(self.split.train.y)
         if self.engine == "compiled":
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
-            return CompiledObjective(network, x, y)
-        return TorchObjective(self.plan.module, x, y, device)
+            return CompiledObjective(network, self._reader(device))
+        return TorchObjective(self.plan.module, self._reader(device))
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
         first = self.objective(device)
         return [first, *(first.twin() for _ in range(self.spec.resources.threads - 1))]
+
+    def _reader(self, device: str) -> RowReader:
+        train = self.split.train
+        if isinstance(train, GeneratedTable):
+            return GeneratedRows(train, device)
+        return KeptRows(_shared(train.x), _shared(train.y), device)
 
     def held_out(self, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of the held-out rows."""
@@ -147,8 +155,18 @@ def _shared(array: np.ndarray) -> torch.Tensor:
 
 def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
     """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError."""
-    loaded = load_scenario(spec)
-    split, how, key = loaded.split, spec.split, Key(spec.seed)
+    found = PreparedHorizontal(spec, *_rows(spec), timing(spec, spec.split.clients))
+    _check(found)
+    return _with_engine(found)
+
+
+def _rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
+    """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
+    how, key = spec.split, Key(spec.seed)
+    if generate := DATA_SOURCES[spec.data.source].generate:
+        made: GeneratedSplit = generate(spec.data.source, spec.data, how, key / "data")
+        return made, made.train.parts
+    split = load_data(spec.data, key / "data")
     parts = split_rows(
         split.train.y,
         how.clients,
@@ -158,9 +176,7 @@ def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
         least=how.least,
         key=key / "parts",
     )
-    found = PreparedHorizontal(spec, split, parts, loaded.timing)
-    _check(found)
-    return _with_engine(found)
+    return split, parts
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.batches import Batches
-from raydpzv.data.horizontal import Parts
+from raydpzv.data.horizontal import Partition
 from raydpzv.engine.choice import ENGINES, Engine
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
@@ -234,7 +234,7 @@ class ClientGroupParts:
     """
 
     objectives: Sequence[Objective]
-    parts: Parts
+    parts: Partition
     key: Key
     device: str = "cpu"
     replica: Replica | None = None

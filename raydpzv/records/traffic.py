@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +33,21 @@ class Reached:
 
 def bytes_per_round(message: pa.Table) -> tuple[IntArray, IntArray]:
     """Return the bytes up and down of every round, [R + 1] each; place 0: before the first update."""
-    return _summed(message, "round", None)
+    return _summed(message, message.column("round").to_numpy(), None)
 
 
 def bytes_by_client(message: pa.Table, clients: int | None = None) -> tuple[IntArray, IntArray]:
     """Return the bytes up and down of every client, [M] each; M is one more than the highest client if left out."""
-    return _summed(message, "client", clients)
+    return _summed(message, message.column("client").to_numpy(), clients)
+
+
+def bytes_of_participants(message: pa.Table) -> tuple[IntArray, IntArray]:
+    """Return the bytes up and down of every client with a message, in order of their numbers.
+
+    Costs what the messages cost, however many clients there are beside.
+    """
+    clients, places = np.unique(message.column("client").to_numpy(), return_inverse=True)
+    return _summed(message, places, len(clients))
 
 
 def to_target(evaluation: pa.Table, message: pa.Table, target: float, part: str = "test") -> Reached:
@@ -57,9 +67,9 @@ def to_target(evaluation: pa.Table, message: pa.Table, target: float, part: str 
     return Reached(float(at), time, *spent)
 
 
-def _summed(message: pa.Table, by: str, count: int | None) -> tuple[IntArray, IntArray]:
-    """Return bytes up and down by a column of small whole numbers; exact below 2^53, where float64 is."""
-    places, size = message.column(by).to_numpy(), message.column("bytes").to_numpy()
+def _summed(message: pa.Table, places: NDArray[Any], count: int | None) -> tuple[IntArray, IntArray]:
+    """Return bytes up and down by each message's place, small whole numbers; exact below 2^53, where float64 is."""
+    size = message.column("bytes").to_numpy()
     up = pc.equal(message.column("direction"), "up").to_numpy(zero_copy_only=False).astype(bool)
     least = int(places.max(initial=-1)) + 1 if count is None else count
     sums = [np.bincount(places[chosen], size[chosen], least).astype(np.int64) for chosen in (up, ~up)]

@@ -64,12 +64,10 @@ def client_rows(message: pa.Table) -> list[Row]:
     """Return how many clients took part, and the bytes of the median and of the busiest of them."""
     from raydpzv.records import traffic  # and pyarrow with it: what else is here reads summaries alone
 
-    up, down = traffic.bytes_by_client(message)
-    took_part = np.unique(message.column("client").to_numpy())
-    if not len(took_part):
+    up, down = traffic.bytes_of_participants(message)
+    if not len(up):
         return []
-    spread = [_spread("up", up[took_part]), _spread("down", down[took_part])]
-    return [("clients that took part", f"{len(took_part):,}"), *spread]
+    return [("clients that took part", f"{len(up):,}"), _spread("up", up), _spread("down", down)]
 
 
 def _is_agent(summary: Summary) -> bool:

@@ -41,7 +41,7 @@ class DataSection(Section):
     test_rows: Count | None = None
     """Use only so many test rows, drawn by class."""
     rows: Count = 1000
-    """Rows of the synthetic data sets."""
+    """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out ones."""
     columns: Count = 16
     """Columns of the synthetic data sets, or variables of the time series."""
     classes: Annotated[int, Field(ge=2)] = 2

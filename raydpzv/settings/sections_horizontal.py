@@ -20,7 +20,7 @@ class HorizontalSplitSection(Section):
 
     how: Annotated[str, Named(HORIZONTAL_SPLITS)] = "dirichlet"
     """Equal random parts, or class mixtures that differ by client."""
-    clients: Annotated[int, Field(ge=1, le=4_000_000)] = 100
+    clients: Annotated[int, Field(ge=1, le=100_000_000)] = 100
     """Number of clients, M."""
     alpha: Positive = 1.0
     """Concentration of the Dirichlet law; smaller: clients differ more."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from raydpzv.data.horizontal import Parts, split_rows
+from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.keys import Key, shifted
 from raydpzv.ledger.entries import COLUMNS, Slice
@@ -56,7 +57,7 @@ X, Y = _data()
 
 
 def objective(make: Callable[[], nn.Module] = two_layers) -> TorchObjective:
-    return TorchObjective(make, X, Y)
+    return TorchObjective(make, KeptRows(X, Y))
 
 
 def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:

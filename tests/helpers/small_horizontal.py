@@ -54,8 +54,9 @@ METHODS: dict[str, tuple[str, ...]] = {
     "topk": MESSY,
     "fedzo": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
     "asynchronous": ASYNC,
+    "generated": (*DECOMFL, "data.source=synthetic_clients"),
 }
-SEEDED = ("decomfl", "per_client", "pulling", "schedules", "secret", "mezo", "asynchronous")
+SEEDED = ("decomfl", "per_client", "pulling", "schedules", "secret", "mezo", "asynchronous", "generated")
 
 
 def small(kind: str, *overrides: str) -> HorizontalScenario:

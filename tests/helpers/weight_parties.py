@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from raydpzv.data.horizontal import Parts, split_rows
+from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
@@ -44,7 +45,7 @@ def softmax_regression() -> nn.Module:
 
 
 def objective(make: Callable[[], nn.Module] = two_layers) -> TorchObjective:
-    return TorchObjective(make, X, Y)
+    return TorchObjective(make, KeptRows(X, Y))
 
 
 def initial(make: Callable[[], nn.Module] = two_layers) -> torch.Tensor:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.batch_rows import batch_rows
-from raydpzv.data.horizontal import Parts
+from raydpzv.data.horizontal import Partition
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds, step_seed
@@ -353,7 +353,7 @@ class LedgerFollower:
         objectives: Sequence[Objective],
         replica: Replica,
         history: UpdateSource,
-        parts: Parts,
+        parts: Partition,
         settings: DecomflSettings,
     ) -> None:
         self._replica, self._history = replica, history
@@ -398,7 +398,7 @@ class SeparateClients(LedgerFollower):
         objectives: Sequence[Objective],
         replica: Replica,
         history: UpdateSource,
-        parts: Parts,
+        parts: Partition,
         settings: DecomflSettings,
         revert: Revert = "restore",
     ) -> None:
@@ -478,7 +478,7 @@ class SeparateClients(LedgerFollower):
 class LocalSteps:
     """K local steps of P estimates each, from a model that is left as it was (Algorithm 2, ClientZOLocalUpdate)."""
 
-    def __init__(self, objectives: Sequence[Objective], parts: Parts, settings: DecomflSettings) -> None:
+    def __init__(self, objectives: Sequence[Objective], parts: Partition, settings: DecomflSettings) -> None:
         self._objectives, self._parts, self._settings = objectives, parts, settings
 
     def work(self, orders: Sequence[Order], replica: Replica) -> list[Upload]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from raydpzv.data.batch_rows import batch_rows
-from raydpzv.data.horizontal import Parts
+from raydpzv.data.horizontal import Partition
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.compression import Codec
@@ -43,7 +43,7 @@ class TrainingClientGroup(Generic[S]):
     def __init__(
         self,
         objectives: Sequence[Objective],
-        parts: Parts,
+        parts: Partition,
         codec: Codec,
         settings: S,
         key: Key,

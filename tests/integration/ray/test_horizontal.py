@@ -116,7 +116,7 @@ def test_rounds_have_the_same_bits_for_two_calls_per_client_group():
     "overrides",
     [
         ("method.asynchronous=true", "arrivals.rate=0.5", "budget.updates=40", *SLOW_LINKS),
-        ("method.name=fedavg", "budget.updates=6", "network.up=100000"),
+        ("method.name=fedavg", "budget.updates=6", "network.up=100000", "data.source=synthetic_clients"),
     ],
 )
 def test_other_methods_have_the_same_bits(overrides):

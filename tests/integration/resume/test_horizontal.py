@@ -111,7 +111,7 @@ def test_a_budget_of_bytes_ends_a_run_with_the_round_that_passes_it() -> None:
     assert (found.summary["updates"], found.summary["uploads"]) == (1, 4)
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "fedavg", "fedzo"])
+@pytest.mark.parametrize("kind", ["decomfl", "fedavg", "fedzo", "generated"])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_move_no_bits(kind: str, threads: int) -> None:
     one = scenarios.run(small(kind))

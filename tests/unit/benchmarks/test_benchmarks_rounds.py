@@ -104,6 +104,10 @@ def test_scale_finishes_and_its_two_opinions_of_an_idle_client_agree(tmp_path):
     # rows: 16 float32 features and an int64 label, 10 of them and 2 % held out
     rows = grown["bytes_per_idle_client_with_rows"] - grown["bytes_per_idle_client"]
     assert rows == pytest.approx(10 * (16 * 4 + 8) / 0.98, rel=0.01)
+    made = found["generated"]
+    assert [f["clients"] for f in made["sizes"]] == [200, 20_000]
+    assert made["bytes_per_idle_client"] == pytest.approx(4, abs=0.1), "its version alone"
+    assert all(f["startup_seconds"] > f["seconds_per_round"] > 0 for f in made["sizes"])
 
 
 def test_the_published_round_estimates_what_its_definition_says(monkeypatch):
@@ -244,6 +248,7 @@ def test_the_clock_of_rounds_leaves_out_the_first_and_takes_each_when_it_is_firs
     assert rounds.latest == 4
     assert rounds.done(2) == 5.0
     assert rounds.pace(1) == benchmark.Pace((7.0 - 2.0) / 3, (2.5 - 1.0) / 3)
+    assert rounds.median_pace(1) == benchmark.Pace(2.0, 0.625)
     with pytest.raises(RunError, match="use a longer run"):
         rounds.pace(4)
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_whole
+from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
@@ -36,8 +37,9 @@ def objectives(
 ) -> tuple[CompiledObjective, TorchObjective]:
     network = dense_whole(kind, x.shape[1:], hidden, outputs)
     assert network is not None
-    return CompiledObjective(network, x, y), TorchObjective(
-        lambda: whole(kind, x.shape[1:], hidden, outputs), x, y
+    rows = KeptRows(x, y)
+    return CompiledObjective(network, rows), TorchObjective(
+        lambda: whole(kind, x.shape[1:], hidden, outputs), rows
     )
 
 
@@ -181,7 +183,7 @@ def test_the_table_is_shared_and_what_is_read_only_has_the_same_kernels() -> Non
     rows.flags.writeable = False
     with pytest.warns(UserWarning, match="not writable"):
         ours, theirs = objectives(x=torch.from_numpy(x), y=torch.from_numpy(y))
-    assert np.shares_memory(ours._x, x)
+    assert np.shares_memory(ours._located(rows)[0], x)
     assert ours.loss(start(theirs), rows) == objectives()[0].loss(start(theirs), rows)
 
 

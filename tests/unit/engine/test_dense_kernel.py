@@ -28,6 +28,7 @@ import torch
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_bottom, dense_head, dense_whole
+from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.split_model import BottomTraining, HeadSettings
 from raydpzv.keys import Key
 from raydpzv.zo.directions import Direction
@@ -49,7 +50,7 @@ for step in range(6):
     found.update(plus.tobytes() + minus.tobytes() + repr((served.sums, served.nonfinite, served.loss)).encode())
     found.update(served.cache.tobytes())
 network = dense_whole("mlp", (13,), (19, 7), 10)
-whole = CompiledObjective(network, torch.tensor(x), torch.from_numpy(draw.integers(0, 10, 90)))
+whole = CompiledObjective(network, KeptRows(torch.tensor(x), torch.from_numpy(draw.integers(0, 10, 90))))
 at, seen = torch.tensor(network.initial(key)), hashlib.sha256()
 descent = whole.descent(at, 0.1, 0.9)
 for step in range(6):

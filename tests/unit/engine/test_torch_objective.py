@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from raydpzv.engine import torch_objective as under_test
+from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
@@ -46,7 +47,7 @@ def table() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def objective(name: str) -> TorchObjective:
-    return TorchObjective(MODELS[name], *table())
+    return TorchObjective(MODELS[name], KeptRows(*table()))
 
 
 class Halved(nn.Module):
@@ -93,6 +94,7 @@ def test_losses_are_those_of_a_torch_model_at_the_perturbed_parameters(name: str
 @pytest.mark.parametrize("name", PLAIN)
 def test_convolutions_get_images_with_channels_next_to_one_another(name: str) -> None:
     f, seen = objective(name), []
+    f._pooled = None  # layer by layer, as networks are of which two pooled convolutions are not all
     f._model.module[0].register_forward_hook(lambda layer, given, made: seen.append(made))
     at, (rows,) = f.initial(Key(0)), batches(5)
     f.loss(at, rows)
@@ -150,10 +152,11 @@ def test_objectives_in_several_threads_give_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_stacks_of_linear_layers_take_the_fast_path_and_agree_with_the_plain_one(name: str) -> None:
+def test_stacks_and_pooled_convolutions_take_their_own_paths_and_agree_with_the_plain_one(name: str) -> None:
     f, plain = objective(name), objective(name)
     assert f._stacks == (name not in PLAIN)
-    plain._stacks = False
+    assert (f._pooled is not None) == (name == "cnn_mnist")
+    plain._stacks, plain._pooled = False, None
     at, us, rows = f.initial(Key(0)), directions(f.size, 6), batches(7, 1, 20)
     np.testing.assert_allclose(f.losses(at, us, 0.1, rows), plain.losses(at, us, 0.1, rows), rtol=2e-6)
 
@@ -171,7 +174,7 @@ def test_other_models_take_the_plain_path_and_are_right(layers: list[Callable[[]
     def make() -> nn.Module:
         return nn.Sequential(*(layer() for layer in layers))
 
-    f = TorchObjective(make, *table())
+    f = TorchObjective(make, KeptRows(*table()))
     assert not f._stacks
     rows, (x, y) = batches(9)[0], table()
     with torch.no_grad():
@@ -191,9 +194,9 @@ def test_more_points_than_fit_the_buffer_are_taken_in_turns(monkeypatch: pytest.
 
 
 def test_losses_keep_float64_of_the_float32_scores() -> None:
-    f, (x, y), rows = objective("cnn_mnist"), table(), batches(31)[0]
+    f, (x, y), rows = objective("cnn_fashion"), table(), batches(31)[0]
     images = x[rows].to(memory_format=torch.channels_last)
-    scores = FlatModel(MODELS["cnn_mnist"], Key(0)).module(images).detach().double().numpy()
+    scores = FlatModel(MODELS["cnn_fashion"], Key(0)).module(images).detach().double().numpy()
     wanted = (np.log(np.exp(scores).sum(1)) - scores[np.arange(31), y[rows].numpy()]).mean()
     assert f.loss(f.initial(Key(0)), rows) == pytest.approx(wanted, rel=1e-13)
 
@@ -282,7 +285,7 @@ def test_losses_that_are_not_finite_come_back_as_such(name: str) -> None:
 
 def test_the_table_is_shared_and_rows_may_be_int32() -> None:
     x, y = table()
-    f = TorchObjective(MODELS["mlp"], x, y)
+    f = TorchObjective(MODELS["mlp"], KeptRows(x, y))
     at, rows = f.initial(Key(0)), batches(6)[0]
     wide, narrow = f.loss(at, rows), rows.astype(np.int32)
     narrow.flags.writeable = False  # as the views of a split are
@@ -312,4 +315,4 @@ def test_directions_of_another_size_and_unpaired_labels_are_refused() -> None:
     with pytest.raises(InputError, match="has 260 parameters, but a direction has 259"):
         f.losses(f.initial(Key(0)), [*directions(260, 1), *directions(259, 1)], 1e-3, batches(3))
     with pytest.raises(InputError, match="60 rows of features and 59 labels"):
-        TorchObjective(MODELS["mlp"], x, y[1:])
+        KeptRows(x, y[1:])

@@ -10,13 +10,14 @@ ROOT = Path(__file__).parents[4]
 FORWARD_PASSES = """
 import resource, torch
 from raydpzv.keys import Key
+from raydpzv.engine.row_readers import KeptRows
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.models.whole import whole
 from raydpzv.zo.directions import Direction
 
 torch.set_num_threads(1)
 x, y = torch.rand(32, 1, 28, 28, generator=torch.Generator()), torch.arange(32) % 10
-objective = TorchObjective(lambda: whole("cnn_fashion", (1, 28, 28), (), 62), x, y)
+objective = TorchObjective(lambda: whole("cnn_fashion", (1, 28, 28), (), 62), KeptRows(x, y))
 at, directions = objective.initial(Key(0)), [Direction(seed, objective.size) for seed in range(10)]
 for _ in range(2):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

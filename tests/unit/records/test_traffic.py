@@ -57,6 +57,17 @@ def test_bytes_per_round_and_client_are_what_a_slow_count_says(length: int) -> N
     assert (up.sum(), down.sum()) == (metrics.bytes_up(table), metrics.bytes_down(table))
 
 
+def test_bytes_of_those_who_took_part_are_theirs_however_large_their_numbers() -> None:
+    rows = random_messages(5, 40)
+    few = [(r, 3 * c, d, b) for r, c, d, b in rows]
+    up, down = traffic.bytes_by_client(message_table(few))
+    took_part = sorted({r[1] for r in few})
+    many = [(r, c + 2**30, d, b) for r, c, d, b in few]
+    found = traffic.bytes_of_participants(message_table(many))
+    assert [x.tolist() for x in found] == [up[took_part].tolist(), down[took_part].tolist()]
+    assert [len(x) for x in traffic.bytes_of_participants(MESSAGE.empty_table())] == [0, 0]
+
+
 def test_clients_without_a_message_sent_nothing() -> None:
     up, down = traffic.bytes_by_client(message_table([(1, 2, "up", 5)]), clients=4)
     assert (up.tolist(), down.tolist()) == ([0, 0, 5, 0], [0, 0, 0, 0])
