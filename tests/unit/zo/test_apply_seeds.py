@@ -8,7 +8,7 @@ import torch
 
 from raydpzv.errors import InputError
 from raydpzv.zo import apply_seeds as module
-from raydpzv.zo import device, numba_kernel, philox
+from raydpzv.zo import device, kernels, philox
 from raydpzv.zo.apply_seeds import Base, replay
 from raydpzv.zo.directions import Direction
 
@@ -60,7 +60,7 @@ def test_arrays_tensors_and_slices_get_the_same_bits(law: Base) -> None:
 @pytest.mark.parametrize("law", BASES)
 def test_threads_share_the_work_and_move_no_bits(law: Base, monkeypatch: pytest.MonkeyPatch) -> None:
     name = {"gaussian": "subtract_directions", "rademacher": "subtract_signs"}[law]
-    compiled, both, met = getattr(numba_kernel, name), threading.Barrier(2), set[int]()
+    compiled, both, met = getattr(kernels, name), threading.Barrier(2), set[int]()
     sizes = []
 
     def watched(x: np.ndarray, *rest: object) -> None:
@@ -70,7 +70,7 @@ def test_threads_share_the_work_and_move_no_bits(law: Base, monkeypatch: pytest.
         sizes.append(x.size)
         compiled(x, *rest)
 
-    monkeypatch.setattr(numba_kernel, name, watched)
+    monkeypatch.setattr(kernels, name, watched)
     x = start()
     replay(x, SEEDS, COEFFICIENTS, start=100, law=law, threads=2)
     assert np.array_equal(x, defined(law, 100))
@@ -94,7 +94,7 @@ def test_an_error_in_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> No
         failing.set()
         raise MemoryError("in a thread")
 
-    monkeypatch.setattr(numba_kernel, "subtract_directions", fail)
+    monkeypatch.setattr(kernels, "subtract_directions", fail)
     with pytest.raises(MemoryError, match="in a thread"):
         replay(start(), SEEDS, COEFFICIENTS, threads=2)
 
