@@ -36,8 +36,8 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# one process more than two cores: the tests on Ray, in two of them, wait more than they compute
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(3, 1 + (os.cpu_count() or 1)))')
+# two processes, one with the tests that share a Ray; on a single core they would only be in each other's way
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2, os.cpu_count() or 1))')
 
 # the tests start many processes, which would all compile the sources anew
 test: export PYTHONDONTWRITEBYTECODE :=

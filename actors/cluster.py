@@ -15,7 +15,7 @@ from typing import Any
 
 from actors import ray_watcher
 from actors.processes import reused
-from raydpzv.errors import InputError
+from raydpzv.errors import InputError, RunError
 from raydpzv.own_packages import shadowing
 
 NAMESPACE = "raydpzv"
@@ -96,7 +96,8 @@ def _check_unshadowed(shadow: Path | None) -> None:
 
 
 def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
-    """Start or join Ray; what was started before it failed or was interrupted is ended again. Raises InputError.
+    """Start or join Ray; what was started before it failed or was interrupted is ended again. Raises InputError,
+    and RunError where Ray's processes do not come up.
 
     mark: environment variables for the processes of Ray alone; what this process starts later does not have them.
     """
@@ -110,6 +111,15 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
         ray.shutdown()
         raise InputError(
             f"cannot reach Ray at {options['address']}: {' '.join(str(error).split())[:300]}"
+        ) from None
+    except Exception as error:
+        ray.shutdown()
+        if type(error) is not Exception:
+            raise
+        # an error of no class of its own: Ray gives its processes half a minute to come up
+        raise RunError(
+            f"Ray did not start: {' '.join(str(error).split())[:300]} Try again when less else runs on this machine, "
+            "or without Ray (--runner local)"
         ) from None
     except BaseException:
         ray.shutdown()

@@ -41,7 +41,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadscope`, as in `make test`: the tests on Ray in two processes, the others file by file."""
+    """With `--dist loadscope`, as in `make test`: tests that share a Ray in one process, the others file by file."""
     return sharing.scheduler(config, log) if config.getvalue("dist") == "loadscope" else None
 
 

@@ -13,23 +13,21 @@ APART = (
     *(f"{ON_RAY}/test_{name}.py" for name in ("benchmarks", "cli", "job", "killed_driver")),
 )
 """Long tests, which share nothing with their neighbours; those on Ray start one of their own."""
-SECOND_RAY = tuple(f"{ON_RAY}/test_{name}" for name in ("baselines", "horizontal", "readme", "warm_up"))
-"""About half of the other tests on Ray, by time: on a Ray beside that of the rest, since they mostly wait."""
 
 
 def unit(nodeid: str) -> str:
-    """Return what a process takes as a whole: half of the tests on Ray, a single long test, otherwise a file, so that
-    what its tests share is made once.
+    """Return what a process takes as a whole: the tests that share a Ray, a single long test, otherwise a file, so
+    that what its tests share is made once.
     """
     if nodeid.startswith(APART):
         return nodeid
     if nodeid.startswith(ON_RAY):
-        return f"{ON_RAY}, second" if nodeid.startswith(SECOND_RAY) else ON_RAY
+        return ON_RAY
     return nodeid.split("::")[0]
 
 
 def turn(nodeid: str) -> int:
-    """Return the place in the order of beginning: first the tests that share a Ray, which come to the longest units."""
+    """Return the place in the order of beginning: first the tests that share a Ray, the longest unit."""
     if nodeid.startswith(ON_RAY) and not nodeid.startswith(APART):
         return -1
     return next((n for n, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
