@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--no-ray", action="store_true", help="only the ways in this process")
     parser.add_argument("--works", type=int, nargs="+", choices=list(WORKS), default=list(WORKS))
     chosen = parser.parse_args()
-    works = {ms: WORKS[ms] // (5 if chosen.quick else 1) for ms in chosen.works}
+    works = {ms: WORKS[ms] // (2 if chosen.quick else 1) for ms in chosen.works}
     before = environment()
     check_bare(200)
     bytes_per_message, rounds = message_bytes(200), busy.calibrate()
