@@ -42,9 +42,8 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
     word, why = failed
     found = [f"{shown(word).upper()}: {why}"] if word else []
     tested = _tested(rows)
-    if (
-        tested and tested[-1]["round"] >= experiment.spec.evaluate.every
-    ):  # before, it is all but the initial model
+    # before the first of its evaluations a model is all but the initial one
+    if tested and tested[-1]["round"] >= experiment.spec.evaluate.every:
         found += [*_collapse(rows, max(experiment.class_shares()), word), *_fall(rows)]
     found += _overconfidence(rows, word)
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
