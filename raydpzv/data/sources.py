@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What a source is asked for; `folder`, `file` and `target` as far as the source needs them."""
+    """What a source is asked for; `folder`, `file`, `target` and what follows as far as the source takes them."""
 
     name: str
     folder: Path
     file: Path
     target: str
+    groups: str | None
+    skip_lines: int
     test_fraction: float
     key: Key
     mixture: Mixture
@@ -42,6 +44,7 @@ class Request:
 class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
 
+    takes: what else may be given of groups and skip_lines.
     tokens: its rows are token ids, for models that embed tokens. generate: its training rows are made client by client,
     when they are asked for; then nothing can read it whole.
     """
@@ -50,6 +53,7 @@ class Source:
     home: str
     read: Callable[[Request], Split]
     needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     tokens: bool = False
     generate: Callable[[str, DataSection, HorizontalSplitSection, Key], GeneratedSplit] | None = None
 
@@ -60,6 +64,8 @@ def load(
     *,
     file: Path | None = None,
     target: str | None = None,
+    groups: str | None = None,
+    skip_lines: int | None = None,
     test_fraction: float,
     key: Key,
     mixture: Mixture | None = None,
@@ -69,8 +75,9 @@ def load(
     """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, stratified by
-    class. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are too
-    large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. Raises
+    class. `groups` names a table's column whose equal values stay on one side, `skip_lines` are those above a CSV
+    file's heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that
+    are too large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. Raises
     SpecError for an unknown name and for settings that are missing or do not belong, DataError for files that are
     missing or malformed.
     """
@@ -79,12 +86,15 @@ def load(
     from raydpzv.data.text import Text
 
     source: Source = DATA_SOURCES[name]
-    _check_settings(name, source, {"folder": folder, "file": file, "target": target})
+    given = {"folder": folder, "file": file, "target": target, "groups": groups, "skip_lines": skip_lines}
+    _check_settings(name, source, given)
     request = Request(
         name,
         folder or Path(),
         file or Path(),
         target or "",
+        groups,
+        skip_lines or 0,
         test_fraction,
         key,
         mixture or Mixture(),
@@ -94,12 +104,12 @@ def load(
     return source.read(request)
 
 
-def _check_settings(name: str, source: Source, given: dict[str, Path | str | None]) -> None:
+def _check_settings(name: str, source: Source, given: dict[str, Path | str | int | None]) -> None:
     for setting, value in given.items():
         if setting in source.needs and not value:
             raise SpecError(f'data set "{name}" needs a {setting}: give one. It comes from {source.home}')
-        if value and setting not in source.needs:
-            takes = " and ".join(source.needs) or "none of folder, file and target"
+        if value and setting not in (*source.needs, *source.takes):
+            takes = " and ".join((*source.needs, *source.takes)) or "none of folder, file and target"
             raise SpecError(
                 f'data set "{name}" takes no {setting}, "{value}" was given: leave it out; it takes {takes}'
             )
@@ -147,9 +157,8 @@ def _synthetic_clients(
 ) -> GeneratedSplit:
     from raydpzv.data import generated
 
-    _check_settings(
-        name, SYNTHETIC_CLIENTS, {"folder": data.folder, "file": data.file, "target": data.target}
-    )
+    given = {name: getattr(data, name) for name in ("folder", "file", "target", "groups", "skip_lines")}
+    _check_settings(name, SYNTHETIC_CLIENTS, given)
     return generated.synthetic_clients(name, data, split, key)
 
 
@@ -168,13 +177,14 @@ def _cifar10(request: Request) -> Split:
 def _csv(request: Request) -> Split:
     from raydpzv.data import tabular
 
-    return _drawn(tabular.read_csv(request.file, request.target), request)
+    table = tabular.read_csv(request.file, request.target, request.groups, request.skip_lines)
+    return _drawn(table, request)
 
 
 def _parquet(request: Request) -> Split:
     from raydpzv.data import tabular
 
-    return _drawn(tabular.read_parquet(request.file, request.target), request)
+    return _drawn(tabular.read_parquet(request.file, request.target, request.groups), request)
 
 
 def _multiview(request: Request) -> Split:
@@ -258,6 +268,7 @@ CSV = Source(
     "your own data, one record a line",
     _csv,
     ("file", "target"),
+    ("groups", "skip_lines"),
 )
 
 PARQUET = Source(
@@ -265,6 +276,7 @@ PARQUET = Source(
     "your own data, one record a row",
     _parquet,
     ("file", "target"),
+    ("groups",),
 )
 
 MULTIVIEW = Source(

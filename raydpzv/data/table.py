@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raydpzv.data.files import one_line
+from raydpzv.data.grouped import grouped_rows
 from raydpzv.data.stratified import stratified_rows
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.keys import Key
@@ -26,7 +27,8 @@ class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
     `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the
-    columns of a flat table and may be empty. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
+    columns of a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one
+    person's do: a split has them on one side. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
     ids 0..vocabulary-1: names, not quantities, which no scaling touches. Raises DataError for lengths that disagree,
     no rows, values that are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2
     classes.
@@ -38,6 +40,7 @@ class Table:
     classes: int
     features: tuple[str, ...] = ()
     vocabulary: int | None = None
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -77,7 +80,8 @@ class Table:
             raise DataError(
                 f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
             )
-        return replace(self, x=self.x[ids], y=self.y[ids])
+        groups = None if self.groups is None else self.groups[ids]
+        return replace(self, x=self.x[ids], y=self.y[ids], groups=groups)
 
     def _check_shapes(self) -> None:
         x, y = self.x, self.y
@@ -160,13 +164,16 @@ class Split:
 def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     """Divide the rows at random, every class in (nearly) the same proportion on both sides.
 
-    Raises SpecError for a fraction outside (0, 1) and DataError where a class has too few rows to appear on
-    both sides.
+    Groups stay whole (`raydpzv.data.grouped`), and the fraction is then one of groups. Raises SpecError for a fraction
+    outside (0, 1) and DataError where a class has too few rows or groups to appear on both sides.
     """
     if not 0 < test_fraction < 1:
         raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
     seed = (key / "stratified split").seed64() % 2**32  # scikit-learn takes 32-bit seeds
-    drawn = stratified_rows(table.y, test_fraction, seed)
+    if table.groups is None:
+        drawn = stratified_rows(table.y, test_fraction, seed)
+    else:
+        drawn = grouped_rows(table.y, table.groups, test_fraction, seed)
     if drawn is None:
         raise _too_few(table, test_fraction)
     train, test = drawn
@@ -288,9 +295,13 @@ def _chosen(
 
 def _too_few(table: Table, test_fraction: float) -> DataError:
     labels, counts = np.unique(table.y, return_counts=True)
+    unit, total = "rows", table.rows
+    if table.groups is not None:
+        unit, total = "groups", len(np.unique(table.groups))
+        counts = np.array([len(np.unique(table.groups[table.y == label])) for label in labels])
     least = int(np.argmin(counts))
     return DataError(
-        f'class {labels[least]} of "{table.name}" has {counts[least]} of {table.rows} rows ({len(labels)} '
+        f'class {labels[least]} of "{table.name}" has {counts[least]} of {total} {unit} ({len(labels)} '
         f"classes), too few to appear in training and test rows with test_fraction {test_fraction}: add "
-        "rows, drop the class or change test_fraction"
+        f"{unit}, drop the class or change test_fraction"
     )

@@ -20,41 +20,79 @@ from raydpzv.errors import DataError, suggest
 _LISTED = 8
 
 
-def read_csv(file: Path, target: str) -> Table:
-    """Return a CSV file with a heading line as a table; see `to_table`. Empty cells count as missing."""
-    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    return to_table(
-        _read(file, lambda: pyarrow.csv.read_csv(file, convert_options=options)), one_line(file.name), target
-    )
+def read_csv(file: Path, target: str, groups: str | None = None, skip_lines: int = 0) -> Table:
+    """Return a CSV file with a heading line as a table; see `to_table`. Empty cells count as missing.
+
+    skip_lines: lines before the heading, which are not looked at.
+    """
+    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    data = _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
+    return to_table(data, one_line(file.name), target, groups)
 
 
-def read_parquet(file: Path, target: str) -> Table:
+def read_parquet(file: Path, target: str, groups: str | None = None) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
-    return to_table(_read(file, lambda: pyarrow.parquet.read_table(file)), one_line(file.name), target)
+    data = _read(file, lambda: pyarrow.parquet.read_table(file))
+    return to_table(data, one_line(file.name), target, groups)
 
 
-def to_table(data: pa.Table, name: str, target: str) -> Table:
-    """Return the column `target` as labels and all others as features, x [D, F].
+def to_table(data: pa.Table, name: str, target: str, groups: str | None = None) -> Table:
+    """Return the column `target` as labels, `groups` as what rows belong to, all others as features, x [D, F].
 
     Features are numbers or true/false; labels are strings, whole numbers or true/false, numbered 0..classes-1
-    in sorted order. Raises DataError for anything else, naming the columns.
+    in sorted order; groups are any values. Raises DataError for anything else, naming the columns.
     """
     names = data.column_names
+    _check_column(names, name, target, "to predict")
+    if groups is not None:
+        _check_column(names, name, groups, "of groups")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
             f'"{name}" has the columns {_listed(twice)} more than once: rename or drop the others'
         )
-    if target not in names:
+    if groups == target:
         raise DataError(
-            f'"{name}" has no column "{target}" to predict. {suggest(target, names)}Its columns: '
-            f"{_listed(names)}"
+            f'data.groups: "{groups}" of "{name}" is the column to predict, and a group is not; name another column'
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _labels(data.column(target), name, target)
-    features = data.drop_columns([target])
-    return Table(name, _features(features, name), y, classes, tuple(features.column_names))
+    features = data.drop_columns([target] if groups is None else [target, groups])
+    return Table(
+        *(name, _features(features, name), y, classes, tuple(features.column_names)),
+        groups=None if groups is None else _groups(data.column(groups), name, groups),
+    )
+
+
+def _check_column(names: list[str], name: str, column: str, what: str) -> None:
+    if column not in names:
+        raise DataError(
+            f'"{name}" has no column "{column}" {what}. {suggest(column, names)}Its columns: {_listed(names)}; where '
+            "they stand in another line of a CSV file, set data.skip_lines"
+        )
+
+
+def _groups(column: pa.ChunkedArray, name: str, groups: str) -> np.ndarray:
+    """Return the groups' numbers, counted from 0 in order of appearance, int32 [D]."""
+    if column.null_count:
+        raise DataError(
+            f'column "{groups}" of "{name}" names no group in row {_first_missing(column)} (counted from 0): fill it '
+            "in or drop the row"
+        )
+    found = column.combine_chunks()
+    found = found if types.is_dictionary(found.type) else found.dictionary_encode()
+    if len(np.unique(numbers := found.indices.to_numpy())) < 2:
+        raise DataError(
+            f'column "{groups}" of "{name}" holds one group, which leaves no test group: choose another column for '
+            "data.groups or leave it out"
+        )
+    return numbers
+
+
+def _first_missing(column: pa.ChunkedArray) -> int:
+    return int(pc.index(column.is_null(), True).as_py())
 
 
 def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
@@ -79,10 +117,9 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
             "numbers or true/false: choose another column or convert it"
         )
     if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
         raise DataError(
-            f'column "{target}" of "{name}" has no label in row {row} (counted from 0): fill it in or drop '
-            "the row"
+            f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted from 0): fill it in '
+            "or drop the row"
         )
     values, y = np.unique(column.to_numpy(), return_inverse=True)
     if len(values) < 2:

@@ -105,6 +105,8 @@ def load_data(data: DataSection, key: Key) -> Split:
         Path(data.folder) if data.folder else None,
         file=Path(data.file) if data.file else None,
         target=data.target,
+        groups=data.groups,
+        skip_lines=data.skip_lines,
         test_fraction=data.test_fraction,
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),

@@ -32,8 +32,14 @@ class DataSection(Section):
     """Table or array file (csv, parquet, multiview, tokens); counts from the scenario file's folder."""
     target: str | None = None
     """Column with the label (csv, parquet)."""
+    groups: str | None = None
+    """Column of which equal values (one patient's rows) stay on one side of every split of training, validation and
+    test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""
+    skip_lines: Count | None = None
+    """Lines of the file before its heading (csv)."""
     test_fraction: Fraction = 0.2
-    """Share of the rows held out, stratified by class; ignored where the data set has its own test rows."""
+    """Share of the rows (with `groups`: of the groups) held out for the test, stratified by class; ignored where the
+    data set has its own test rows."""
     scale: Literal["standard", "unit", "none"] = "standard"
     """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
     train_rows: Count | None = None

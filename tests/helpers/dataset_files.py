@@ -62,3 +62,15 @@ def write_reviews(path, form):
         lines = csv_lines if form == "csv" else ft_lines
         (path / f"{part}.{form}").write_text("\n".join(lines) + "\n")
     return path
+
+
+def write_speech(path):
+    """pd_speech_features.csv as it is distributed: a line above the heading, 30 patients in 3 recordings."""
+    draws = (Key(4) / "speech").generator().standard_normal((90, 5))
+    lines = [
+        ",,Baseline Features,,,,TQWT Features,",
+        "id,gender,PPE,DFA,RPDE,numPulses,tqwt_kurtosisValue_dec_36,class",
+        *(",".join(map(str, [i // 3, i // 3 % 2, *row, int(i // 3 % 4 > 0)])) for i, row in enumerate(draws)),
+    ]
+    (path / "pd_speech_features.csv").write_text("\n".join(lines) + "\n")
+    return path / "pd_speech_features.csv"

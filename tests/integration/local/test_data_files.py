@@ -16,6 +16,7 @@ from tests.helpers.dataset_files import (
     write_cifar10,
     write_mnist,
     write_reviews,
+    write_speech,
     write_views,
 )
 
@@ -74,12 +75,41 @@ def test_vafl_on_patches(cifar10):
     assert run.models["client 7"].size == 3 * 16 * 8 * 10 + 10
 
 
-def test_vafl_on_a_table_of_ones_own(tmp_path):
-    draws = (Key(4) / "speech").generator().standard_normal((90, 7))
-    lines = ["id,a,b,c,d,e,f,class", *(",".join(map(str, [*row, i % 2])) for i, row in enumerate(draws))]
-    (tmp_path / "speech.csv").write_text("\n".join(lines) + "\n")
-    spec = scenarios.load("parkinson_vafl", [f"data.file={tmp_path / 'speech.csv'}", *FEW_VAFL[:2]])
+def test_vafl_on_parkinsons_speech_features_keeps_patients_on_one_side(tmp_path):
+    spec = scenarios.load("parkinson_vafl", [f"data.file={write_speech(tmp_path)}", *FEW_VAFL[:2]])
+    split = load_data(spec.data, Key(spec.seed) / "data")
+    assert split.train.features == ("gender", "PPE", "DFA", "RPDE", "numPulses", "tqwt_kurtosisValue_dec_36")
+    trained, tested = set(split.train.groups.tolist()), set(split.test.groups.tolist())
+    assert (len(trained), len(tested)) == (24, 6)
+    assert not trained & tested
+    assert split.test.rows == 18
     assert scenarios.run(spec).summary["updates"] == 14
+
+
+def test_a_group_on_both_sides_is_what_an_accuracy_can_come_from(tmp_path):
+    """Features name the group, and groups have labels by chance: only a model that has seen the group can know them."""
+    names, labels = (Key(5) / "groups").generator().standard_normal((60, 64)), np.arange(60) % 2
+    noise = (Key(6) / "rows").generator().standard_normal((240, 64)) / 10
+    rows = [[*(names[i % 60] + noise[i]), i % 60, labels[i % 60]] for i in range(240)]
+    lines = [
+        ",".join([*(f"f{n}" for n in range(64)), "who", "label"]),
+        *(",".join(map(str, r)) for r in rows),
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    given = [
+        "data.source=csv",
+        f"data.file={tmp_path / 'rows.csv'}",
+        "data.target=label",
+        "split.how=columns",
+    ]
+    given += ["split.clients=2", "method.name=sgd", "privacy.mode=none", "method.batch=48", "method.lr=0.1"]
+    given += ["method.server_lr=0.1", "budget.updates=150", "evaluate.every=150"]
+    leaky, honest = (
+        scenarios.run(scenarios.load("digits_dpzv", [*given, "data.groups=who"][: len(given) + n])).summary
+        for n in (0, 1)
+    )
+    assert leaky["accuracy"] > 0.95
+    assert honest["accuracy"] < 0.8
 
 
 def test_vafl_on_views_with_the_papers_noise(tmp_path):

@@ -30,6 +30,7 @@ TABLE = (
     "split.how=columns",
     "split.clients=2",
 )
+HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
 GENERATED = ("data.source=synthetic", "data.rows=120", "split.how=columns")
 SERIES = (
     "data.source=synthetic_series",
@@ -73,6 +74,8 @@ COMMON = {
     "data.folder": Change('"{files}/b"', ("data.source=mnist", "data.folder={files}/a")),
     "data.file": Change('"{files}/b.csv"', TABLE),
     "data.target": Change('"second"', TABLE),
+    "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
+    "data.skip_lines": Change("2", (*TABLE, *HEADED), refused='no column "label"'),
     "data.test_fraction": Change("0.4"),
     "data.train_rows": Change("50"),
     "data.test_rows": Change("20"),
@@ -133,6 +136,8 @@ VERTICAL = COMMON | {
 HORIZONTAL = COMMON | {
     "data.file": Change(COMMON["data.file"].to, TABLE[:3]),
     "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
+    "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),
+    "data.skip_lines": Change("2", (*TABLE[:3], *HEADED), refused='no column "label"'),
     "data.rows": Change("90", GENERATED[:2]),
     "data.columns": Change("9", GENERATED[:2]),
     "data.classes": Change("3", GENERATED[:2]),
@@ -229,6 +234,8 @@ def files(tmp_path_factory):
         (root / name).mkdir()
         lines = [f"{i % 7},{i * (number + 2) % 11},{i % 2},{i // 2 % 2}" for i in range(120)]
         (root / f"{name}.csv").write_text("\n".join(["x,y,label,second", *lines]))
+        headed = ["families,,,", "x,y,label,second", *lines]
+        (root / "headed.csv").write_text("\n".join(headed))
         epochs = [f"{i % 4},{(i + 1) * 0.3 * (number + 1)}" for i in range(60)]
         (root / f"{name}-trace.csv").write_text("\n".join(["client,time", *epochs]))
         write_mnist(root / name)

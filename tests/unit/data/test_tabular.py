@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydpzv.data.sources import load
-from raydpzv.errors import DataError
+from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
 
 KEY = Key(3)
@@ -130,6 +130,43 @@ def test_csv_files_that_are_no_table(tmp_path, text, words):
     (tmp_path / "own").write_text(text)
     with refusal(DataError, words):
         get("csv", file=tmp_path / "own", target="kind")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_column_of_groups_is_no_feature_and_keeps_its_rows_together(tmp_path, form):
+    file = WRITERS[form](tmp_path / "own", {**columns(), "who": [f"p{i // 3}" for i in range(24)]})
+    split = get(form, file=file, target="kind", groups="who")
+    assert split.train.features == ("age", "weight", "smokes")
+    who = [set(part.x[:, 0].astype(int) // 3) for part in (split.train, split.test)]
+    assert not who[0] & who[1]
+    assert who[0] | who[1] == set(range(8))
+    for wrong, *words in (
+        ("whom", 'no column "whom" of groups', 'mean "who"'),
+        ("kind", "the column to predict"),
+    ):
+        with refusal(DataError, '"own"', *words):
+            get(form, file=file, target="kind", groups=wrong)
+    WRITERS[form](file, {**columns(), "who": ["one"] * 24})
+    with refusal(DataError, 'column "who"', "one group, which leaves no test group"):
+        get(form, file=file, target="kind", groups="who")
+    with refusal(SpecError, 'data set "wine" takes no groups, "who" was given'):
+        get("wine", groups="who")
+
+
+def test_groups_that_are_missing_are_named_by_row(tmp_path):
+    write_csv(tmp_path / "own", {**columns(), "who": [1, 1, 2, 2, "", *range(19)]})
+    with refusal(DataError, 'column "who"', "no group in row 4 "):
+        get("csv", file=tmp_path / "own", target="kind", groups="who")
+
+
+def test_lines_above_the_heading_are_skipped_where_that_is_asked_for(tmp_path):
+    write_csv(tmp_path / "own", columns())
+    (tmp_path / "own").write_text("of,,persons,\n" + (tmp_path / "own").read_text())
+    assert get("csv", file=tmp_path / "own", target="kind", skip_lines=1).train.features[0] == "age"
+    with refusal(DataError, 'no column "kind"', "data.skip_lines"):
+        get("csv", file=tmp_path / "own", target="kind")
+    with refusal(SpecError, "takes no skip_lines"):
+        get("parquet", file=tmp_path / "own", target="kind", skip_lines=1)
 
 
 def test_files_that_are_absent_or_of_another_kind(tmp_path):
