@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -51,7 +52,7 @@ class ClientGroupActor:
 
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version`, which is not before that of any order so far."""
-        return self._following().evaluate(version, *self._prepared.held_out(self._device))
+        return self._prepared.held_out(self._device).scored(partial(self._following().evaluate, version))
 
     def state(self, version: int) -> np.ndarray:
         """Return parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
@@ -98,7 +99,7 @@ class ClientGroupActor:
 
     def look(self, version: int) -> Metrics:
         """Score the model at `version` while the loop runs."""
-        return self._looking().evaluate(version, *self._prepared.held_out(self._device))
+        return self._prepared.held_out(self._device).scored(partial(self._looking().evaluate, version))
 
     def look_state(self, version: int) -> np.ndarray:
         """Return the state at `version` while the loop runs."""

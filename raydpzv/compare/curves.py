@@ -29,8 +29,8 @@ WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "collapsed: nearly all held-out rows are predicted as one class": lambda run: collapsed(
         _known(run["top_share"]), _known(run["largest_class_share"])
     ),
-    "fallen far below its own best accuracy": lambda run: fallen(
-        _known(run["best_accuracy"]), _known(run["accuracy"])
+    "fallen far below its own peak accuracy": lambda run: fallen(
+        _known(run["peak_accuracy"]), _known(run["accuracy"])
     ),
 }
 """What is suspicious in a run (a row of RUNS) that did not fail."""

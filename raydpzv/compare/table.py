@@ -42,7 +42,9 @@ RUNS = pa.schema(
         ("outcome", pa.string()),  # "ok", "not run" or one of FAILURES
         ("reason", pa.string()),  # "" if ok
         ("accuracy", pa.float64()),  # of the last evaluation; NaN where there is none
-        ("best_accuracy", pa.float64()),
+        ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
+        ("validation_accuracy", pa.float64()),  # of that model; NaN without them
+        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
         ("loss", pa.float64()),
         ("top_share", pa.float64()),
         ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions

@@ -28,7 +28,8 @@ CALIBRATED = "calibrated to ε"
 ACCURACY_NOTE = (
     "Medians over the seeds, and from the lowest to the highest. A failed run is never left out: it counts with its "
     "accuracy, or with 0 where it ends without a model. Equal bytes and equal seconds: accuracy of the last evaluation "
-    "within what every run covers, up and down together. Seconds are simulated. An update is one upload: a synchronous "
+    "within what every run covers, up and down together. Best by validation: test accuracy of each run's model with "
+    "the highest validation accuracy. Seconds are simulated. An update is one upload: a synchronous "
     "step of M clients counts as M."
 )
 TARGET_NOTE = (
@@ -104,6 +105,8 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
         "runs": _runs,
         "accuracy": lambda r: _range(r, "accuracy", text.percent),
     }
+    if any(best > 0 for best in table["best_median"].to_pylist()):  # a failed run has 0, validated or not
+        columns["best by validation"] = lambda r: _range(r, "best", text.percent)
     if bytes_at:
         columns[f"at {text.size(bytes_at)}"] = lambda r: _range(r, "equal_bytes", text.percent)
     if not math.isnan(seconds_at):

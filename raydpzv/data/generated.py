@@ -111,10 +111,17 @@ class GeneratedTable:
 
 @dataclass(frozen=True)
 class GeneratedSplit:
-    """Training rows that are made when asked for, and held-out rows that are kept."""
+    """Training rows that are made when asked for, and test rows that are kept; none are for validation."""
 
     train: GeneratedTable
     test: Table
+
+    validated = 0
+
+    @property
+    def held_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features [N, F] and labels [N] of the test rows."""
+        return self.test.x, self.test.y
 
 
 def synthetic_clients(
@@ -160,6 +167,11 @@ def _check(data: DataSection, split: HorizontalSplitSection, trained: int, teste
         raise SpecError(
             f'data.scale: "unit" needs the range of all rows, and data.source "{data.source}" never has them at once; '
             'use "standard" or "none"'
+        )
+    if data.validation_fraction:
+        raise SpecError(
+            f'data.validation_fraction: wanted none, since data.source "{data.source}" never has all training rows at '
+            f'once to hold some out, got {data.validation_fraction:g}; leave it out or use "synthetic"'
         )
     check_alpha(split.alpha)
     check_enough(trained, split.clients, split.least)

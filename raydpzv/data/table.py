@@ -147,10 +147,14 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training and test rows of one table; DataError if their features or classes differ."""
+    """Training and test rows of one table, and validation rows if some are held out of the training rows.
+
+    DataError if features or classes of training and test rows differ.
+    """
 
     train: Table
     test: Table
+    validation: Table | None = None
 
     def __post_init__(self) -> None:
         train, test = ((part.shape, part.classes) for part in (self.train, self.test))
@@ -159,6 +163,20 @@ class Split:
                 f'"{self.train.name}": a training row is {train[0]} with {train[1]} classes, a test row '
                 f"{test[0]} with {test[1]}: give both the same shape and classes"
             )
+
+    @property
+    def validated(self) -> int:
+        """The number of validation rows."""
+        return self.validation.rows if self.validation else 0
+
+    @property
+    def held_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features [N, ...] and labels [N] of the test rows and, after them, the validation rows."""
+        if self.validation is None:
+            return self.test.x, self.test.y
+        pairs = ((self.test.x, self.validation.x), (self.test.y, self.validation.y))
+        x, y = (np.concatenate(pair) for pair in pairs)
+        return x, y
 
 
 def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
@@ -169,15 +187,29 @@ def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     """
     if not 0 < test_fraction < 1:
         raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
+    return Split(*_divided(table, test_fraction, key, "test"))
+
+
+def with_validation(split: Split, fraction: float, key: Key) -> Split:
+    """Return the same with a fraction of the training rows, or of their groups, held out for validation; 0: none.
+
+    They are drawn as test rows are. Raises DataError where a class has too few rows or groups to appear on both sides.
+    """
+    if fraction == 0:
+        return split
+    train, validation = _divided(split.train, fraction, key, "validation")
+    return Split(train, split.test, validation)
+
+
+def _divided(table: Table, fraction: float, key: Key, part: str) -> tuple[Table, Table]:
     seed = (key / "stratified split").seed64() % 2**32  # scikit-learn takes 32-bit seeds
     if table.groups is None:
-        drawn = stratified_rows(table.y, test_fraction, seed)
+        drawn = stratified_rows(table.y, fraction, seed)
     else:
-        drawn = grouped_rows(table.y, table.groups, test_fraction, seed)
+        drawn = grouped_rows(table.y, table.groups, fraction, seed)
     if drawn is None:
-        raise _too_few(table, test_fraction)
-    train, test = drawn
-    return Split(table.select(train), table.select(test))
+        raise _too_few(table, fraction, part)
+    return table.select(drawn[0]), table.select(drawn[1])
 
 
 @dataclass(frozen=True)
@@ -213,7 +245,7 @@ def limit(split: Split, train_rows: int | None, test_rows: int | None, key: Key)
 
 
 def standardise(split: Split) -> Split:
-    """Bring features to mean 0 and deviation 1 on the training rows, and move the test rows alike.
+    """Bring features to mean 0 and deviation 1 on the training rows, and move all others alike.
 
     Flat features ([D, F], [D, V, F]) by column; images ([D, C, H, W], [D, V, C, H, W]) by channel, over all
     their pixels and views. What is constant on the training rows becomes 0 on all.
@@ -267,7 +299,7 @@ def _rescale(split: Split, centre: np.ndarray, width: np.ndarray) -> Split:
             target[...] = (source - centre) * gain
         return replace(table, x=out)
 
-    return Split(moved(split.train), moved(split.test))
+    return Split(moved(split.train), moved(split.test), split.validation and moved(split.validation))
 
 
 def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
@@ -293,7 +325,7 @@ def _chosen(
     return np.sort(by_class[places.astype(np.int64)])
 
 
-def _too_few(table: Table, test_fraction: float) -> DataError:
+def _too_few(table: Table, fraction: float, part: str) -> DataError:
     labels, counts = np.unique(table.y, return_counts=True)
     unit, total = "rows", table.rows
     if table.groups is not None:
@@ -302,6 +334,6 @@ def _too_few(table: Table, test_fraction: float) -> DataError:
     least = int(np.argmin(counts))
     return DataError(
         f'class {labels[least]} of "{table.name}" has {counts[least]} of {total} {unit} ({len(labels)} '
-        f"classes), too few to appear in training and test rows with test_fraction {test_fraction}: add "
-        f"{unit}, drop the class or change test_fraction"
+        f"classes), too few to appear in training and {part} rows with {part}_fraction {fraction}: add "
+        f"{unit}, drop the class or change {part}_fraction"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from raydpzv.engine.split_model import (
     Metrics,
     TwoPointService,
     older_rows,
+    score_parts,
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.kernels import Kernel
@@ -169,7 +171,10 @@ class CompiledBottom:
 
 
 class CompiledTop:
-    """The head with labels [D] and [N] and the cache; see `raydpzv.engine.split_model.Top`."""
+    """The head with labels [D] and [N] and the cache; see `raydpzv.engine.split_model.Top`.
+
+    validated: how many of the N held-out rows, the last ones, are for validation.
+    """
 
     def __init__(
         self,
@@ -181,11 +186,12 @@ class CompiledTop:
         *,
         clients: int,
         width: int,
+        validated: int = 0,
     ) -> None:
         self._parameters = _Parameters(network, key / "server", settings.momentum)
         self._settings, self._key, self._steps = settings, key, 0
         self._labels, self._labels_test = np.array(labels_train, np.int64), np.array(labels_test, np.int64)
-        self._clients, self._width = clients, width
+        self._clients, self._width, self._validated = clients, width, validated
         self._table = np.zeros((len(self._labels), clients * width), np.float32)
         self._refreshed = np.zeros((len(self._labels), clients), np.int64)
         self._widest = max(self._parameters.widest, clients * width)
@@ -292,11 +298,14 @@ class CompiledTop:
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows."""
-        own, count = self._parameters, len(self._labels_test)
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
+        return score_parts(partial(self._scored, joined), len(self._labels_test), self._validated)
+
+    def _scored(self, joined: np.ndarray, part: slice) -> Metrics:
+        own, count = self._parameters, part.stop - part.start
         counts, right, total = np.zeros(own.network.widths[-1], np.int64), 0, 0.0
-        for start in range(0, count, EVALUATED_ROWS):
-            ids = np.arange(start, min(start + EVALUATED_ROWS, count), dtype=np.int32)
+        for start in range(part.start, part.stop, EVALUATED_ROWS):
+            ids = np.arange(start, min(start + EVALUATED_ROWS, part.stop), dtype=np.int32)
             found = _score(joined, self._labels_test, ids, own.flat, own.sizes, self._widest, counts)
             right, total = right + found[0], total + found[1]
         return Metrics(right / count, total / count, int(counts.max()) / count)

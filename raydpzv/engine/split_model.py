@@ -8,7 +8,7 @@ Arrays are numpy's on both sides, so that a method's roles know neither torch no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -60,11 +60,19 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Result of one evaluation."""
+    """Result of one evaluation of the test rows; validation: of the validation rows, where some are held out."""
 
     accuracy: float
     loss: float
     top_share: float  # share of the most predicted class: 1.0 is a constant prediction
+    validation: Metrics | None = None
+
+
+def score_parts(score: Callable[[slice], Metrics], rows: int, validated: int) -> Metrics:
+    """Score held-out rows: the test rows and, where there are any, the last `validated` ones as validation rows."""
+    tested = rows - validated
+    found = score(slice(0, tested))
+    return replace(found, validation=score(slice(tested, rows))) if validated else found
 
 
 AGE_COLUMNS = ("round", "client", "rows", "missing", "age_sum", "age_max")

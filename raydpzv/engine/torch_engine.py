@@ -15,7 +15,14 @@ import torch
 
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head
-from raydpzv.engine.split_model import Ages, BottomTraining, LayerNoise, Metrics, TwoPointService
+from raydpzv.engine.split_model import (
+    Ages,
+    BottomTraining,
+    LayerNoise,
+    Metrics,
+    TwoPointService,
+    score_parts,
+)
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
@@ -172,14 +179,24 @@ class _LayerHooks:
 
 
 class TorchTop:
-    """The head with labels [D] and [N] and, where one is used, the cache; see `raydpzv.engine.split_model.Top`."""
+    """The head with labels [D] and [N] and, where one is used, the cache; see `raydpzv.engine.split_model.Top`.
+
+    validated: how many of the N held-out rows, the last ones, are for validation.
+    """
 
     def __init__(
-        self, head: Head, labels_train: torch.Tensor, labels_test: torch.Tensor, *, clients: int, width: int
+        self,
+        head: Head,
+        labels_train: torch.Tensor,
+        labels_test: torch.Tensor,
+        *,
+        clients: int,
+        width: int,
+        validated: int = 0,
     ) -> None:
         self.head = head
         self._labels_train, self._labels_test = labels_train, labels_test
-        self._clients, self._width = clients, width
+        self._clients, self._width, self._validated = clients, width, validated
 
     @cached_property
     def table(self) -> EmbeddingCache:
@@ -256,7 +273,10 @@ class TorchTop:
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows."""
-        return self.head.evaluate(embeddings_MNE, self._labels_test)
+        return score_parts(
+            lambda part: self.head.evaluate([e[part] for e in embeddings_MNE], self._labels_test[part]),
+            *(len(self._labels_test), self._validated),
+        )
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters."""

@@ -53,7 +53,8 @@ def warm_up_loops(
 def client_without_data(factory: ClientFactory) -> ClientFactory:
     """Return a client's factory with rows of zeros, no more than a few batches of them."""
     rows = BATCHES * factory.spec.method.batch
-    return replace(factory, x_train=zeros(factory.x_train, rows), x_test=zeros(factory.x_test, HELD_OUT))
+    held_out = zeros(factory.x_held_out, HELD_OUT)
+    return replace(factory, x_train=zeros(factory.x_train, rows), x_held_out=held_out)
 
 
 def zeros(array: np.ndarray, rows: int) -> np.ndarray:

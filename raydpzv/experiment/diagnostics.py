@@ -41,9 +41,9 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
         return ["no update was made"]
     word, why = failed
     found = [f"{shown(word).upper()}: {why}"] if word else []
-    tested = _tested(rows)
+    scored = tested(rows)
     # before the first of its evaluations a model is all but the initial one
-    if tested and tested[-1]["round"] >= experiment.spec.evaluate.every:
+    if scored and scored[-1]["round"] >= experiment.spec.evaluate.every:
         found += [*_collapse(rows, max(experiment.class_shares()), word), *_fall(rows)]
     found += _overconfidence(rows, word)
     nonfinite = int(np.sum(rows["release"].column("nonfinite").to_numpy()))
@@ -53,10 +53,10 @@ def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> lis
 
 
 def _collapse(rows: Rows, largest: float, failed: str) -> list[str]:
-    tested = _tested(rows)
-    if not tested or failed == CONSTANT or not collapsed(tested[-1]["top_share"], largest):
+    scored = tested(rows)
+    if not scored or failed == CONSTANT or not collapsed(scored[-1]["top_share"], largest):
         return []
-    top, accuracy = tested[-1]["top_share"], tested[-1]["accuracy"]
+    top, accuracy = scored[-1]["top_share"], scored[-1]["accuracy"]
     return [
         f"COLLAPSED: {top:.1%} of the held-out rows are predicted as one class, and the largest class is {largest:.1%} "
         f"of them: accuracy {accuracy:.1%} is next to a constant prediction's; add less noise or lower the step sizes"
@@ -64,29 +64,29 @@ def _collapse(rows: Rows, largest: float, failed: str) -> list[str]:
 
 
 def _fall(rows: Rows) -> list[str]:
-    tested = [row for row in _tested(rows) if not math.isnan(row["accuracy"])]
-    best = max(tested, key=lambda row: row["accuracy"], default=None)
-    if best is None or not fallen(best["accuracy"], tested[-1]["accuracy"]):
+    scored = [row for row in tested(rows) if not math.isnan(row["accuracy"])]
+    peak = max(scored, key=lambda row: row["accuracy"], default=None)
+    if peak is None or not fallen(peak["accuracy"], scored[-1]["accuracy"]):
         return []
     return [
-        f"FALLEN: the final accuracy {tested[-1]['accuracy']:.1%} is far below the run's best, {best['accuracy']:.1%} "
-        f"after update {best['round']:,}; add less noise, lower the step sizes or end the run earlier"
+        f"FALLEN: the final accuracy {scored[-1]['accuracy']:.1%} is far below the run's peak, {peak['accuracy']:.1%} "
+        f"after update {peak['round']:,}; add less noise, lower the step sizes or end the run earlier"
     ]
 
 
 def _overconfidence(rows: Rows, failed: str) -> list[str]:
-    tested = _tested(rows)
-    if not tested or failed or not blown_up(tested[0]["loss"], tested[-1]["loss"]):
+    scored = tested(rows)
+    if not scored or failed or not blown_up(scored[0]["loss"], scored[-1]["loss"]):
         return []
-    first, last = tested[0]["loss"], tested[-1]["loss"]
+    first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
-        f"{tested[-1]['accuracy']:.1%}: its mistakes are near certainties; add less noise or lower the step sizes"
+        f"{scored[-1]['accuracy']:.1%}: its mistakes are near certainties; add less noise or lower the step sizes"
     ]
 
 
-def _tested(rows: Rows) -> list[dict[str, Any]]:
-    """Return the evaluations on held-out rows, in order."""
+def tested(rows: Rows) -> list[dict[str, Any]]:
+    """Return the evaluations on the test rows, in order."""
     return rows["evaluation"].filter(pc.equal(rows["evaluation"]["part"], "test")).to_pylist()
 
 
@@ -132,7 +132,7 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     blown up (see `blown_up`) and the accuracy is gone with it: no better than at the start or than the largest class,
     or far below the run's best.
     """
-    evaluations = rows["evaluation"].filter(pc.equal(rows["evaluation"]["part"], "test")).to_pylist()
+    evaluations = tested(rows)
     if not evaluations:
         return "", ""
     first, last = evaluations[0], evaluations[-1]

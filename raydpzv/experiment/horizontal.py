@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
 from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader
+from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
@@ -33,6 +35,19 @@ from raydpzv.sim.virtual import Timing
 
 _MOST_BYTES = 16 * 2**30
 """Memory that separate models of all clients may ask for."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Features [N, ...] and labels [N] of the test rows and, after them, those of `validated` validation rows."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    validated: int
+
+    def scored(self, score: Callable[[torch.Tensor, torch.Tensor], Metrics]) -> Metrics:
+        """Return what `score` finds on each part."""
+        return score_parts(lambda part: score(self.x[part], self.y[part]), len(self.y), self.validated)
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,7 @@ class PreparedHorizontal:
         return Budget(b.updates, b.seconds, b.bytes)
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the held-out rows: what constant predictions reach."""
+        """Return the share of each class among the test rows: what constant predictions reach."""
         return class_shares(self.split.test.y, self.split.test.classes)
 
     @property
@@ -95,7 +110,7 @@ class PreparedHorizontal:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
-        arrays = [*self.split.train.arrays, *self.split.test.arrays]
+        arrays = [*self.split.train.arrays, *self.split.held_out]
         return fingerprint(self.spec, arrays) | self.plan.facts()
 
     def objective(self, device: str = "cpu") -> Objective:
@@ -117,10 +132,10 @@ class PreparedHorizontal:
             return GeneratedRows(train, device)
         return KeptRows(_shared(train.x), _shared(train.y), device)
 
-    def held_out(self, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features and labels of the held-out rows."""
-        test = self.split.test
-        return _shared(test.x).to(device), _shared(test.y).to(device)
+    def held_out(self, device: str = "cpu") -> HeldOut:
+        """Return the held-out rows."""
+        x, y = (_shared(array).to(device) for array in self.split.held_out)
+        return HeldOut(x, y, self.split.validated)
 
     def client_group(self, updates: UpdateSource | None = None, device: str = "cpu") -> ClientGroup:
         """Return clients; updates: where those that follow a ledger find it."""

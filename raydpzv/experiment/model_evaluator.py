@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -38,7 +39,7 @@ class ReplicaEvaluator:
     def evaluate(self, version: int) -> Metrics:
         """Score the model on the held-out rows."""
         self._host.run_until(version)
-        return self._client_group.evaluate(version, *self._held_out)
+        return self._held_out.scored(partial(self._client_group.evaluate, version))
 
     def state(self, version: int) -> np.ndarray:
         """Return parameters and momentum, if there is one."""
@@ -57,7 +58,7 @@ class WeightsEvaluator:
     def evaluate(self, version: int) -> Metrics:
         """Score the model on the held-out rows."""
         x = torch.from_numpy(self._server.parameters()).to(self._device)
-        return self._objective.evaluate(x, *self._held_out)
+        return self._held_out.scored(partial(self._objective.evaluate, x))
 
     def state(self, version: int) -> np.ndarray:
         """Return the weights."""

@@ -31,12 +31,15 @@ from raydpzv.registry import HEADS
 
 @dataclass(frozen=True)
 class ClientFactory:
-    """One client: its number, its features [D, ...] and [N, ...], the scenario, and the noise on what it sends."""
+    """One client: its number, its features [D, ...] and [N, ...], the scenario, and the noise on what it sends.
+
+    Held-out rows are the test rows and, after them, the validation rows.
+    """
 
     spec: VerticalScenario
     client: int
     x_train: np.ndarray
-    x_test: np.ndarray
+    x_held_out: np.ndarray
     noise: NoiseParts
 
     def check(self) -> None:
@@ -63,11 +66,11 @@ class ClientFactory:
         def bottom(training: BottomTraining) -> Bottom:
             if self.spec.model.engine == "compiled":
                 key = Key(self.spec.seed) / "client" / self.client
-                return CompiledBottom(self.network(), self.x_train, self.x_test, training, key)
+                return CompiledBottom(self.network(), self.x_train, self.x_held_out, training, key)
             return TorchBottom(
                 bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
                 torch.tensor(self.x_train, device=device),
-                torch.tensor(self.x_test, device=device),
+                torch.tensor(self.x_held_out, device=device),
                 training,
             )
 
@@ -77,13 +80,17 @@ class ClientFactory:
 
 @dataclass(frozen=True)
 class ServerFactory:
-    """The server: labels [D] and [N], number of classes, the scenario, and the noise on what it releases."""
+    """The server: labels [D] and [N], number of classes, the scenario, and the noise on what it releases.
+
+    validated: how many of the held-out rows, the last ones, are for validation.
+    """
 
     spec: VerticalScenario
     y_train: np.ndarray
-    y_test: np.ndarray
+    y_held_out: np.ndarray
     classes: int
     noise: NoiseParts
+    validated: int = 0
 
     def check(self) -> None:
         """Raise SpecError if the head does not fit or is larger than any machine holds; builds no parameters."""
@@ -116,14 +123,19 @@ class ServerFactory:
 
         def top(settings: HeadSettings) -> Top:
             if spec.model.engine == "compiled":
-                labels = (self.y_train, self.y_test)
-                return CompiledTop(self.network(), settings, key, *labels, clients=clients, width=width)
+                return CompiledTop(
+                    *(self.network(), settings, key, self.y_train, self.y_held_out),
+                    clients=clients,
+                    width=width,
+                    validated=self.validated,
+                )
             return TorchTop(
                 Head(FlatModel(self._head, key / "server", device), settings, key),
                 torch.tensor(self.y_train, device=device),
-                torch.tensor(self.y_test, device=device),
+                torch.tensor(self.y_held_out, device=device),
                 clients=clients,
                 width=width,
+                validated=self.validated,
             )
 
         parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise)
@@ -144,11 +156,12 @@ def vertical_parties(
 
     Raises SpecError and DataError.
     """
+    x_held_out, y_held_out = split.held_out
     clients = tuple(
-        ClientFactory(spec, m, part.select(split.train.x), part.select(split.test.x), noise)
+        ClientFactory(spec, m, part.select(split.train.x), part.select(x_held_out), noise)
         for m, part in enumerate(parts)
     )
-    server = ServerFactory(spec, split.train.y, split.test.y, split.train.classes, noise)
+    server = ServerFactory(spec, split.train.y, y_held_out, split.train.classes, noise, split.validated)
     for client in clients:
         client.check()
     server.check()

@@ -16,7 +16,7 @@ from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, Split, limit, scale
+from raydpzv.data.table import Limits, Split, limit, scale, with_validation
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -113,7 +113,9 @@ def load_data(data: DataSection, key: Key) -> Split:
         text=Text(data.tokens, data.vocabulary),
         limits=Limits(data.train_rows, data.test_rows, key / "limit"),
     )
-    return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
+    split = limit(split, data.train_rows, data.test_rows, key / "limit")
+    split = with_validation(split, data.validation_fraction or 0.0, key / "validation")
+    return scale(split, data.scale)
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 
+from raydpzv.data.table import Split
 from raydpzv.errors import Diverged
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder, unwatched
@@ -244,9 +245,12 @@ def warm_up(prepared: PreparedHorizontal, device: str) -> None:
     nothing = DelayModel([0.0] * clients, "constant", Key(0))
     arrivals = Trace({m: [m / 2, m / 2 + 1] for m in range(min(2, clients))})
     few = replace(test, x=test.x[:_WARM_UP_ROWS], y=test.y[:_WARM_UP_ROWS])
+    split = prepared.split
     prepared = replace(
         prepared,
-        split=replace(prepared.split, test=few),
+        split=replace(split, test=few, validation=None)
+        if isinstance(split, Split)
+        else replace(split, test=few),
         timing=Timing(arrivals, nothing, nothing, instant(clients)),
     )
     ledger = Ledger.create(None, prepared.plan.header()) if prepared.seeded else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.errors import Diverged
-from raydpzv.experiment.diagnostics import DIVERGED, failure, warnings
+from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.privacy.statements import NO_NOISE, claims, verdict
@@ -45,7 +45,7 @@ class Ending:
 def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -> dict[str, Any]:
     """Return the summary of a run."""
     spec, setting = experiment.spec, experiment.setting
-    last = rows["evaluation"].slice(max(0, rows["evaluation"].num_rows - 1)).to_pylist()
+    last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
     planned = spec.budget.updates is not None
     final = final_setting(setting, ending.spent, planned=planned) if setting else None
@@ -62,7 +62,10 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "status": ending.status,
         "stopped_by": ending.reason,
         "accuracy": last[0]["accuracy"] if last else math.nan,
-        "best_accuracy": metrics.best_accuracy(rows["evaluation"]),
+        "best_accuracy": best.accuracy if best else math.nan,
+        "best_update": best.update if best else None,
+        "validation_accuracy": best.validation_accuracy if best else math.nan,
+        "peak_accuracy": metrics.peak_accuracy(rows["evaluation"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
         "largest_class_share": max(shares),

@@ -66,14 +66,15 @@ class PreparedVertical:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its models take in."""
-        arrays = [array for c in self.clients for array in (c.x_train, c.x_test)]
-        found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_test])
+        arrays = [array for c in self.clients for array in (c.x_train, c.x_held_out)]
+        found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_held_out])
         plan = self.plan()
         return found | (plan.facts() if plan else {})
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the held-out rows: what constant predictions reach."""
-        return class_shares(self.server.y_test, self.server.classes)
+        """Return the share of each class among the test rows: what constant predictions reach."""
+        tested = len(self.server.y_held_out) - self.server.validated
+        return class_shares(self.server.y_held_out[:tested], self.server.classes)
 
     def skipped_rows(self) -> frozenset[str]:
         """Return the row types this scenario does not keep."""

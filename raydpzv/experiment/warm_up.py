@@ -111,6 +111,7 @@ def server_without_data(factory: ServerFactory) -> ServerFactory:
     return replace(
         factory,
         y_train=zeros(factory.y_train, rows),
-        y_test=zeros(factory.y_test, HELD_OUT),
+        y_held_out=zeros(factory.y_held_out, HELD_OUT),
+        validated=0,
         noise=replace(factory.noise, recorded=None, continues=False),
     )

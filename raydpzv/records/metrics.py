@@ -60,6 +60,15 @@ class AccuracySeries:
 
 
 @dataclass(frozen=True)
+class BestModel:
+    """The model that the validation rows choose: after which update, its test accuracy, its validation accuracy."""
+
+    update: int
+    accuracy: float
+    validation_accuracy: float
+
+
+@dataclass(frozen=True)
 class Activity:
     """The round trips of one client, in order of waking: due <= woke <= served <= applied (NaN: no reply)."""
 
@@ -183,7 +192,7 @@ def epsilon_series(release: pa.Table) -> EpsilonSeries:
 
 def accuracy_series(evaluation: pa.Table, message: pa.Table, part: str = "test") -> AccuracySeries:
     """Return the evaluations on one part of the data, each with the bytes sent up to its round."""
-    chosen = evaluation.filter(pc.equal(evaluation.column("part"), part))
+    chosen = _of_part(evaluation, part)
     rounds, up, down = bytes_by_round(message)
     total = np.concatenate([np.zeros(1, dtype=np.int64), up + down])
     at = _column(chosen, "round")
@@ -192,11 +201,24 @@ def accuracy_series(evaluation: pa.Table, message: pa.Table, part: str = "test")
     return AccuracySeries(at, time, sent, accuracy, loss)
 
 
-def best_accuracy(evaluation: pa.Table, part: str = "test") -> float:
-    """Return the highest accuracy of any evaluation; NaN if there is none."""
-    chosen = evaluation.filter(pc.equal(evaluation.column("part"), part))
-    values = _column(chosen, "accuracy")
+def peak_accuracy(evaluation: pa.Table) -> float:
+    """Return the highest test accuracy of any evaluation; NaN if there is none.
+
+    It is chosen on the test rows: a bound that tells a fall, never a result.
+    """
+    values = _column(_of_part(evaluation, "test"), "accuracy")
     return float(np.nanmax(values)) if np.isfinite(values).any() else math.nan
+
+
+def best_by_validation(evaluation: pa.Table) -> BestModel | None:
+    """Return the first evaluation with the highest validation accuracy; None without validation rows."""
+    validated, tested = _of_part(evaluation, "validation"), _of_part(evaluation, "test")
+    accuracy = _column(validated, "accuracy")
+    if not np.isfinite(accuracy).any():
+        return None
+    at = int(np.nanargmax(accuracy))  # both parts are scored at every evaluation, so their rows go in pairs
+    update, found = (tested.column(name)[at].as_py() for name in ("round", "accuracy"))
+    return BestModel(update, found, float(accuracy[at]))
 
 
 def loss_series(service: pa.Table) -> tuple[IntArray, FloatArray]:
@@ -215,6 +237,10 @@ def activity(service: pa.Table, clients: int | None = None) -> list[Activity]:
     names = ("due", "woke", "served", "applied", "late")
     columns = [_split(client, _column(service, n)[woken], count) for n in names]
     return [Activity(m, *(c[m] for c in columns)) for m in range(count)]
+
+
+def _of_part(evaluation: pa.Table, part: str) -> pa.Table:
+    return evaluation.filter(pc.equal(evaluation.column("part"), part))
 
 
 def _bytes(message: pa.Table, direction: str) -> int:

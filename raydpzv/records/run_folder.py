@@ -26,9 +26,10 @@ from raydpzv.records.summary_fields import faults
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
-SUMMARY_FORMAT = 2
+SUMMARY_FORMAT = 3
 """Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
-`private_reason` beside it."""
+`private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
+is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
 _CHECKPOINT = "checkpoint.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
 _CONTENTS = (_SCENARIO, "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", _SUMMARY)
@@ -245,14 +246,18 @@ def _today(summary: dict[str, Any], path: Path) -> dict[str, Any]:
     found = summary.get("format", 1)
     if found == SUMMARY_FORMAT:
         return summary
-    if found != 1:
+    if found not in (1, 2):
         raise DataError(
             f"{path / _SUMMARY}: has format {found!r}, this program reads up to {SUMMARY_FORMAT}; read it with the "
             "version that wrote it (environment.json names it)"
         )
+    peak = {"peak_accuracy": summary["best_accuracy"]} if "best_accuracy" in summary else {}
+    today = {**summary, **peak, "format": SUMMARY_FORMAT, "best_accuracy": None}
+    if found == 2:
+        return today
     private = summary.get("private") is True
     reason = None if private else str(summary.get("private") or summary.get("privacy_verdict") or "") or None
-    return {**summary, "format": SUMMARY_FORMAT, "private": private, "private_reason": reason}
+    return {**today, "private": private, "private_reason": reason}
 
 
 def _length(path: Path, where: str) -> tuple[int, int]:

@@ -89,7 +89,7 @@ EVALUATION = pa.schema(
     [
         ("round", pa.int64()),
         ("time", pa.float64()),
-        ("part", pa.string()),  # "test"
+        ("part", pa.string()),  # "test", or "validation" after it
         ("accuracy", pa.float64()),
         ("loss", pa.float64()),
         ("top_share", pa.float64()),  # share of the most predicted class: 1.0 is a constant prediction

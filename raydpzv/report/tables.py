@@ -25,11 +25,12 @@ Summary = Mapping[str, Any]
 _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
 COMPARE_HEAD = (
-    "run", "status", "accuracy", "best", "loss", "updates", "up", "down", "clock", "staleness", "private",
+    "run", "status", "accuracy", "best by validation", "loss", "updates", "up", "down", "clock", "staleness", "private",
 )  # fmt: skip
 COMPARE_NOTE = (
     "Staleness: mean age of the cached embeddings used, in server rounds (vertical runs), or mean number of updates "
-    "made between reading the model and the upload's own (horizontal runs)."
+    "made between reading the model and the upload's own (horizontal runs). Best by validation: the test accuracy of "
+    "the model that scores highest on the validation rows (data.validation_fraction)."
 )
 TARGET_HEAD = ("run", "test accuracy", "updates", "clock", "up", "down")
 
@@ -66,7 +67,7 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         ("engine", str(summary.get("engine", "torch"))),
         ("status", _status(summary)),
         ("test accuracy", text.percent(summary.get("accuracy"))),
-        ("best test accuracy", text.percent(summary.get("best_accuracy"))),
+        *_best(summary),
         ("test loss", text.number(summary.get("loss"))),
         ("updates", horizontal.updates_text(summary) if across else text.number(summary.get("updates"))),
         ("bytes up", text.size(summary.get("bytes_up"))),
@@ -136,6 +137,13 @@ def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
         cells[-1].stylize("green" if row[-1] == "yes" else "bold red")
         table.add_row(*cells)
     return table
+
+
+def _best(summary: Summary) -> list[tuple[str, str]]:
+    """Return the test accuracy of the model that the validation rows choose; nothing without them."""
+    if (best := text.chosen(summary)) is None:
+        return []
+    return [("test accuracy of the best model", best)]
 
 
 def _status(summary: Summary) -> str:

@@ -34,6 +34,15 @@ def percent(value: Any) -> str:
     return NONE if value is None or math.isnan(value) else f"{100 * value:.2f} %"
 
 
+def chosen(summary: Mapping[str, Any]) -> str | None:
+    """Return the test accuracy of the model that the validation rows choose, and which that is; None without them."""
+    best, update = summary.get("best_accuracy"), summary.get("best_update")
+    if best is None or math.isnan(best) or update is None:
+        return None
+    by = percent(summary.get("validation_accuracy"))
+    return f"{percent(best)}, chosen by validation ({by}) after update {update:,}"
+
+
 def size_unit(largest: float) -> tuple[float, str]:
     """Return the divisor and the name of the binary unit in which `largest` bytes read best."""
     power = min(int(math.log2(largest)) // 10, len(_SIZES) - 1) if largest >= 1 else 0

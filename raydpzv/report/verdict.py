@@ -30,8 +30,9 @@ def accuracy_line(summary: Summary) -> str:
         else text.number(summary.get("updates"))
     )
     unit = "" if "rounds" in updates or "updates" in updates else " updates"
-    best = text.percent(summary.get("best_accuracy"))
-    line = f"Test accuracy {text.percent(summary.get('accuracy'))} after {updates}{unit} (best {best})"
+    best = text.chosen(summary)
+    line = f"Test accuracy {text.percent(summary.get('accuracy'))} after {updates}{unit}"
+    line += f" (best model: {best})" if best else ""
     if failure := summary.get("failure"):
         return f"{line}: NO RESULT, {shown(str(failure))}."
     if summary.get("status") != "done":

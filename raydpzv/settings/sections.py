@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
-from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
+from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Named,
     PerClientNotNegative,
@@ -40,6 +40,9 @@ class DataSection(Section):
     test_fraction: Fraction = 0.2
     """Share of the rows (with `groups`: of the groups) held out for the test, stratified by class; ignored where the
     data set has its own test rows."""
+    validation_fraction: FractionOrNone | None = None
+    """Share of the training rows (with `groups`: of their groups) held out to choose the best of a run's models by,
+    stratified by class; left out or 0: none. Test rows choose nothing."""
     scale: Literal["standard", "unit", "none"] = "standard"
     """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
     train_rows: Count | None = None

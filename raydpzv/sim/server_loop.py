@@ -180,11 +180,17 @@ class ServerLoop:
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
         """Record an evaluation of the model after `version` updates (None: the current one)."""
         self._account.accuracy, self._account.loss = metrics.accuracy, metrics.loss
+        round = self.updates if version is None else version
+        self._record_evaluation(metrics, "test", round, at)
+        if metrics.validation:
+            self._record_evaluation(metrics.validation, "validation", round, at)
+
+    def _record_evaluation(self, metrics: Metrics, part: str, round: int, at: float) -> None:
         self.observer.emit(
             "evaluation",
-            round=self.updates if version is None else version,
+            round=round,
             time=at,
-            part="test",
+            part=part,
             accuracy=metrics.accuracy,
             loss=metrics.loss,
             top_share=metrics.top_share,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,8 @@ class Made:
         who = {"label": label, "epsilon": epsilon, "seed": seed}
         row: dict[str, Any] = who | {
             "method": "dpzv", "control": False, "run": f"{len(self.runs):02d}-run", "status": "done", "outcome": "ok",
-            "reason": "", "accuracy": final, "best_accuracy": final, "loss": 0.5, "top_share": 0.2, "updates": 40,
+            "reason": "", "accuracy": final, "peak_accuracy": final, "best_accuracy": math.nan,
+            "validation_accuracy": math.nan, "loss": 0.5, "top_share": 0.2, "updates": 40,
             "bytes_up": 40 * rate, "bytes_down": 40 * rate, "simulated_seconds": 40 * pace, "seconds": 1.0,
             "staleness": 2.0, "private": epsilon is not None, "verdict": "",
         }  # fmt: skip

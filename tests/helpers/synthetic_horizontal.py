@@ -88,7 +88,7 @@ def _summary(method: str, rows: Rows, updates: int, pause: float) -> dict[str, A
         "status": "done",
         "stopped_by": f"{updates} updates done",
         "accuracy": 0.9,
-        "best_accuracy": 0.9,
+        "peak_accuracy": 0.9,
         "loss": 1.0,
         "updates": updates,
         "uploads": rows["service"].num_rows,

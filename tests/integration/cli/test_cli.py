@@ -88,6 +88,7 @@ def test_a_scenario_can_be_a_file(tmp_path):
         (["split.clients=9"], "9 clients"),
         (["data.source=mnist", "data.folder=nowhere"], "train-images"),
         (['privacy={mode="paper", epsilon=1.0, clip=1.0}'], "privacy.delta: wanted with ε"),
+        (["data.validation_fraction=0.001"], "too few to appear in training and validation rows"),
         (["seed=-1"], "seed: wanted greater than or equal to 0, got -1"),
     ],
 )

@@ -77,6 +77,7 @@ COMMON = {
     "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
     "data.skip_lines": Change("2", (*TABLE, *HEADED), refused='no column "label"'),
     "data.test_fraction": Change("0.4"),
+    "data.validation_fraction": Change("0.2"),
     "data.train_rows": Change("50"),
     "data.test_rows": Change("20"),
     "data.rows": Change("90", GENERATED),

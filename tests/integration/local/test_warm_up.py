@@ -155,7 +155,7 @@ def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_o
     for recipe in experiment.clients:
         bare = client_warm_up.client_without_data(recipe)
         assert not bare.x_train.any()
-        assert not bare.x_test.any()
+        assert not bare.x_held_out.any()
         assert bare.x_train.shape == (
             128,
             *recipe.x_train.shape[1:],
@@ -164,7 +164,7 @@ def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_o
     assert server.noise.recorded
     bare_server = warm_up.server_without_data(server)
     assert not bare_server.y_train.any()
-    assert not bare_server.y_test.any()
+    assert not bare_server.y_held_out.any()
     assert (bare_server.noise.recorded, bare_server.noise.continues) == (None, False)
 
 

@@ -113,7 +113,7 @@ def test_the_line_on_privacy_counts_and_names_the_smallest_and_the_largest_prove
 def test_warnings_are_few_on_the_screen():
     made = Made()
     for place in range(5):
-        made.run(f"entrant {place}", None, 0, 0.5, best_accuracy=0.9)
+        made.run(f"entrant {place}", None, 0, 0.5, peak_accuracy=0.9)
     said = printed(made, [])
     assert said.count("warning: entrant") == 3
     assert "2 more warnings: --explain" in said

@@ -17,7 +17,8 @@ def run(label: str, epsilon: float | None, seed: int, **other: Any) -> dict[str,
     row: dict[str, Any] = {
         "label": label, "method": "dpzv", "control": False, "epsilon": epsilon, "seed": seed,
         "run": f"{label}-{seed}", "status": "done", "outcome": "ok", "reason": "", "accuracy": 0.5,
-        "best_accuracy": 0.6, "loss": 1.0, "top_share": 0.3, "updates": 20, "bytes_up": 200, "bytes_down": 100,
+        "best_accuracy": math.nan, "peak_accuracy": 0.6,
+        "loss": 1.0, "top_share": 0.3, "updates": 20, "bytes_up": 200, "bytes_down": 100,
         "simulated_seconds": 4.0, "seconds": 1.0, "staleness": 2.0, "private": epsilon is not None, "verdict": "",
     }  # fmt: skip
     assert set(other) <= set(row)
@@ -43,7 +44,7 @@ def a(seed: int, late: float, final: float) -> list[dict[str, Any]]:
 
 def three() -> tuple[pa.Table, pa.Table]:
     """Line "a" without noise over three seeds, "b" at ε = 1 twice as slow and with fewer bytes, and a control."""
-    runs = [run("a", None, s, accuracy=x, best_accuracy=x) for s, x in enumerate((0.8, 0.9, 0.6))]
+    runs = [run("a", None, s, accuracy=x, peak_accuracy=x) for s, x in enumerate((0.8, 0.9, 0.6))]
     runs += [run("b", 1.0, s, accuracy=0.7, bytes_up=80, bytes_down=10, updates=40) for s in (0, 1)]
     runs.append(run("c", None, 0, control=True, accuracy=0.95, staleness=math.nan))
     b = [
@@ -160,10 +161,13 @@ def test_where_no_time_passes_nothing_is_slower() -> None:
     ],
 )
 def test_a_run_without_a_model_counts_with_accuracy_0_and_has_reached_nothing(broken: dict[str, Any]) -> None:
-    runs = [run("a", None, 0, accuracy=0.8), run("a", None, 1, best_accuracy=0.9, **broken)]
+    runs = [run("a", None, 0, accuracy=0.8), run("a", None, 1, peak_accuracy=0.9, **broken)]
     row = table(*tables(runs, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).to_pylist()[0]
     assert [row[f"accuracy_{w}"] for w in ("median", "min", "max")] == [0.4, 0.0, 0.8]
-    assert row["best_min"] == 0.0
+    assert math.isnan(row["best_min"])  # nothing chose a best model of the other run
+    chosen = [runs[0] | {"best_accuracy": 0.75}, runs[1]]
+    row = table(*tables(chosen, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).to_pylist()[0]
+    assert [row[f"best_{w}"] for w in ("min", "max")] == [0.0, 0.75]
     assert (row["equal_bytes_min"], row["equal_seconds_min"]) == (0.0, 0.0)
     assert (row["runs"], row["failures"], row["why"]) == (2, 1, f"1 {broken['outcome']}")
     assert (row["reached_0.5"], row["seconds_0.5_median"], row["seconds_0.5_min"]) == (1, math.inf, 2.0)

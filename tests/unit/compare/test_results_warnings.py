@@ -20,7 +20,8 @@ NO_CURVES = CURVES.empty_table()
 
 def run(label, seed, accuracy, **other):
     row = {"label": label, "epsilon": None, "seed": seed, "method": "dpzv", "control": False, "run": "r",
-           "status": "done", "outcome": "ok", "reason": "", "accuracy": accuracy, "best_accuracy": accuracy,
+           "status": "done", "outcome": "ok", "reason": "", "accuracy": accuracy,
+           "best_accuracy": math.nan, "peak_accuracy": accuracy,
            "loss": 0.5, "top_share": 0.3, "largest_class_share": 0.3, "control_accuracy": 0.5, "updates": 1,
            "bytes_up": 1, "bytes_down": 1, "simulated_seconds": 1.0, "seconds": 1.0, "staleness": 1.0,
            "private": False, "verdict": ""}  # fmt: skip
@@ -41,7 +42,7 @@ def test_collapsed_and_fallen_runs_are_named():
         "warning: a, calibrated to ε = 1: collapsed: nearly all held-out rows are predicted as one class "
         "(1 of 1 runs: seed 3)"
     ]
-    assert "fallen far below its own best" in warned(run("a", 0, 0.6, best_accuracy=0.9))[0]
+    assert "fallen far below its own peak" in warned(run("a", 0, 0.6, peak_accuracy=0.9))[0]
 
 
 def test_failed_runs_are_told_as_failures_alone():

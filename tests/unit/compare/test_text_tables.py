@@ -55,6 +55,14 @@ def test_where_no_time_passes_there_is_no_column_of_seconds() -> None:
     assert "seconds" not in rows_of.target_rows(table(runs, curves, [0.5]), 0.5).heads
 
 
+def test_what_validation_chose_has_a_column_where_something_was_chosen() -> None:
+    made = Made().run("a", None, 0, 0.5).run("b", None, 0, 0.0, outcome="failed", status="failed")
+    assert "best by validation" not in grid_of(made.tables)[0]
+    made.run("a", None, 1, 0.7, best_accuracy=0.75, validation_accuracy=0.8)
+    made.run("c", None, 0, 0.7, best_accuracy=0.75, validation_accuracy=0.8)
+    assert [row["best by validation"] for row in grid_of(made.tables)] == ["–", "0.00 %", "75.00 %"]
+
+
 def test_target_rows_by_hand() -> None:
     runs, curves, _ = field().tables
     folded = table(runs, curves, [0.8, 0.99])

@@ -155,6 +155,8 @@ def test_a_generator_that_draws_otherwise_changes_the_digest() -> None:
         (("data.columns=100_000", "split.clients=10", "data.rows=100_000"), "at most 268,435,456 numbers"),
         (('split.how="dirichlet"', "split.alpha=1e7"), "alpha is 10000000"),
         (('data.folder="somewhere"',), "takes no folder"),
+        (('data.groups="who"',), "takes no groups"),
+        (("data.validation_fraction=0.1",), "data.validation_fraction: wanted none"),
     ],
 )
 def test_what_would_need_all_rows_at_once_is_refused(overrides: tuple[str, ...], words: str) -> None:

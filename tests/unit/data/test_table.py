@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from raydpzv.data.table import Split, Table, limit, scale, standardise, stratified_split
+from raydpzv.data.table import Split, Table, limit, scale, standardise, stratified_split, with_validation
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
 
@@ -114,6 +116,32 @@ def test_a_stratified_split_loses_no_row_and_keeps_proportions(counts, fraction,
     np.testing.assert_array_equal(split.test.y, table.y[split.test.x[:, 0].astype(int)])
     tested = np.bincount(split.test.y, minlength=len(counts))
     assert np.abs(tested - fraction * np.array(counts)).max() <= 2
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(120) // 3])
+def test_validation_rows_are_held_out_of_the_training_rows(groups):
+    table = replace(numbered([60, 60]), groups=groups)
+    split = stratified_split(table, 0.2, KEY)
+    held = with_validation(split, 0.25, KEY / "validation")
+    parts = [part.x[:, 0].astype(int) for part in (held.train, held.validation, held.test)]
+    assert sorted(np.concatenate(parts)) == list(range(120))
+    assert [len(part) for part in parts] == [72, 24, 24]
+    assert [np.bincount(table.y[part]).tolist() for part in parts] == [[36, 36], [12, 12], [12, 12]]
+    np.testing.assert_array_equal(held.test.x, split.test.x)
+    if groups is not None:
+        a, b, c = (set(groups[part]) for part in parts)
+        assert not a & b | a & c | b & c
+    scaled = standardise(held)
+    assert abs(scaled.train.x.mean()) < 1e-6 < abs(scaled.validation.x.mean())
+    np.testing.assert_array_equal(held.held_out[1], [*held.test.y, *held.validation.y])
+    assert with_validation(split, 0, KEY) is split
+
+
+def test_a_validation_fraction_that_leaves_no_rows_of_a_class_is_refused():
+    split = stratified_split(numbered([60, 60]), 0.2, KEY)
+    for fraction in (0.01, 0.999):
+        with refusal(DataError, f"training and validation rows with validation_fraction {fraction}"):
+            with_validation(split, fraction, KEY)
 
 
 def test_a_split_follows_its_key_alone():

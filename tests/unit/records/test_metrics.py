@@ -175,7 +175,20 @@ def test_accuracy_is_joined_with_the_bytes_sent_by_its_round() -> None:
     assert series.time.tolist() == [0.0, 1.0, 4.5]
     assert series.accuracy.tolist() == [0.1, 0.6, 0.5]
     assert metrics.accuracy_series(rows, MESSAGE.empty_table()).bytes.tolist() == [0, 0, 0]
-    assert metrics.best_accuracy(rows) == 0.6
+    assert metrics.peak_accuracy(rows) == 0.6
+
+
+def test_the_best_model_is_the_first_that_validates_best_whatever_it_scores_on_test_rows() -> None:
+    scored = [(0, 0.9, 0.1), (3, 0.2, 0.8), (6, 0.7, 0.8), (9, 0.6, NAN)]
+    rows = [
+        {"round": at, "part": part, "accuracy": accuracy}
+        for at, *both in scored
+        for part, accuracy in zip(("test", "validation"), both, strict=True)
+    ]
+    best = metrics.best_by_validation(table(EVALUATION, rows))
+    assert best == metrics.BestModel(update=3, accuracy=0.2, validation_accuracy=0.8)
+    assert metrics.peak_accuracy(table(EVALUATION, rows)) == 0.9
+    assert metrics.best_by_validation(table(EVALUATION, rows[::2])) is None
 
 
 def test_loss_leaves_out_what_was_not_computed() -> None:
@@ -221,7 +234,7 @@ def test_empty_tables_give_nothing_and_never_fail() -> None:
     assert [s.rows for s in metrics.staleness(empty["staleness"], clients=2)] == [0, 0]
     assert np.isnan(metrics.late_share(empty["service"], clients=2)).all()
     assert math.isnan(metrics.throughput(empty["service"]))
-    assert math.isnan(metrics.best_accuracy(empty["evaluation"]))
+    assert math.isnan(metrics.peak_accuracy(empty["evaluation"]))
     assert len(metrics.epsilon_series(empty["release"]).round) == 0
     assert len(metrics.accuracy_series(empty["evaluation"], MESSAGES).round) == 0
     assert len(metrics.loss_series(empty["service"])[0]) == 0

@@ -34,6 +34,7 @@ def folder_with(path: Path, summary: str, scenario: str = "seed = 1\n", environm
         ({"privacy_verdict": REASON}, False, REASON),
         ({}, False, None),
         ({"format": 2, "private": False, "private_reason": REASON}, False, REASON),
+        ({"format": 3, "private": False, "private_reason": REASON}, False, REASON),
     ],
 )
 def test_a_summary_of_any_format_says_private_as_true_or_false(tmp_path, stored, private, reason):
@@ -42,9 +43,15 @@ def test_a_summary_of_any_format_says_private_as_true_or_false(tmp_path, stored,
     assert summary["private_reason"] == reason
 
 
+@pytest.mark.parametrize("stored", [{}, {"format": 2}])
+def test_what_older_runs_call_their_best_accuracy_was_chosen_on_test_rows(tmp_path, stored):
+    summary = folder_with(tmp_path / "run", json.dumps(stored | {"best_accuracy": 0.9})).summary()
+    assert (summary["best_accuracy"], summary["peak_accuracy"]) == (None, 0.9)
+
+
 def test_a_summary_of_a_format_to_come_is_refused(tmp_path):
-    folder = folder_with(tmp_path / "run", '{"format": 3}')
-    with pytest.raises(DataError, match="has format 3, this program reads up to 2"):
+    folder = folder_with(tmp_path / "run", '{"format": 4}')
+    with pytest.raises(DataError, match="has format 4, this program reads up to 3"):
         folder.summary()
 
 

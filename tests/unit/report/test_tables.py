@@ -119,7 +119,11 @@ def test_summary_rows_say_the_numbers() -> None:
     rows = dict(tables.summary_rows(summary()))
     assert rows["status"] == "stopped (bytes)"
     assert rows["test accuracy"] == "87.50 %"
-    assert rows["best test accuracy"] == rows["test loss"] == "–"
+    assert rows["test loss"] == "–"
+    assert "test accuracy of the best model" not in rows  # nothing chose one
+    chosen = summary(best_accuracy=0.8, best_update=40, validation_accuracy=0.9)
+    best = dict(tables.summary_rows(chosen))["test accuracy of the best model"]
+    assert best == "80.00 %, chosen by validation (90.00 %) after update 40"
     assert rows["bytes up"] == "3.00 MiB"
     assert rows["staleness"] == "mean 4.5, max 1,200 rounds"
     assert not any("ε" in value or "PRIVATE" in value for value in rows.values())

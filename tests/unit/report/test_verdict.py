@@ -52,9 +52,9 @@ def test_noise_against_the_server_alone_is_said_with_its_unit():
 
 def test_seeded_noise_proves_nothing_and_no_noise_has_no_epsilon():
     assert lines("digits_dpzv", "privacy.noise=seeded")[0] == "No finite ε is proved."
-    said = {"accuracy": 0.5, "best_accuracy": 0.6, "updates": 20, "status": "done"}
+    said = {"accuracy": 0.5, "peak_accuracy": 0.6, "updates": 20, "status": "done"}
     accuracy, epsilon, private = verdict_lines(said | {"privacy_verdict": "NOT PRIVATE: no noise. Nothing."})
-    assert accuracy == "Test accuracy 50.00 % after 20 updates (best 60.00 %)."
+    assert accuracy == "Test accuracy 50.00 % after 20 updates."
     assert epsilon == "No ε: no noise is added."
     assert private == "NOT PRIVATE: no noise."
 
@@ -73,8 +73,18 @@ def test_a_verdict_without_a_proved_claim_is_never_called_private():
     ],
 )
 def test_what_is_wrong_with_an_accuracy_stands_beside_it(changes, said):
-    line = accuracy_line({"accuracy": 0.1, "best_accuracy": 0.1, "updates": 5, "status": "done"} | changes)
+    line = accuracy_line({"accuracy": 0.1, "updates": 5, "status": "done"} | changes)
     assert line.endswith(said)
+
+
+def test_the_best_model_is_said_where_validation_rows_chose_it():
+    found = {"accuracy": 0.5, "peak_accuracy": 0.7, "updates": 2000, "status": "done"}
+    chosen = {"best_accuracy": 0.6, "best_update": 1500, "validation_accuracy": 0.65}
+    said = "chosen by validation (65.00 %) after update 1,500"
+    assert accuracy_line(found | chosen) == (
+        f"Test accuracy 50.00 % after 2,000 updates (best model: 60.00 %, {said})."
+    )
+    assert "70" not in accuracy_line(found)
 
 
 def test_rounds_are_not_called_updates():
@@ -82,10 +92,9 @@ def test_rounds_are_not_called_updates():
         {
             "method": "decomfl",
             "accuracy": 0.5,
-            "best_accuracy": 0.5,
             "updates": 5,
             "uploads": 50,
             "status": "done",
         }
     )
-    assert "after 5 rounds (50 uploads) (best" in line
+    assert line.endswith("after 5 rounds (50 uploads).")
