@@ -214,7 +214,7 @@ def _check(found: PreparedHorizontal) -> None:
     check_size(module, "the model")
     size = sum(p.numel() for p in module.parameters())
     if found.separate:
-        need = 4 * size * spec.split.clients * (2 if found.plan.momentum else 1)
+        need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
         if need > _MOST_BYTES:
             raise SpecError(
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '

@@ -160,6 +160,10 @@ class ModelPlan:
             rule.damped,
             updates.secret_seeds,
             updates.step_seeds,
+            optimizer=rule.optimizer,
+            beta2=rule.beta2,
+            v0=rule.v0,
+            epoch=rule.epoch,
         )
 
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
@@ -178,9 +182,9 @@ class ModelPlan:
         )
 
     @property
-    def momentum(self) -> float:
-        """The momentum that every model of its own keeps a vector for."""
-        return self.updates.rule.momentum if self.updates else 0.0
+    def vectors(self) -> int:
+        """How many vectors of the model's size every model of its own keeps beside it."""
+        return self.updates.rule.vectors if self.updates else 0
 
     @property
     def _outputs(self) -> int:

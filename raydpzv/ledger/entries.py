@@ -90,6 +90,12 @@ class Slice:
         for a, b in pairwise([0, *begins.tolist(), len(self)]):
             yield self.seed[a:b], self.scalar[a:b], float(self.lr[a])
 
+    def each(self) -> Iterator[Slice]:
+        """Yield the updates that have entries here one by one, as slices (views)."""
+        for a, b in pairwise(bounds(self.round).tolist()):
+            round = int(self.round[a])
+            yield Slice(round - 1, round, *(getattr(self, name)[a:b] for name in COLUMNS))
+
     def updates(self) -> Iterator[LedgerUpdate]:
         """Yield the updates one by one."""
         for a, b in pairwise(bounds(self.round).tolist()):

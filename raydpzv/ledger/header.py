@@ -17,6 +17,8 @@ DIRECTION_SEEDS, STEP_SEEDS = 1, 2
 """Format numbers, in header.json and in the digest: a seed is one direction's own, or a step's, of which its directions
 follow (`raydpzv.keys.perturbation_seeds`). Segments and snapshots are laid out alike."""
 LAWS = ("gaussian", "sphere", "rademacher")
+OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
+_OPTIMIZER_FIELDS = ("optimizer", "beta2", "v0", "epoch")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Header:
     damped: bool = False  # m <- beta m + (1 - beta) g, DeComFL Eq. (8), in place of m <- beta m + g
     shifted: bool = False  # directions' seeds are shifted by a secret of the clients before use, DeComFL A.3
     step_seeds: bool = False  # a seed is a step's, the same in its entries; else each entry's own
+    optimizer: str = "sgd"  # sgd, signsgd, adam or svrg, see `raydpzv.zo.update.Rule`
+    beta2: float = 0.0  # of adam
+    v0: float = 0.0  # of adam
+    epoch: int = 0  # of svrg, in updates
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -50,6 +56,11 @@ class Header:
             raise InputError(f"law: no law {self.law!r}. {suggest(self.law, LAWS)}Laws: {', '.join(LAWS)}.")
         if not (math.isfinite(self.momentum) and 0 <= self.momentum < 1):
             raise InputError(f"momentum: wanted a number in [0, 1), got {self.momentum}; 0 is plain descent")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(
+                f"optimizer: no optimizer {self.optimizer!r}. {suggest(self.optimizer, OPTIMIZERS)}"
+                f"Optimizers: {', '.join(OPTIMIZERS)}."
+            )
         # one form, so that equal headers have equal bytes
         object.__setattr__(self, "models", dict(self.models))
         object.__setattr__(self, "momentum", float(self.momentum))
@@ -123,9 +134,12 @@ _WRITER = "use the version that wrote it, or begin a new one"
 
 
 def _content(header: Header) -> dict[str, Any]:
-    """Return number and fields; what the number says is no field, so that ledgers of format 1 keep their digests."""
+    """Return number and fields; what the number says is no field, nor is what sgd lacks: older ledgers keep digests."""
     fields = asdict(header)
     del fields["step_seeds"]
+    if header.optimizer == "sgd":
+        for name in _OPTIMIZER_FIELDS:
+            del fields[name]
     return {"format": header.format, "header": fields}
 
 
@@ -143,5 +157,5 @@ def _fields(header: Header) -> Iterator[tuple[str, object]]:
     for name, model in header.models.items():
         for field, value in asdict(model).items():
             yield f"models[{name!r}].{field}", value
-    for field in ("law", "momentum", "damped", "shifted"):
+    for field in ("law", "momentum", "damped", "shifted", *_OPTIMIZER_FIELDS):
         yield field, getattr(header, field)

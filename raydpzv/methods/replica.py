@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class UpdateSource(Protocol):
 
 
 class Replica:
-    """Parameters (and momentum) after the updates 1..`version`.
+    """Parameters (and what the rule keeps beside them, such as momentum) after the updates 1..`version`.
 
     x: float32 [d], the model before the first update; it is changed in place. secret: of clients who shift every seed
     before they use it (DeComFL A.3), so that the ledger without it leads elsewhere. step_seeds: the ledger's seeds are
@@ -70,23 +70,29 @@ class Replica:
         mine = updates if self._party is None else updates.of(self._party)
         if self._step_seeds:
             mine = replace(mine, seed=perturbation_seeds(mine.seed, mine.perturbation))
-        self.apply_steps([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
+        self.apply_steps(list(self._steps(mine)))
         self.version = updates.last
+
+    def _steps(self, updates: Slice) -> Iterator[Step]:
+        """Yield the steps of updates; one that anchors takes all its pairs at the same model, so that they are one."""
+        for update in updates.each() if self.descent.rule.epoch else (updates,):
+            if len(update) and self.descent.rule.anchors(int(update.round[0])):
+                yield Step(update.seed, update.scalar, float(update.lr[0]), anchor=True)
+            else:
+                yield from (Step(seeds, scalars, lr) for seeds, scalars, lr in update.steps())
 
     def apply_steps(self, steps: Sequence[Step]) -> None:
         """Apply steps that are not counted as updates of the ledger."""
-        self.descent.apply([Step(self.seeds(np.asarray(s.seeds, np.uint64)), s.scalars, s.lr) for s in steps])
+        self.descent.apply([replace(s, seeds=self.seeds(np.asarray(s.seeds, np.uint64))) for s in steps])
 
     def state(self) -> np.ndarray:
-        """Return a copy of parameters and, if there is one, momentum: float32 [1 or 2, d]."""
-        held = [self.descent.x] + ([] if self.descent.velocity is None else [self.descent.velocity])
-        return torch.stack(held).cpu().numpy()
+        """Return a copy of the parameters and of the V vectors that the rule keeps: float32 [1 + V, d]."""
+        return torch.stack([self.descent.x, *self.descent.kept]).cpu().numpy()
 
     def adopt(self, state: np.ndarray, version: int) -> None:
         """Take over the state of another replica."""
-        self.descent.x.copy_(torch.tensor(state[0]))
-        if self.descent.velocity is not None:
-            self.descent.velocity.copy_(torch.tensor(state[1]))
+        for vector, values in zip((self.descent.x, *self.descent.kept), state, strict=True):
+            vector.copy_(torch.tensor(values))
         self.version = version
 
     def twin(self) -> Replica:

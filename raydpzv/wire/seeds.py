@@ -25,7 +25,7 @@ class CatchUp(Body):
 
 @dataclass(frozen=True)
 class PulledModel(Body):
-    """The model (and its momentum, if there is one) in place of what a client missed, float32 [1 or 2, d].
+    """The model and V vectors kept beside it (momentum: 1) in place of what a client missed, float32 [1 + V, d].
 
     seeds: that the client is to try, uint64 [K]; none, if it chooses its own.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,44 +19,72 @@ _PIECE = 1 << 16
 """Elements whose parameters and velocity (512 KiB) stay in the second cache while many steps are replayed."""
 
 
+Optimizer = Literal["sgd", "signsgd", "adam", "svrg"]
+
+
 @dataclass(frozen=True)
 class Rule:
-    """How (seed, scalar) pairs move a model: the law of the directions, the momentum β, and its form.
+    """How (seed, scalar) pairs move a model: the law of the directions, and what is done with g = mean_p Δ_p u_p.
 
-    v <- βv + g, or, damped, v <- βv + (1-β)g (DeComFL Eq. (8)); w <- w - ηv.
+    sgd: w <- w - ηv with v <- βv + g, or, damped, v <- βv + (1-β)g (DeComFL Eq. (8)); β: momentum. signsgd (Liu et al.
+    2018a, Algorithm 1): w <- w - η sign(g). adam (Chen et al. 2019, Algorithm 1): m <- βm + (1-β)g,
+    v <- β₂v + (1-β₂)g², v̂ <- max(v̂, v), w <- w - ηm/√v̂; v0: what v and v̂ begin with. svrg (Liu et al. 2018b,
+    Algorithm 2): ĝ <- g and w̃ <- w in the first of every `epoch` updates, w <- w - η(g + ĝ) in the others, whose
+    scalars are the differences between w and w̃.
     """
 
     law: Law = "gaussian"
     momentum: float = 0.0
     damped: bool = False
+    optimizer: Optimizer = "sgd"
+    beta2: float = 0.0
+    v0: float = 0.0
+    epoch: int = 0
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of the model's size are kept beside it."""
+        return {"sgd": int(self.momentum > 0), "signsgd": 0, "adam": 3, "svrg": 2}[self.optimizer]
+
+    def anchors(self, update: int) -> bool:
+        """Tell whether update 1, 2, ... estimates the gradient at w̃ = w and leaves w as it is (svrg)."""
+        return self.optimizer == "svrg" and (update - 1) % self.epoch == 0
 
 
 @dataclass(frozen=True)
 class Step:
-    """One descent step: g = mean_p Δ_p u_p with seeds uint64 [P] and scalars [P], and its step size η."""
+    """One descent step: g = mean_p Δ_p u_p with seeds uint64 [P] and scalars [P], and its step size η.
+
+    anchor: it moves nothing but what svrg keeps, see `Rule.anchors`.
+    """
 
     seeds: Sequence[int] | np.ndarray
     scalars: Sequence[float] | np.ndarray
     lr: float
+    anchor: bool = False
 
 
 class Descent:
-    """w <- w - η v with v <- βv + mean_p Δ_p u_p (momentum β; without momentum, w <- w - (η/P) Σ_p Δ_p u_p).
+    """Parameters that steps move by a `Rule`; without momentum, sgd is w <- w - (η/P) Σ_p Δ_p u_p.
 
     DPZV (journal) Eq. (9), DeComFL Eq. (7) to (9). Each term is applied in order, one product and one sum per
     element, so that whoever applies the same pairs holds the same bits, however many steps are taken in one call.
-    x: contiguous float32 [d], changed in place; velocity likewise (None without momentum).
+    x: contiguous float32 [d], changed in place; kept: what the rule keeps beside x, likewise: [v] with momentum,
+    [m, v, v̂] of adam, [w̃, ĝ] of svrg.
     """
 
     def __init__(self, x: torch.Tensor, rule: Rule, *, threads: int = 1) -> None:
         self.x, self.rule = x, rule
-        self.velocity = torch.zeros_like(x) if rule.momentum else None
+        self.kept = [torch.zeros_like(x) for _ in range(rule.vectors)]
+        if rule.optimizer == "adam":
+            for second_moment in self.kept[1:]:
+                second_moment.fill_(rule.v0)
         self._threads = threads
 
     def copy(self) -> Descent:
         """Return a descent that goes on from here on its own."""
         twin = Descent(self.x.clone(), self.rule, threads=self._threads)
-        twin.velocity = None if self.velocity is None else self.velocity.clone()
+        twin.kept = [vector.clone() for vector in self.kept]
         return twin
 
     def apply(self, steps: Iterable[Step]) -> None:
@@ -64,40 +93,49 @@ class Descent:
         if not found:
             return
         base: Base = "rademacher" if self.rule.law == "rademacher" else "gaussian"
-        if self.velocity is None:
+        if self.rule.optimizer != "sgd":
+            piece = partial(_by_element, self.rule, found, base, [self.x, *self.kept])
+            if self.x.device.type == "cpu":
+                in_pieces(self.x.numel(), 0, _PIECE, self._threads, _cut_small(piece))
+            else:
+                piece(0, self.x.numel())
+        elif not self.kept:
             seeds = np.concatenate([terms.seeds for terms in found])
             amounts = np.concatenate([terms.amounts for terms in found])
             subtract(self.x, seeds, amounts, law=base, threads=self._threads)
         elif self.x.device.type == "cpu":
-            work = partial(_with_momentum, self.x, self.velocity, found, np.float32(self.rule.momentum), base)
+            work = partial(_with_momentum, self.x, self.kept[0], found, np.float32(self.rule.momentum), base)
             in_pieces(self.x.numel(), 0, _PIECE, self._threads, _cut_small(work))
         else:
+            velocity = self.kept[0]
             for terms in found:
-                self.velocity.mul_(self.rule.momentum)
-                subtract(self.velocity, terms.seeds, terms.amounts, law=base)
-                self.x.add_(self.velocity, alpha=-terms.lr)
+                velocity.mul_(self.rule.momentum)
+                subtract(velocity, terms.seeds, terms.amounts, law=base)
+                self.x.add_(velocity, alpha=-terms.lr)
 
 
 @dataclass(frozen=True)
 class _Terms:
-    """What one step takes from each element: amount_p · z_p from x, or without a step size from the velocity."""
+    """What one step takes from each element: amount_p · z_p from x; or, without a step size, from a vector beside x."""
 
     seeds: np.ndarray
     amounts: np.ndarray
     lr: float
+    anchor: bool
 
     @classmethod
     def of(cls, step: Step, rule: Rule, size: int) -> _Terms:
         scalars = np.asarray(step.scalars, np.float64)
         seeds = np.asarray(step.seeds, np.uint64)
         count = len(scalars)
-        amounts = step.lr * scalars / count if not rule.momentum else -scalars / count
-        if rule.momentum and rule.damped:
+        beside = rule.momentum or rule.optimizer != "sgd"
+        amounts = -scalars / count if beside else step.lr * scalars / count
+        if rule.momentum and rule.damped and rule.optimizer == "sgd":
             amounts = amounts * (1 - rule.momentum)
         if rule.law == "sphere":
             factors = [Direction(int(seed), size, "sphere").norm_factor for seed in seeds]
             amounts = amounts * np.array(factors)
-        return cls(seeds, amounts, step.lr)
+        return cls(seeds, amounts, step.lr, step.anchor)
 
 
 def _with_momentum(
@@ -115,6 +153,61 @@ def _with_momentum(
         v_piece *= momentum
         subtract(v_piece, terms.seeds, terms.amounts, start=first, law=base)
         kernels.add_scaled(x_piece, v_piece, np.float32(-terms.lr))
+
+
+def _by_element(
+    rule: Rule,
+    steps: Sequence[_Terms],
+    base: Base,
+    vectors: Sequence[torch.Tensor],
+    first: int,
+    last: int,
+) -> None:
+    """Take all steps of a rule other than sgd on one piece of x and of what is kept beside it."""
+    on_cpu = vectors[0].device.type == "cpu"
+    pieces = [(v.numpy() if on_cpu else v)[first:last] for v in vectors]
+    of: Any = np if on_cpu else torch
+    for terms in steps:
+        gradient = of.zeros_like(pieces[0])
+        subtract(gradient, terms.seeds, terms.amounts, start=first, law=base)
+        _MOVES[rule.optimizer](of, rule, terms, gradient, *pieces)
+
+
+# Vectors are numpy's on the CPU (`of` is numpy), where each operation rounds once and correctly, so that the bits are
+# the same on every machine: torch's square root there is not of that kind. On an accelerator they are torch's.
+
+
+def _signed(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any) -> None:
+    w -= of.sign(g) * _rounded(terms.lr)
+
+
+def _adaptive(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, m: Any, v: Any, largest: Any) -> None:
+    m *= _rounded(rule.momentum)
+    m += g * _rounded(1 - rule.momentum)
+    v *= _rounded(rule.beta2)
+    v += g * g * _rounded(1 - rule.beta2)
+    of.maximum(largest, v, out=largest)
+    w -= m / of.sqrt(largest) * _rounded(terms.lr)
+
+
+def _variance_reduced(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, anchor: Any, mean: Any) -> None:
+    if terms.anchor:
+        anchor[:] = w
+        mean[:] = g
+    else:
+        w -= (g + mean) * _rounded(terms.lr)
+
+
+_MOVES: dict[str, Callable[..., None]] = {
+    "signsgd": _signed,
+    "adam": _adaptive,
+    "svrg": _variance_reduced,
+}
+
+
+def _rounded(value: float) -> float:
+    """Return the float32 that a factor of a float32 vector is."""
+    return float(np.float32(value))
 
 
 def _cut_small(work: Callable[[int, int], None]) -> Callable[[int, int], None]:

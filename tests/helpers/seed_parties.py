@@ -73,7 +73,9 @@ def parts(clients: int = CLIENTS) -> Parts:
 
 
 def settings(**changes: Any) -> DecomflSettings:
-    rule = Rule(changes.pop("law", "gaussian"), changes.pop("momentum", 0.0), damped=True)
+    rule = changes.pop("rule", None) or Rule(
+        changes.pop("law", "gaussian"), changes.pop("momentum", 0.0), damped=True
+    )
     widths = changes.pop("perturbations", Schedule(2))
     lr = changes.pop("lr", Schedule(0.05))
     return DecomflSettings(KEY, rule, changes.pop("batch", 4), lr, widths, **changes)
@@ -103,7 +105,14 @@ def ledger(given: DecomflSettings, folder: Path | None = None, **options: Any) -
 def header(given: DecomflSettings) -> Header:
     rule = given.rule
     model = Model(D, "layout", "initial")
-    return Header({"shared": model}, rule.law, rule.momentum, rule.damped, step_seeds=True)
+    return Header(
+        *({"shared": model}, rule.law, rule.momentum, rule.damped),
+        step_seeds=True,
+        optimizer=rule.optimizer,
+        beta2=rule.beta2,
+        v0=rule.v0,
+        epoch=rule.epoch,
+    )
 
 
 def server(
@@ -118,7 +127,7 @@ def server(
     agent: bool = False,
 ) -> DecomflServer:
     return DecomflServer(
-        Cohorts(clients, cohort, KEY),
+        Cohorts(clients, cohort, KEY, given.rule.epoch or None),
         ledger,
         given,
         weights=weights,
@@ -188,7 +197,10 @@ class SlowModel:
     def __init__(self, given: DecomflSettings, secret: Key | None = None) -> None:
         self._given, self._secret = given, secret
         self.x = initial().numpy().copy()
-        self.v = np.zeros_like(self.x)
+        vectors = {"sgd": 1, "signsgd": 0, "adam": 3, "svrg": 2}[given.rule.optimizer]
+        self.kept = np.zeros((vectors, D), np.float32)
+        if given.rule.optimizer == "adam":
+            self.kept[1:] = given.rule.v0
         self.version = 0
 
     def direction(self, seed: int) -> tuple[np.ndarray, float]:
@@ -208,21 +220,52 @@ class SlowModel:
     def update(self, seeds_K: np.ndarray, scalars_KP: np.ndarray) -> None:
         """Apply one update of the ledger, whose steps have these seeds."""
         self.version += 1
+        if self._given.rule.epoch and self.version % self._given.rule.epoch == 1:
+            all_seeds = np.concatenate([directions(seed, scalars_KP.shape[1]) for seed in seeds_K.tolist()])
+            self.kept = np.stack([self.x, self._gradient(all_seeds, scalars_KP.ravel())])
+            return
         for seed, scalars in zip(seeds_K.tolist(), scalars_KP, strict=True):
             self.step(directions(seed, len(scalars)), scalars)
 
     def step(self, seeds: np.ndarray, scalars: np.ndarray) -> None:
         """Apply one step along directions with these seeds, with the step size of update `version`."""
-        lr, beta = self._given.lr.at(max(1, self.version)), self._given.rule.momentum
+        rule = self._given.rule
+        lr, beta = self._given.lr.at(max(1, self.version)), rule.momentum
+        if rule.optimizer != "sgd":
+            self._other_step(self._gradient(seeds, scalars), np.float32(lr))
+            return
         used = seeds if self._secret is None else shifted(self._secret, seeds)
-        x, v = self.x, self.v * np.float32(beta)
+        x, v = self.x, self.kept[0] * np.float32(beta)
         for seed, scalar in zip(used.tolist(), scalars.astype(np.float64).tolist(), strict=True):
             z, factor = self.direction(seed)
             if beta:
                 v = v + np.float32(scalar / len(used) * (1 - beta) * factor) * z
             else:
                 x = x - np.float32(lr * scalar / len(used) * factor) * z
-        self.x, self.v = (x - np.float32(lr) * v, v) if beta else (x, v)
+        self.x, self.kept = x - np.float32(lr) * v if beta else x, v[None]
+
+    def _gradient(self, seeds: np.ndarray, scalars: np.ndarray) -> np.ndarray:
+        """Return mean_p g_p z_p, float32 [d]."""
+        used = seeds if self._secret is None else shifted(self._secret, seeds)
+        g = np.zeros(D, np.float32)
+        for seed, scalar in zip(used.tolist(), scalars.astype(np.float64).tolist(), strict=True):
+            z, factor = self.direction(seed)
+            g = g + np.float32(scalar / len(used) * factor) * z
+        return g
+
+    def _other_step(self, g: np.ndarray, lr: np.float32) -> None:
+        """ZO-SignSGD, ZO-Adam or ZO-SVRG from their papers' formulas."""
+        rule = self._given.rule
+        if rule.optimizer == "signsgd":
+            self.x = self.x - lr * np.sign(g)
+        elif rule.optimizer == "adam":
+            m, v, largest = self.kept
+            m = np.float32(rule.momentum) * m + np.float32(1 - rule.momentum) * g
+            v = np.float32(rule.beta2) * v + np.float32(1 - rule.beta2) * (g * g)
+            largest = np.maximum(largest, v)
+            self.x, self.kept = self.x - lr * (m / np.sqrt(largest)), np.stack([m, v, largest])
+        else:
+            self.x = self.x - lr * (g + self.kept[1])
 
 
 def mean(uploads: Sequence[Upload], weights: np.ndarray | None = None) -> np.ndarray:

@@ -54,9 +54,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     "topk": MESSY,
     "fedzo": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
     "asynchronous": ASYNC,
+    "adam": (*DECOMFL, "method.optimizer=adam", "method.lr=0.01"),
+    "svrg": (*DECOMFL[:-1], "method.optimizer=svrg", "method.epoch=5"),
     "generated": (*DECOMFL, "data.source=synthetic_clients"),
 }
-SEEDED = ("decomfl", "per_client", "pulling", "schedules", "secret", "mezo", "asynchronous", "generated")
+SEEDED = tuple(kind for kind in METHODS if kind not in ("fedavg", "fedcom", "topk", "fedzo"))
 
 
 def small(kind: str, *overrides: str) -> HorizontalScenario:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
@@ -34,11 +34,11 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, Horiz
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed, RoundServer, Sampled, cohorts, row_weights
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Drift, Metrics, Order, Sync, Upload
-from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive
+from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import Direction
-from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.update import Descent, Optimizer, Rule, Step
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import HorizontalSections
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 Estimate = Literal["forward", "central", "projection"]
 SEED_BYTES, SCALAR_BYTES = 8, 4
 """Bytes on the wire of a step's seed and of one of its P scalars."""
+ALL_ROWS = 2**62
+"""A batch that no client's rows fill: it takes all of them."""
+_PAIR = ("seeds", "scalars")
 _TRIM_EVERY = 64
 """Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
 
@@ -68,7 +71,15 @@ class DecomflConfig(Directed, Sampled):
     perturbations_at: tuple[tuple[Count, Perturbations], ...] = ()
     """P from later rounds on: [[round, P], ...]."""
     momentum: Momentum = 0.0
-    """Momentum β of DeComFL Eq. (8): m <- βm + (1-β)g."""
+    """Momentum β of DeComFL Eq. (8): m <- βm + (1-β)g; β1 of ZO-Adam."""
+    optimizer: Optimizer = "sgd"
+    """What is done with the estimate: ZO-SGD with Eq. (8) and (9), ZO-SignSGD, ZO-Adam or ZO-SVRG (DeComFL A.1)."""
+    beta2: Momentum = 0.3
+    """β2 of ZO-Adam's second moment."""
+    v0: Positive = 1e-7
+    """What ZO-Adam's second moment and its maximum begin with."""
+    epoch: Annotated[int, Bounds(ge=2, le=10**6)] | None = None
+    """Rounds per epoch of ZO-SVRG: in the first of each all clients estimate the gradient on all their rows."""
     estimate: Estimate = "forward"
     """(f(x+μz) - f(x)) / μ, (f(x+μz) - f(x-μz)) / 2μ, or the first-order projection <∇f, z> (Algorithm 5)."""
     replicas: Literal["shared", "per_client"] = "shared"
@@ -119,6 +130,10 @@ class DecomflSettings:
     def pairs(self, round: int) -> int:
         """Return how many scalars, one per direction, a round adds."""
         return self.local_steps * self.width(round)
+
+    def rows(self, round: int) -> int:
+        """Return how many rows a client takes in a local step, at most."""
+        return ALL_ROWS if self.rule.anchors(round) else self.batch
 
 
 class _Synced:
@@ -365,7 +380,7 @@ class LedgerFollower:
         return self._local.evaluate(self._replica, x, y)
 
     def state(self, version: int) -> np.ndarray:
-        """Return a copy of parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
+        """Return a copy of the parameters and of the V vectors kept beside them at `version`: float32 [1 + V, d]."""
         self._replica.go_to(version, self._history)
         return self._replica.state()
 
@@ -462,15 +477,18 @@ class SeparateClients(LedgerFollower):
         """Replay seeds and scalars that come without any structure: the schedule says what belongs to which round."""
         own, place, steps = self._own.pop(client, None), 0, iter(seeds)
         for round in range(replica.version + 1, version + 1):
+            lr, taken = self._settings.lr.at(round), []
             for k in range(self._settings.local_steps):
                 width = self._settings.width(round)
                 values = scalars[place : place + width]
                 if own is not None:  # Eq. (10): what the others' mean differs from the client's own
                     values = values.astype(np.float64) - own[k]
-                directions = perturbation_seeds(next(steps), np.arange(width))
-                step = Step(directions, values, self._settings.lr.at(round))
-                replica.apply_steps([step])
+                taken.append(Step(perturbation_seeds(next(steps), np.arange(width)), values, lr))
                 place += width
+            if self._settings.rule.anchors(round):
+                seeds_n, values_n = (np.concatenate([getattr(s, name) for s in taken]) for name in _PAIR)
+                taken = [Step(seeds_n, values_n, lr, anchor=True)]
+            replica.apply_steps(taken)
             own = None
         replica.version = version
 
@@ -504,49 +522,71 @@ class LocalSteps:
             return [self._alone(objective, order, replica) for order in orders]
         seeds = _seeds(orders[0], settings)
         rows = [self._rows(order, 0) for order in orders]
-        used = replica.seeds(perturbation_seeds(seeds[0], np.arange(settings.width(orders[0].round))))
-        losses, values = self._estimates(objective, replica.x, used, rows)
+        round = orders[0].round
+        used = replica.seeds(perturbation_seeds(seeds[0], np.arange(settings.width(round))))
+        losses, values = self._estimates(objective, replica.descent, used, rows, round)
         return [_upload(order, values[i][None], losses[i], seeds) for i, order in enumerate(orders)]
 
     def _alone(self, objective: Objective, order: Order, replica: Replica) -> Upload:
         """One client, whose own steps lead it away from the shared model until it reverts."""
-        settings = self._settings
-        seeds_K, width = _seeds(order, settings), settings.width(order.round)
-        local: Descent | None = None
+        settings, round = self._settings, order.round
+        seeds_K, width = _seeds(order, settings), settings.width(round)
+        local = replica.descent
         first, values_KP = float("nan"), np.zeros((len(seeds_K), width), np.float32)
         for k, seed in enumerate(seeds_K):
             used = replica.seeds(perturbation_seeds(seed, np.arange(width)))
-            at = replica.x if local is None else local.x
-            (loss,), (values,) = self._estimates(objective, at, used, [self._rows(order, k)])
+            (loss,), (values,) = self._estimates(objective, local, used, [self._rows(order, k)], round)
             first = loss if k == 0 else first
             values_KP[k] = values
-            if k + 1 < len(seeds_K):
-                local = local or replica.fork()
-                local.apply([Step(used, values, settings.lr.at(order.round))])
+            if k + 1 < len(seeds_K) and not settings.rule.anchors(round):
+                local = replica.fork() if local is replica.descent else local
+                local.apply([Step(used, values, settings.lr.at(round))])
         return _upload(order, values_KP, first, seeds_K)
 
     def _rows(self, order: Order, step: int) -> np.ndarray:
         return batch_rows(
-            self._parts, self._settings.key, order.client, order.round, step, self._settings.batch
+            self._parts, self._settings.key, order.client, order.round, step, self._settings.rows(order.round)
         )
 
     def _estimates(
-        self, objective: Objective, x: torch.Tensor, seeds: np.ndarray, rows: Sequence[np.ndarray]
+        self,
+        objective: Objective,
+        at: Descent,
+        seeds: np.ndarray,
+        rows: Sequence[np.ndarray],
+        round: int,
     ) -> tuple[list[float], np.ndarray]:
-        """Return each client's loss at x and its directional derivatives, float32 [clients, P]."""
-        settings, law = self._settings, self._settings.rule.law
-        directions = [Direction(int(seed), objective.size, law) for seed in seeds]
+        """Return each client's loss and directional derivatives, float32 [clients, P].
+
+        Of ZO-SVRG the derivatives less those at w̃, along the same directions on the same rows; w̃'s own at w̃.
+        """
+        rule = self._settings.rule
+        directions = [Direction(int(seed), objective.size, rule.law) for seed in seeds]
+        losses, values = self._derivatives(objective, at.x, directions, rows)
+        if rule.optimizer == "svrg" and not rule.anchors(round):
+            values = values - self._derivatives(objective, at.kept[0], directions, rows)[1]
+        return losses, values.astype(np.float32)
+
+    def _derivatives(
+        self,
+        objective: Objective,
+        x: torch.Tensor,
+        directions: Sequence[Direction],
+        rows: Sequence[np.ndarray],
+    ) -> tuple[list[float], np.ndarray]:
+        """Return each client's loss at x and its directional derivatives, [clients, P]."""
+        settings = self._settings
         if settings.estimate == "projection":
             found = [objective.slopes(x, directions, ids) for ids in rows]
-            return [loss for loss, _ in found], np.array([slopes for _, slopes in found], np.float32)
+            return [loss for loss, _ in found], np.array([slopes for _, slopes in found])
         radius = settings.smoothing
         plus = objective.losses(x, directions, radius, rows)
         if settings.estimate == "central":
             minus = objective.losses(x, directions, -radius, rows)
             middle = ((plus + minus) / 2).mean(1)
-            return middle.tolist(), ((plus - minus) / (2 * radius)).astype(np.float32)
+            return middle.tolist(), (plus - minus) / (2 * radius)
         base = objective.losses_at(x, rows)
-        return base.tolist(), ((plus - base[:, None]) / radius).astype(np.float32)
+        return base.tolist(), (plus - base[:, None]) / radius
 
 
 def _chooses_seeds(order: Order) -> bool:
@@ -585,7 +625,16 @@ def decomfl_settings(config: DecomflConfig, key: Key) -> DecomflSettings:
 
 
 def _rule(config: DecomflConfig) -> UpdateRule:
-    rule = Rule(config.direction, config.momentum, damped=True)
+    adam = config.optimizer == "adam"
+    rule = Rule(
+        config.direction,
+        config.momentum,
+        damped=True,
+        optimizer=config.optimizer,
+        beta2=config.beta2 if adam else 0.0,
+        v0=config.v0 if adam else 0.0,
+        epoch=config.epoch or 0,
+    )
     return UpdateRule(rule, secret_seeds=config.private_seed_shift, step_seeds=True)
 
 
@@ -598,7 +647,7 @@ def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServe
             parts.ledger, settings, clients=len(parts.rows), model=model, pull_after=config.pull_after
         )
     return DecomflServer(
-        *(cohorts(parts, config.cohort), parts.ledger, settings),
+        *(cohorts(parts, config.cohort, config.epoch), parts.ledger, settings),
         weights=row_weights(parts, config),
         model=model,
         pull_after=config.pull_after,
@@ -640,8 +689,30 @@ def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iter
     if config.revert == "add_back":
         if config.replicas != "per_client":
             yield 'method.replicas: wanted "per_client" with revert = "add_back" (every client drifts by itself)'
-        if config.momentum:
-            yield 'method.momentum: wanted 0 with revert = "add_back" (Eq. (10) is for plain SGD)'
+        if config.momentum or config.optimizer != "sgd":
+            yield (
+                'method.momentum, method.optimizer: wanted 0 and "sgd" with revert = "add_back" (Eq. (10) is for plain '
+                "SGD)"
+            )
+    yield from _of_optimizer(config)
+
+
+def _of_optimizer(config: DecomflConfig) -> Iterator[str]:
+    name, usual = config.optimizer, DecomflConfig()
+    if name in ("signsgd", "svrg") and config.momentum:
+        yield f'method.momentum: wanted 0 with optimizer = "{name}", which has none, got {config.momentum:g}'
+    for field in ("beta2", "v0"):
+        if name != "adam" and getattr(config, field) != getattr(usual, field):
+            yield f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it; leave it out'
+    if name == "svrg" and config.epoch is None:
+        yield 'method.epoch: wanted with optimizer = "svrg" (rounds from one full estimate to the next), got none'
+    if name != "svrg" and config.epoch is not None:
+        yield f'method.epoch: has no meaning with optimizer = "{name}", only "svrg" has epochs; leave it out'
+    if name == "svrg" and config.asynchronous:
+        yield (
+            'method.optimizer: wanted another than "svrg" with method.asynchronous = true (its full estimates are '
+            "rounds of all clients)"
+        )
 
 
 DECOMFL = HorizontalMethod(

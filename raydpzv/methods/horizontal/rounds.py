@@ -48,15 +48,19 @@ class Directed(MethodConfig):
 class Cohorts:
     """Who takes part: for every round `size` (m) of `clients` (M), uniformly and without replacement.
 
-    A cohort is a function of the key and the round alone, and its cost one of m alone.
+    A cohort is a function of the key and the round alone, and its cost one of m alone. whole_every: all clients take
+    part in rounds 1, 1 + whole_every, ...; None: never.
     """
 
     clients: int
     size: int
     key: Key
+    whole_every: int | None = None
 
     def draw(self, round: int) -> np.ndarray:
         """Return the cohort of round 1, 2, ...: client numbers int64 [m], ascending."""
+        if self.whole_every and (round - 1) % self.whole_every == 0:
+            return np.arange(self.clients)
         generator = (self.key / "cohort" / round).generator()
         return np.sort(generator.choice(self.clients, self.size, replace=False, shuffle=False))
 
@@ -124,9 +128,9 @@ class RoundServer:
         return total / weights.sum()
 
 
-def cohorts(parts: HorizontalServerParts, size: int) -> Cohorts:
+def cohorts(parts: HorizontalServerParts, size: int, whole_every: int | None = None) -> Cohorts:
     """Return who takes part in each round."""
-    return Cohorts(len(parts.rows), size, parts.key)
+    return Cohorts(len(parts.rows), size, parts.key, whole_every)
 
 
 def row_weights(parts: HorizontalServerParts, config: Sampled) -> np.ndarray | None:

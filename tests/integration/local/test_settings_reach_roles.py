@@ -182,6 +182,9 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.pull_after"): Change(
         "1", ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12")
     ),
+    ("decomfl", "method.beta2"): Change("0.9", ("method.optimizer=adam",)),
+    ("decomfl", "method.v0"): Change("0.5", ("method.optimizer=adam",)),
+    ("decomfl", "method.epoch"): Change("3", ("method.optimizer=svrg", "method.epoch=2")),
     ("decomfl", "method.asynchronous"): Change("true", ONE_STEP),
 }
 EXCEPTIONS = {

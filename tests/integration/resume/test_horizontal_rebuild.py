@@ -33,7 +33,7 @@ def by_hand(folder: Path, version: int) -> np.ndarray:
     return replica.state()[0]
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "secret"])
+@pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "secret", "adam", "svrg"])
 def test_any_version_is_rebuilt_with_snapshots_on_the_way_or_without(tmp_path: Path, kind: str) -> None:
     plain = scenarios.run(small(kind), tmp_path / "plain")
     scenarios.run(small(kind, "record.snapshots=5"), tmp_path / "kept")

@@ -134,6 +134,8 @@ def by_hand(header: Header, updates: list[dict]) -> str:
     """The digest by the format's description alone."""
     models = {name: vars(model) for name, model in header.models.items()}
     fields = vars(header) | {"models": models}
+    if header.optimizer == "sgd":
+        fields = {k: v for k, v in fields.items() if k not in ("optimizer", "beta2", "v0", "epoch")}
     content = {"format": 2 if fields.pop("step_seeds") else 1, "header": fields}
     chain = hashlib.sha256(json.dumps(content, sort_keys=True, indent=1).encode()).digest()
     for round, u in enumerate(updates, 1):
@@ -165,6 +167,14 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
         [*updates[:3], updates[3] | {name: updates[3][name] + 1}] for name in ("step", "seed", "scalar")
     ]
     headers = [replace(HEADER, damped=True), replace(HEADER, momentum=0.25), by_step]
+    adam = replace(HEADER, optimizer="adam", beta2=0.5, v0=1e-7)
+    assert of(updates, adam) == by_hand(adam, updates)
+    headers += [
+        adam,
+        replace(adam, beta2=0.25),
+        replace(adam, v0=1e-6),
+        replace(HEADER, optimizer="svrg", epoch=3),
+    ]
     digests = [of(c) for c in (swapped, updates[:3], *changes)] + [of(updates, h) for h in headers]
     assert len({digest, *digests}) == 1 + len(digests)
 
@@ -191,6 +201,7 @@ def test_any_arrow_reader_opens_the_segments(tmp_path):
         (replace(HEADER, law="rademacher"), "law"),
         (replace(HEADER, momentum=0.0), "momentum"),
         (replace(HEADER, damped=True), "damped"),
+        (replace(HEADER, optimizer="signsgd"), "optimizer"),
         (replace(HEADER, shifted=True), "shifted"),
     ],
 )
@@ -208,6 +219,7 @@ def test_the_ledger_of_another_model_is_refused_by_field(tmp_path, other, field)
     "make",
     [
         lambda: replace(HEADER, law="gausian"),
+        lambda: replace(HEADER, optimizer="adm"),
         lambda: replace(HEADER, momentum=1.0),
         lambda: replace(HEADER, models={}),
         lambda: Model(0, "", ""),

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raydpzv.errors import Diverged, RunError
+import raydpzv
+from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.keys import perturbation_seeds
 from raydpzv.ledger.entries import SHARED
 from raydpzv.methods.horizontal.decomfl import Schedule, client_seeds, round_seeds
@@ -165,3 +166,27 @@ def test_an_upload_without_a_pull_is_refused() -> None:
             answer(server, how, client, 0)
     with pytest.raises(TypeError, match="cannot serve Scalars"):
         server.receive(Upload(1, 0, Scalars(np.zeros((1, 2), np.float32))))
+
+
+# --- settings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (("optimizer=svrg",), "epoch"),
+        (("optimizer=svrg", "epoch=5", "asynchronous=true"), "optimizer"),
+        (("optimizer=svrg", "epoch=5", "momentum=0.5"), "momentum"),
+        (("optimizer=signsgd", "momentum=0.5"), "momentum"),
+        (("epoch=5",), "epoch"),
+        (("beta2=0.9",), "beta2"),
+        (("optimizer=signsgd", "v0=0.1"), "v0"),
+        (("optimizer=adam", "replicas=per_client", "revert=add_back"), "momentum, method.optimizer"),
+    ],
+)
+def test_settings_of_another_optimizer_are_refused(wrong: tuple[str, ...], field: str) -> None:
+    with pytest.raises(SpecError, match=rf"^method\.{field}: ") as error:
+        raydpzv.load("digits_decomfl", [f"method.{item}" for item in wrong])
+    assert "\n" not in str(error.value)
+    raydpzv.load("digits_decomfl", ["method.optimizer=svrg", "method.epoch=5"])
+    raydpzv.load("digits_decomfl", ["method.optimizer=adam", "method.momentum=0.9", "method.beta2=0.9"])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import LAWS, Direction, Law
-from raydpzv.zo.update import Step
+from raydpzv.zo.update import Rule, Step
 from tests.helpers import seed_parties as toy
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
@@ -160,6 +161,42 @@ def test_local_steps_are_algorithm_4_and_leave_no_trace(momentum: float, estimat
             assert np.abs(found - z @ double(before[0], rows)[1]).max() > 0.02  # not at the model it began at
         v = momentum * v + (1 - momentum) * (found[:, None] * z).mean(0)
         x = x - 0.3 * v
+
+
+def test_zo_svrg_sends_differences_to_the_first_model_of_its_epoch() -> None:
+    """Liu et al. 2018b, Algorithm 2: an epoch's first round asks all clients about all their rows and moves nothing.
+
+    The other rounds send z·(∇f(x) - ∇f(w̃)) on one batch, and at x = w̃ nothing but zeros.
+    """
+    rule = Rule(optimizer="svrg", epoch=4)
+    how = toy.settings(
+        rule=rule, local_steps=2, perturbations=Schedule(2), lr=Schedule(0.3), estimate="projection", batch=6
+    )
+    ledger = toy.ledger(how)
+    server, client_group = toy.server(ledger, how, cohort=3), toy.shared(ledger, how)
+    models = [toy.initial().numpy()]
+    for round, (orders, uploads) in enumerate(toy.rounds(server, client_group, 6), 1):
+        anchors = round in (1, 5)
+        cohort = [o.client for o in orders]
+        assert cohort == list(range(toy.CLIENTS)) if anchors else len(cohort) == 3
+        for order, upload in zip(orders, uploads, strict=True):
+            rows = toy.parts().rows(order.client).copy() if anchors else rows_of(how, order.client, round, 0)
+            z = np.stack(
+                [Direction(int(s), toy.D).values().astype(np.float64) for s in directions(how, round)[0]]
+            )
+            expected = z @ double(models[-1], rows)[1]
+            if not anchors:
+                expected = expected - z @ double(models[4 * ((round - 1) // 4)], rows)[1]
+            assert np.abs(upload.body.values[0] - expected).max() < 1e-4
+            if round in (2, 6):
+                assert not upload.body.values[0].any()
+                assert np.abs(upload.body.values[1]).max() > 1e-3
+            if anchors:  # both local steps at the same model, along other directions
+                z = np.stack([Direction(int(s), toy.D).values() for s in directions(how, round)[1]])
+                assert np.abs(upload.body.values[1] - z @ double(models[-1], rows)[1]).max() < 1e-4
+        models.append(client_group.state(round)[0])
+    still = [np.array_equal(before, after) for before, after in itertools.pairwise(models)]
+    assert still == [True, False, False, False, True, False]
 
 
 def test_a_secret_moves_what_is_measured_and_not_what_is_sent() -> None:
