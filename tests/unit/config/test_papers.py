@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -106,3 +107,13 @@ def test_a_scenario_that_calls_itself_a_papers_is_held_against_it():
     assert claimed
     assert claimed <= repeated
     assert scenarios_page().count("\n## ") == len(repeated)
+
+
+@pytest.mark.parametrize("name", ["mnist_vafl", "fashion_vafl", "cifar10_vafl", "parkinson_vafl"])
+def test_the_delay_of_worker_m_is_a_poisson_count_of_mean_2m(name):
+    """VAFL, Section G.2: Poisson(2m) scaled by 1 / 2M, and a second in the mean for the last of M workers."""
+    spec = catalog.load(name)
+    means, quantum = np.array(spec.clock.compute), spec.clock.compute_quantum
+    workers = np.arange(1, spec.split.clients + 1)
+    assert means / quantum == pytest.approx(2 * workers, rel=1e-5)
+    assert means[-1] == 1.0
