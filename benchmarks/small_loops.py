@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.models.bottoms import mlp
-from raydpzv.models.heads import two_layer
+from raydpzv.models.heads import mlp as mlp_head
 
 
 class Parties:
@@ -58,7 +58,7 @@ class TorchParties(Parties):
         width, how = self.model.embedding, self.method
         self.tensors, self.labels = [torch.tensor(x) for x in self.x], torch.tensor(self.y)
         self.bottoms = [mlp(x.shape[1:], self.model.hidden, width) for x in self.x]
-        self.head = two_layer(self.clients, width, self.model.head_hidden, self.classes)
+        self.head = mlp_head(self.clients, width, self.model.head_widths, self.classes)
         self.table = torch.zeros(len(self.y), self.clients, width)
         momentum = getattr(how, "momentum", 0.0)
         self.of_head = torch.optim.SGD(self.head.parameters(), how.server_lr, how.server_momentum)
@@ -201,7 +201,7 @@ class NumpyParties(Parties):
         super().__init__(experiment)
         width, hidden = self.model.embedding, self.model.hidden[0]
         self.bottoms = [TwoLayers(x.shape[1], hidden, width, self.random) for x in self.x]
-        self.head = TwoLayers(self.clients * width, self.model.head_hidden, self.classes, self.random)
+        self.head = TwoLayers(self.clients * width, self.model.head_widths[0], self.classes, self.random)
         self.table = np.zeros((len(self.y), self.clients, width), np.float32)
 
     def inputs(self, ids: np.ndarray, client: int, values: np.ndarray) -> np.ndarray:

@@ -188,12 +188,12 @@ HEADS = Registry(
     "head",
     "model.head",
     {
-        "mlp": "raydpzv.models.heads:two_layer",
+        "mlp": "raydpzv.models.heads:mlp",
         "linear": "raydpzv.models.heads:one_layer",
         "sum": "raydpzv.models.heads:summed",
     },
 )
-"""Server models: (clients, embedding width, hidden width, classes) to a torch module."""
+"""Server models: (clients, embedding width, hidden widths, classes) to a torch module."""
 
 WHOLE_MODELS = Registry(
     "model",

@@ -206,6 +206,9 @@ def report(
 @app.command("list")
 def list_(
     settings: Annotated[bool, typer.Option("--settings", help="Print every setting as Markdown.")] = False,
+    papers: Annotated[
+        bool, typer.Option("--papers", help="Print scenarios against their papers as Markdown.")
+    ] = False,
 ) -> None:
     """List scenarios, methods and data sets."""
     if settings:
@@ -213,6 +216,13 @@ def list_(
         from raydpzv.config.settings_reference import settings_page
 
         print(settings_page())
+        return
+    if papers:
+        with errors():
+            defer("torch")
+            from raydpzv.config.papers import scenarios_page
+
+            print(scenarios_page())
         return
     from scenarios.list_output import show_list
 

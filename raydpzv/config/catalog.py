@@ -51,6 +51,13 @@ def _scenario_tree(name: str) -> dict[str, Any]:
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())
 
 
+def written_keys(name: str) -> set[str]:
+    """Return the dotted keys that the file of a scenario sets."""
+    tree = _scenario_tree(name)
+    tables = {key: value for key, value in tree.items() if isinstance(value, dict)}
+    return {*tree} - {*tables} | {f"{table}.{key}" for table, value in tables.items() for key in value}
+
+
 def _entry(name: str, title: str, scenario: Mapping[str, Any]) -> Entry:
     return Entry(name, title, is_horizontal(scenario["method"]["name"]), scenario["data"]["source"])
 

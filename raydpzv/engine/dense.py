@@ -80,10 +80,13 @@ def dense_whole(kind: str, shape: Sequence[int], hidden: Sequence[int], outputs:
     return dense_bottom("linear" if kind == "logistic" else kind, shape, hidden, outputs)
 
 
-def dense_head(name: str, clients: int, width: int, hidden: int, classes: int) -> DenseNetwork | None:
+def dense_head(
+    name: str, clients: int, width: int, hidden: Sequence[int], classes: int
+) -> DenseNetwork | None:
     """Return the head of that name; None if it is none of dense layers."""
     if name == "mlp":
-        return DenseNetwork((clients * width, hidden, classes), ("0", "2"))
+        layers = range(len(hidden) + 1)
+        return DenseNetwork((clients * width, *hidden, classes), tuple(str(2 * n) for n in layers))
     if name == "linear":
         return DenseNetwork((clients * width, classes), ("",))
     return DenseNetwork((classes,), ()) if name == "sum" else None

@@ -113,7 +113,7 @@ class ServerFactory:
         """Return the head if it is one of dense layers, else None."""
         model = self.spec.model
         return dense_head(
-            *(model.head, self.spec.split.clients, model.embedding, model.head_hidden, self.classes)
+            *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
         )
 
     def make(self, device: str = "cpu") -> VerticalServer:
@@ -144,7 +144,7 @@ class ServerFactory:
     def _head(self) -> torch.nn.Module:
         spec = self.spec
         head: torch.nn.Module = HEADS[spec.model.head](
-            spec.split.clients, spec.model.embedding, spec.model.head_hidden, self.classes
+            spec.split.clients, spec.model.embedding, spec.model.head_widths, self.classes
         )
         return head
 

@@ -68,6 +68,15 @@ def _checked(value: Any, wanted: str, holds: Any) -> Any:
     return tuple(float(v) for v in values) if many else float(value)
 
 
+def _widths(value: Any) -> Any:
+    """Accept a width, or a list of them."""
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if not values or not all(type(v) is int and 1 <= v <= 10**6 for v in values):
+        raise ValueError("wanted a whole number from 1 to 1000000, or a list of such")
+    return tuple(values) if isinstance(value, list | tuple) else value
+
+
+WidthOrWidths = Annotated[int | tuple[int, ...], BeforeValidator(_widths)]
 PerClientPositive = Annotated[float | tuple[float, ...], BeforeValidator(_positive)]
 PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not_negative)]
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]

@@ -17,6 +17,7 @@ from raydpzv.settings.fields import (
     PerClientPositive,
     PerClientShare,
     Section,
+    WidthOrWidths,
     Widths,
 )
 
@@ -89,12 +90,17 @@ class ModelSection(Section):
     embedding: Width = 2
     """Width E of a client's embedding."""
     head: Annotated[str, Named(HEADS)] = "mlp"
-    """Two linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
-    head_hidden: Width = 32
-    """Hidden width of the head's two linear layers."""
+    """Linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
+    head_hidden: WidthOrWidths = 32
+    """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
+
+    @property
+    def head_widths(self) -> tuple[int, ...]:
+        """Hidden widths of the mlp head."""
+        return self.head_hidden if isinstance(self.head_hidden, tuple) else (self.head_hidden,)
 
 
 class PrivacySection(Section):

@@ -18,7 +18,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.vertical.dpzv import DpzvClient, DpzvServer, MeanRelease, ZerothOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.heads import two_layer
+from raydpzv.models.heads import mlp as mlp_head
 from raydpzv.privacy.mechanisms import Noise, NoNoise
 from raydpzv.zo.update import Rule
 
@@ -51,7 +51,7 @@ def bottom() -> nn.Module:
 
 
 def top() -> nn.Module:
-    return two_layer(CLIENTS, WIDTH, 6, CLASSES)
+    return mlp_head(CLIENTS, WIDTH, (6,), CLASSES)
 
 
 def bottom_model(client: int) -> FlatModel:

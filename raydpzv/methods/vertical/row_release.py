@@ -19,17 +19,23 @@ _FIRST_LAYER = 16
 """Place of the first layer's draws among those of one upload; the releases' are 0, 1, 2."""
 
 
+LayerLaw = Literal["uniform", "gaussian"]
+"""Noise inside the layers: uniform on ±√3 c_l, or N(0, c_l²)."""
+
+
 @dataclass(frozen=True)
 class RowPrivacy:
     """Clipping norm of each row (None: no clip), noise deviation σ per coordinate, and the noise's source (None: none).
 
     layers: c_l of the inner layers, first to last; the last number holds for all further layers, () for no noise.
+    law: of the noise inside the layers.
     """
 
     clip: float | None = None
     sigma: float = 0.0
     noise: RowNoise | None = None
     layers: tuple[float, ...] = ()
+    law: LayerLaw = "uniform"
 
 
 Calibration = Literal["counted", "sampled"]
@@ -41,6 +47,7 @@ def row_privacy(
     place: Literal["embedding", "gradient"],
     noised: str,
     layers: tuple[float, ...] = (),
+    law: LayerLaw = "uniform",
 ) -> RowPrivacy:
     """Return what is done to rows at this place; noised: where the method's clip and noise fall.
 
@@ -49,7 +56,7 @@ def row_privacy(
     if noised != place:
         return RowPrivacy()
     source = noise.of_rows(place)
-    return RowPrivacy(noise.clip, noise.sigma, source, layers if source else ())
+    return RowPrivacy(noise.clip, noise.sigma, source, layers if source else (), law)
 
 
 class EmbeddingRelease:
@@ -69,7 +76,7 @@ class EmbeddingRelease:
         return sent_BE, (Release(address[2], math.nan, receipt),)
 
     def layer_noise(self, address: Address) -> LayerNoise | None:
-        """Return uniform noise on ±√3 c_l for what every layer but the last puts out. VAFL Eq. (10), (11b).
+        """Return noise of deviation c_l for what every layer but the last puts out. VAFL Eq. (10), (11b), G.3.2.
 
         The last one's noise Z_L is Gaussian and is the release itself. None where there is none inside the layers.
         """
@@ -79,8 +86,10 @@ class EmbeddingRelease:
         client, step, which = address
 
         def draw(layer: int, count: int) -> np.ndarray:
-            draws = source.uniform(count, (client, step, _FIRST_LAYER * (1 + which) + layer))
+            place = (client, step, _FIRST_LAYER * (1 + which) + layer)
             deviation = layers[min(layer, len(layers) - 1)]
-            return np.float32(math.sqrt(3) * deviation) * draws.astype(np.float32)
+            if self._privacy.law == "gaussian":
+                return np.float32(deviation) * source.normal(count, place).astype(np.float32)
+            return np.float32(math.sqrt(3) * deviation) * source.uniform(count, place).astype(np.float32)
 
         return draw

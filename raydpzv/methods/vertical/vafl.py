@@ -29,6 +29,7 @@ from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, c
 from raydpzv.methods.vertical.row_release import (
     Calibration,
     EmbeddingRelease,
+    LayerLaw,
     RowPrivacy,
     row_privacy,
 )
@@ -64,7 +65,9 @@ class VaflConfig(Batched):
     noise_on: Literal["embedding", "gradient"] = "embedding"
     """Noise of [privacy] on what goes up (against the server) or on what comes down (against the clients)."""
     layer_noise: tuple[NotNegative, ...] = ()
-    """c_l of uniform noise on ±√3 c_l inside the layers, from the first on; the last number holds for the rest."""
+    """Deviations c_l of noise inside the layers, from the first on; the last number holds for the rest."""
+    layer_law: LayerLaw = "uniform"
+    """That noise's law: uniform on ±√3 c_l, or normal (the paper's LSTMs)."""
     calibration: Calibration = "counted"
     """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
@@ -262,7 +265,7 @@ class VaflServer(CachingServer):
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
     """Return a client that backpropagates what it gets."""
-    privacy = row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise)
+    privacy = row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise, config.layer_law)
     descent = FirstOrder(config.lr, config.momentum, config.l2)
     return VaflClient(
         *(parts.client, parts.bottom(BottomTraining(descent=descent, clip=privacy.clip))),
@@ -297,6 +300,8 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         yield 'method.max_delay: goes with synchrony = "asynchronous"'
     if config.layer_noise and privacy.mode == "none":
         yield 'method.layer_noise: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+    if config.layer_law != "uniform" and not config.layer_noise:
+        yield "method.layer_law: goes with method.layer_noise, whose law it is"
     if config.layer_noise and config.noise_on == "gradient":
         yield 'method.layer_noise: goes with method.noise_on = "embedding"'
     if queries and privacy.epsilon is not None and config.noise_on == "embedding":

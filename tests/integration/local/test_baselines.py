@@ -133,6 +133,7 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"synchrony": "t-synchronous", "wait_for": 9}, {}, {}, r"method.wait_for: wanted at most 4"),
         ({"synchrony": "synchronous", "max_delay": 3}, {}, {}, r"method.max_delay: goes with"),
         ({"layer_noise": [0.1]}, {}, {}, r"method.layer_noise: has no meaning"),
+        ({"layer_law": "gaussian"}, ROWS, {}, r"method.layer_law: goes with method.layer_noise"),
         ({"layer_noise": [0.1], "noise_on": "gradient"}, ROWS, {}, r"method.layer_noise: goes with"),
         ({}, {"sigma": 1.0}, {}, r"privacy.sigma: has no meaning"),
         ({}, {"mode": "paper"}, {}, r"privacy: wanted either epsilon or sigma"),

@@ -112,19 +112,22 @@ def test_a_group_on_both_sides_is_what_an_accuracy_can_come_from(tmp_path):
     assert honest["accuracy"] < 0.8
 
 
-def test_vafl_on_views_with_the_papers_noise(tmp_path):
+@pytest.mark.parametrize(("name", "clients"), [("multiview_vafl", 4), ("multiview12_vafl", 12)])
+def test_vafl_on_views_with_the_papers_noise(tmp_path, name, clients):
     draws = (Key(3) / "views").generator()
     x = draws.standard_normal((40, 12, 1, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "views.npz", x=x, y=np.arange(40) % 4)
     noise = ["privacy.mode=paper", "privacy.sigma=1.0", "method.layer_noise=[0.0577, 0.0577, 0.00577]"]
-    spec = scenarios.load("multiview_vafl", [f"data.file={tmp_path / 'views.npz'}", *FEW_VAFL, *noise])
+    spec = scenarios.load(name, [f"data.file={tmp_path / 'views.npz'}", *FEW_VAFL, *noise])
     run = scenarios.run(spec)
     assert run.summary["bytes_down"] == 14 * 16 * 512 * 4
+    assert run.models["server"].size == clients * 512 * 256 + 256 + 256 * 100 + 100 + 100 * 4 + 4
     assert run.rows("release").num_rows == 14
 
 
 def test_vafl_on_time_series_with_noise_on_every_layer():
     noise = ["privacy.mode=paper", "privacy.sigma=0.01", "method.layer_noise=[0.01]", "data.rows=80"]
+    noise += ["method.layer_law=gaussian"]
     run = scenarios.run(scenarios.load("lstm_vafl", [*FEW_VAFL, *noise]))
     assert run.summary["updates"] == 14
 

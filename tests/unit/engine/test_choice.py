@@ -8,7 +8,7 @@ from raydpzv.engine.choice import SPLIT_MODELS, WHOLE_MODELS, Compilable, choose
 from raydpzv.engine.dense import dense_bottom, dense_head
 from raydpzv.errors import SpecError
 
-SMALL = {"the bottom": dense_bottom("mlp", (8,), (4,), 2), "the head": dense_head("mlp", 4, 2, 8, 3)}
+SMALL = {"the bottom": dense_bottom("mlp", (8,), (4,), 2), "the head": dense_head("mlp", 4, 2, (8,), 3)}
 
 
 @pytest.mark.parametrize("family", [SPLIT_MODELS, WHOLE_MODELS])

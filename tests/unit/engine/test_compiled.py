@@ -44,9 +44,9 @@ def bottoms(name: str, hidden: tuple[int, ...], **training: Any) -> tuple[Compil
 
 
 def tops(name: str, settings: HeadSettings) -> tuple[CompiledTop, TorchTop]:
-    network = dense_head(name, M, E, 6, K)
+    network = dense_head(name, M, E, (6, 5), K)
     assert network is not None
-    head = Head(FlatModel(lambda: HEADS[name](M, E, 6, K), KEY / "server"), settings, KEY)
+    head = Head(FlatModel(lambda: HEADS[name](M, E, (6, 5), K), KEY / "server"), settings, KEY)
     return (
         CompiledTop(network, settings, KEY, Y, Y_TEST, clients=M, width=E),
         TorchTop(head, torch.tensor(Y), torch.tensor(Y_TEST), clients=M, width=E),
@@ -148,7 +148,7 @@ def test_momentum_and_noise_inside_the_layers_are_torchs() -> None:
 def test_the_heads_gradients_are_autograds(name: str) -> None:
     ours, theirs = filled(name, HeadSettings("sgd", 1.0))
     before = ours.parameters()
-    module = in_double(lambda: HEADS[name](M, E, 6, K), torch.tensor(before))
+    module = in_double(lambda: HEADS[name](M, E, (6, 5), K), torch.tensor(before))
     inputs = theirs.table.get(IDS).double().requires_grad_()
     loss = functional.cross_entropy(module(inputs.flatten(1)), torch.tensor(Y[IDS]))
     expected = torch.autograd.grad(loss, [inputs, *module.parameters()])

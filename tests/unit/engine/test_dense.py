@@ -37,9 +37,10 @@ def test_a_whole_model_is_the_torch_modules(kind: str, hidden: tuple[int, ...]) 
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
 
 
+@pytest.mark.parametrize("hidden", [(6,), (6, 5)])
 @pytest.mark.parametrize("name", sorted(HEADS))
-def test_a_head_is_the_torch_modules(name: str) -> None:
-    found, model = dense_head(name, 3, 4, 6, 4), FlatModel(lambda: HEADS[name](3, 4, 6, 4), KEY)
+def test_a_head_is_the_torch_modules(name: str, hidden: tuple[int, ...]) -> None:
+    found, model = dense_head(name, 3, 4, hidden, 4), FlatModel(lambda: HEADS[name](3, 4, hidden, 4), KEY)
     assert found is not None
     assert (found.size, found.layout) == (model.size, model.layout)
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
@@ -48,4 +49,4 @@ def test_a_head_is_the_torch_modules(name: str) -> None:
 def test_other_models_are_not_dense() -> None:
     assert not [name for name in set(BOTTOMS) - {"mlp", "linear"} if dense_bottom(name, (4, 4), (8,), 2)]
     assert {kind for kind in WHOLE_MODELS if dense_whole(kind, (4, 4), (8,), 2)} == {"mlp", "logistic"}
-    assert dense_head("attention", 3, 4, 6, 4) is None
+    assert dense_head("attention", 3, 4, (6,), 4) is None

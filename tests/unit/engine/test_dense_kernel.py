@@ -39,7 +39,7 @@ draw = key.generator()
 x = draw.standard_normal((90, 13)).astype(np.float32)
 bottom = CompiledBottom(dense_bottom("mlp", (13,), (19, 7), 3), x, x, BottomTraining(Rule("sphere", 0.9)), key)
 top = CompiledTop(
-    dense_head("mlp", 3, 3, 17, 10), HeadSettings("sgd", 0.1, 0.9), key, draw.integers(0, 10, 90), [0],
+    dense_head("mlp", 3, 3, (17,), 10), HeadSettings("sgd", 0.1, 0.9), key, draw.integers(0, 10, 90), [0],
     clients=3, width=3,
 )
 for step in range(6):

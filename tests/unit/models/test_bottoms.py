@@ -10,7 +10,7 @@ from torch.nn import functional
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.models.bottoms import SlicedMaxPool, cnn, linear, lstm, mlp
-from raydpzv.models.heads import two_layer
+from raydpzv.models.heads import mlp as mlp_head
 from raydpzv.models.resnet import resnet18
 from raydpzv.models.transformer import transformer
 from raydpzv.registry import BOTTOMS
@@ -94,8 +94,9 @@ def test_the_bottoms_on_offer() -> None:
         ModelSection(bottom="cn")
 
 
-def test_the_head_is_two_linear_layers_with_relu() -> None:
-    head = two_layer(3, 4, 7, 5)
+def test_the_head_is_linear_layers_with_relu() -> None:
+    assert kinds(mlp_head(12, 512, (256, 100), 40)) == [*[nn.Linear, nn.ReLU] * 2, nn.Linear]
+    head = mlp_head(3, 4, (7,), 5)
     assert kinds(head) == [nn.Linear, nn.ReLU, nn.Linear]
     assert head(torch.zeros(6, 12)).shape == (6, 5)
     assert sum(p.numel() for p in head.parameters()) == 12 * 7 + 7 + 7 * 5 + 5

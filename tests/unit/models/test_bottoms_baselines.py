@@ -66,8 +66,8 @@ def test_an_lstm_needs_a_series() -> None:
 
 def test_heads_sum_or_mix() -> None:
     x = torch.arange(24.0).view(2, 12)
-    summed = FlatModel(lambda: HEADS["sum"](3, 4, 99, 4), Key(1))
+    summed = FlatModel(lambda: HEADS["sum"](3, 4, (99,), 4), Key(1))
     assert summed.flat.tolist() == [0.0] * 4
     summed.flat.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert torch.equal(summed.module(x), x.view(2, 3, 4).sum(1) + summed.flat)
-    assert FlatModel(lambda: HEADS["linear"](3, 4, 99, 5), Key(1)).size == 12 * 5 + 5
+    assert FlatModel(lambda: HEADS["linear"](3, 4, (99,), 5), Key(1)).size == 12 * 5 + 5

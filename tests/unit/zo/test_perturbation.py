@@ -13,7 +13,7 @@ from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.models.bottoms import cnn, mlp
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.heads import two_layer
+from raydpzv.models.heads import mlp as mlp_head
 from raydpzv.zo.directions import LAWS, Direction, Law
 from raydpzv.zo.perturbation import LayerwisePerturbation
 
@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: mlp((3, 4), (6, 5), 2), (7, 3, 4)),
     "cnn": (lambda: cnn((2, 7, 6), (3, 4), 2), (5, 2, 7, 6)),
     "lstm": (Recurrent, (5, 6, 3)),
-    "head": (lambda: two_layer(2, 3, 8, 4), (9, 6)),
+    "head": (lambda: mlp_head(2, 3, (8,), 4), (9, 6)),
     "nested": (Wrapped, (6, 4)),
     "twice": (Twice, (6, 4)),
 }

@@ -71,7 +71,7 @@ def test_a_zero_embedding_has_a_gradient() -> None:
     assert torch.equal(gradient, torch.ones(2, WIDTH))
 
 
-def test_inner_layers_get_uniform_noise_before_their_activation() -> None:
+def test_inner_layers_get_noise_of_its_law_before_their_activation() -> None:
     """One layer of ones in front of the identity: what comes out beyond the mean is √3 c times a uniform draw."""
     model = FlatModel(lambda: mlp((1,), (1,), 1), KEY / "flat")
     model.flat.copy_(torch.tensor([0.0, 5.0, 1.0, 0.0]))  # w_1 = 0, b_1 = 5, w_2 = 1, b_2 = 0
@@ -83,6 +83,10 @@ def test_inner_layers_get_uniform_noise_before_their_activation() -> None:
     assert stats.kstest(found, stats.uniform(-reach, 2 * reach).cdf).pvalue > 1e-3
     assert stats.kstest(found * 0.9, stats.uniform(-reach, 2 * reach).cdf).pvalue < 1e-4
     assert found.std() == pytest.approx(1.0, abs=0.03)
+    gaussian = RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,), law="gaussian")
+    normal = (sender.embed(rows, EmbeddingRelease(gaussian).layer_noise((0, 1, 0))).ravel() - 5.0) / 0.4
+    assert stats.kstest(normal, stats.norm.cdf).pvalue > 1e-3
+    assert stats.kstest(found, stats.norm.cdf).pvalue < 1e-4, "control: the uniform law is not taken for it"
     assert sender.embed(rows) == pytest.approx(5.0)
     # before the activation: a ReLU cuts what the noise brings below 0
     model.flat[1] = 0.0
