@@ -19,8 +19,6 @@ from raydpzv.keys import Key
 from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
 from scenarios.run_output import show_privacy
 
-UNPLANNED = "The scenario plans no number of updates: every ε here is for ONE update."
-
 
 def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json: bool, explain: bool) -> None:
     """Print every ε of a scenario with changed settings (key=value); rows: D, None: as many as the data have."""
@@ -31,8 +29,8 @@ def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json:
     facts = dataclasses.asdict(found) if found else {}
     planned = spec.budget.updates is not None
     if as_json:
-        reason = None if private and planned else why if planned else UNPLANNED
-        answer = {"private": reason is None, "private_reason": reason, "verdict": why, "planned": planned}
+        reason = None if private else why
+        answer = {"private": private, "private_reason": reason, "verdict": why, "planned": planned}
         sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts}))
         return
     show_privacy(table, why, facts, planned=planned, explain=explain)

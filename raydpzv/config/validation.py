@@ -140,7 +140,13 @@ def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     if spec.privacy.clip is None:
         yield "budget.epsilon: without privacy.clip no ε follows, so none can be kept; set it or drop the budget"
     wanted = "server" if noise.on == "embedding" else "client"
-    if spec.budget.adversary not in (wanted, "paper"):
+    if noise.hidden and wanted == "server":
+        if spec.budget.adversary != "paper":
+            yield (
+                "budget.adversary: nothing is proved against anyone where held-out embeddings leave without noise, "
+                'from models trained on raw features; use "paper"'
+            )
+    elif spec.budget.adversary not in (wanted, "paper"):
         yield f'budget.adversary: noise on the {noise.on} is against "{wanted}"; use that or "paper"'
 
 

@@ -125,14 +125,14 @@ class RowPrivacyFilter:
         return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
 
 
-def final_setting(setting: AnySetting, spent: Spent | None, *, planned: bool) -> AnySetting | None:
+def final_setting(setting: AnySetting, spent: Spent | None) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
 
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
     does, and None is returned.
     """
     if spent is None:
-        return setting if planned else None
+        return setting if setting.planned else None
     if isinstance(setting, RowSetting):
         return _final_row_setting(setting, spent)
     if spent.releases == 0:
@@ -142,6 +142,7 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, planned: bool) ->
         releases=spent.releases,
         counted=spent.counted,
         largest_batch=spent.largest_batch,
+        planned=True,
     )
 
 
@@ -149,7 +150,7 @@ def _final_row_setting(setting: RowSetting, spent: Spent) -> RowSetting:
     if spent.releases == 0:
         return setting
     return dataclasses.replace(
-        setting, counted=spent.counted, rows_released=spent.rows, uploads=spent.uploads
+        setting, counted=spent.counted, rows_released=spent.rows, uploads=spent.uploads, planned=True
     )
 
 

@@ -50,7 +50,6 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
     method, privacy = spec.method, spec.privacy
     assert privacy.clip is not None
     assert privacy.delta is not None
-    # without a budget of updates one is planned, so that claims made ahead are a lower end
     releases = (spec.budget.updates or 1) * plan.per_upload
     sigma = privacy.sigma or 0.0
     if privacy.epsilon is not None:
@@ -70,6 +69,7 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
         target=privacy.epsilon,
         clients=spec.split.clients,
         perturbations=plan.per_upload,
+        planned=spec.budget.updates is not None,
     )
 
 
@@ -95,6 +95,7 @@ def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:
         exact_shares=plan.even_shares,
         calibration=plan.calibration,
         target=privacy.epsilon,
+        planned=spec.budget.updates is not None,
     )
 
 

@@ -47,8 +47,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    planned = spec.budget.updates is not None
-    final = final_setting(setting, ending.spent, planned=planned) if setting else None
+    final = final_setting(setting, ending.spent) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found

@@ -21,7 +21,8 @@ class MeanSetting:
     """A run's releases, planned or made; SpecError where a value makes no sense.
 
     `releases` counts scalars (updates x perturbations). `sigma` is the noise's standard deviation on the
-    released mean. `counted` and `largest_batch` are facts of a finished run, the most releases a record took
+    released mean. `planned`: is `releases` what is planned or was made, or that of one update for want of a plan?
+    `counted` and `largest_batch` are facts of a finished run, the most releases a record took
     part in and the most rows in a batch; None before it. The clip is two-sided and the divisor constant
     (`batch`). `target` is the ε asked for. `two_lambda` names the slope's form and changes no ε.
     """
@@ -42,6 +43,7 @@ class MeanSetting:
     largest_batch: int | None = None
     batchnorm: bool = False
     two_lambda: bool = True
+    planned: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("batches", BATCHES), ("server", SERVERS), ("noise", SOURCES)):

@@ -113,5 +113,10 @@ def claimed_mu(setting: RowSetting, participations: int, uploads: int) -> float:
 
 
 def proved_mu(setting: RowSetting, participations: int, rows: int) -> float:
-    """Return μ that is proved: 2S√n/σ, or with hidden state 2S√R/σ, since then every row may move by 2S."""
+    """Return μ that is proved: 2S√n/σ, or with hidden state 2S√R/σ, since then every row may move by 2S.
+
+    Infinity for hidden state behind noised embeddings: those of held-out rows show it to the server without noise.
+    """
+    if setting.hidden and setting.on == "embedding":
+        return math.inf
     return setting.sensitivity * math.sqrt(rows if setting.hidden else participations) / setting.sigma

@@ -6,8 +6,10 @@ whom one or all may look; what is protected is one record, its label included.
 
 Hidden state: a client that backpropagates trains w_m on its own raw features, and w_0 is trained on raw labels. A
 record used once moves them, and through them every later row, of other records too. All that is proved then is the
-range of each row: R rows released, each within S, are (2S√R/σ)-GDP whatever came before them. A ZOO-VFL client learns
-from its own releases and the server's answers to them alone, so that each record's own rows are all that depends on it.
+range of each row: R rows released, each within S, are (2S√R/σ)-GDP whatever came before them. Against the server not
+even that holds: evaluation sends it h(w_m) of the held-out rows without noise. A ZOO-VFL client learns from its own
+releases and the server's answers to them alone, so that each record's own rows are all that depends on it, and what it
+embeds of held-out rows is post-processing.
 """
 
 from __future__ import annotations
@@ -23,6 +25,14 @@ from raydpzv.privacy.row_setting import RowSetting
 _CLOSED = "closed form (GDP)"
 _WHOLE = "closed form (GDP) of all rows"
 _TOLERANCE = 1 + 1e-9
+_HIDDEN = (
+    "the server trains w_0 on labels without noise and the clients w_m on raw features, and they carry a record into "
+    "every later gradient"
+)
+_HELD_OUT = (
+    "every evaluation sends the server embeddings of held-out rows without noise, and the clients' models that make "
+    "them are trained on raw features"
+)
 
 
 def row_defect(setting: RowSetting) -> str:
@@ -41,7 +51,7 @@ def row_claims(setting: RowSetting) -> tuple[Claim, ...]:
     """Return the table: paper, the adversary that the noise is meant for, and the others, who see more."""
     broken = row_defect(setting)
     if broken:
-        note = f"{broken[0].upper()}{broken[1:]}."
+        note = f"{_sentence(broken)}."
         return tuple(_claim(setting, who, note) for who in ("paper", "client", "external", "server"))
     proved = _proved(setting)
     rows = {"paper": _paper(setting, proved), setting.adversary: proved, "external": _external(setting)}
@@ -56,11 +66,13 @@ def row_verdict(setting: RowSetting) -> tuple[bool, str]:
     """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
     if broken := row_defect(setting):
         return False, f"NOT PRIVATE: {broken}."
+    if setting.hidden and setting.on == "embedding":
+        return False, f"NOT PRIVATE: {_HELD_OUT}. Nothing is proved."
     claim = _proved(setting)
     figure = f"ε = {_figure(claim.epsilon)} at δ = {setting.delta:g} (replace {_unit(setting)}; {claim.accountant})"
     if setting.hidden:
         return False, (
-            f"NOT PRIVATE: {_hidden(setting)}. All that is proved against the {setting.adversary} is {figure}."
+            f"NOT PRIVATE: {_HIDDEN}. All that is proved against the {setting.adversary} is {figure}."
         )
     return False, (
         f"NOT PRIVATE against the clients: their answers are made from labels without noise. Proved against the "
@@ -96,11 +108,13 @@ def _proved(setting: RowSetting) -> Claim:
             "Labels are not protected."
         )
         return _claim(setting, setting.adversary, note, epsilon, _CLOSED, True)
-    note = (
-        f"{_hidden(setting)[0].upper()}{_hidden(setting)[1:]}: only the range of each of the {rows:,} rows released "
-        f"({basis}) bounds one record's part."
-    )
     direct = epsilon_of(proved_mu(replace(setting, hidden=False), n, rows), setting.delta)
+    if setting.on == "embedding":
+        return _claim(setting, "server", f"{_sentence(_HELD_OUT)}.", direct_only=direct)
+    note = (
+        f"{_sentence(_HIDDEN)}: only the range of each of the {rows:,} rows released ({basis}) bounds one record's "
+        "part."
+    )
     return _claim(setting, setting.adversary, note, epsilon, _WHOLE, True, direct)
 
 
@@ -108,13 +122,8 @@ def _external(setting: RowSetting) -> Claim:
     return _claim(setting, "external", "The final model holds parts that were trained without noise.")
 
 
-def _hidden(setting: RowSetting) -> str:
-    if setting.on == "embedding":
-        return "the clients backpropagate through raw features, and w_m carries a record into every later embedding"
-    return (
-        "the server trains w_0 on labels without noise and the clients w_m on raw features, and they carry a record "
-        "into every later gradient"
-    )
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}"
 
 
 def _unit(setting: RowSetting) -> str:

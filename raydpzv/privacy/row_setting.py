@@ -33,7 +33,8 @@ class RowSetting:
     """A run's releases of rows, planned or made; SpecError where a value makes no sense.
 
     `shares` is each client's expected share of the T updates. `hidden`: is there state that was trained on records
-    without noise and that later rows depend on? `queries`: may rows be asked for again? `counted`, `rows_released` and
+    without noise and that later rows depend on? `planned`: is `updates` what is planned or was made, or one for want of
+    a plan? `queries`: may rows be asked for again? `counted`, `rows_released` and
     `uploads` are facts of a finished run (None before): the most releases of one record's rows, all rows released, and
     the uploads, each of the client with most of them if the clients release (each has features of its own to protect),
     else of all together.
@@ -59,6 +60,7 @@ class RowSetting:
     counted: int | None = None
     rows_released: int | None = None
     uploads: int | None = None
+    planned: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("on", PLACES), ("batches", BATCHES), ("calibration", CALIBRATIONS)):

@@ -1,6 +1,11 @@
-"""The table and the verdict of any setting: a noised mean (DPZV) or noised rows (its baselines)."""
+"""The table and the verdict of any setting: a noised mean (DPZV) or noised rows (its baselines).
+
+What a proof supposes of a run beside its noise is looked at here, for both: where it fails, no row holds.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from raydpzv.privacy import mean_claims
 from raydpzv.privacy.claims import Claim
@@ -13,12 +18,30 @@ NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 AnySetting = MeanSetting | RowSetting
 """What privacy depends on, of either kind."""
 
+_UNPLANNED = "no number of updates is planned (budget.updates), and each ε here is that of ONE update"
+
 
 def claims(setting: AnySetting) -> tuple[Claim, ...]:
     """Return the side-by-side table."""
-    return row_claims(setting) if isinstance(setting, RowSetting) else mean_claims.claims(setting)
+    found, missing = _claims(setting), missing_premises(setting)
+    if not missing:
+        return found
+    said = f" NOT proved: {'; '.join(missing)}."
+    return tuple(replace(c, holds=False, note=c.note + said) if c.holds else c for c in found)
 
 
 def verdict(setting: AnySetting) -> tuple[bool, str]:
     """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
+    missing = missing_premises(setting)
+    if missing and any(c.holds for c in _claims(setting)):
+        return False, f"NOT PRIVATE: {'; '.join(missing)}."
     return row_verdict(setting) if isinstance(setting, RowSetting) else mean_claims.verdict(setting)
+
+
+def missing_premises(setting: AnySetting) -> tuple[str, ...]:
+    """Return what the proofs suppose and this setting does not have, one clause each."""
+    return () if setting.planned else (_UNPLANNED,)
+
+
+def _claims(setting: AnySetting) -> tuple[Claim, ...]:
+    return row_claims(setting) if isinstance(setting, RowSetting) else mean_claims.claims(setting)

@@ -267,3 +267,4 @@ def test_without_planned_updates_nothing_is_called_private():
     assert found["planned"] is False
     assert found["private"] is False
     assert "ONE update" in found["private_reason"]
+    assert not any(claim["holds"] for claim in found["epsilon"])

@@ -140,7 +140,18 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({}, {**ROWS, "clip": None}, {}, r"privacy.clip: wanted with privacy.epsilon"),
         ({}, {**ROWS, "delta": None}, {}, r"privacy.delta: wanted with a clip"),
         ({"max_delay": 4}, ROWS, {}, r"privacy.epsilon: queries"),
-        ({}, ROWS, {"epsilon": 1.0}, r'budget.adversary: noise on the embedding is against "server"'),
+        (
+            {"name": "zoo_vfl"},
+            ROWS,
+            {"epsilon": 1.0},
+            r'budget.adversary: noise on the embedding is against "server"',
+        ),
+        (
+            {},
+            ROWS,
+            {"epsilon": 1.0, "adversary": "server"},
+            r"budget.adversary: nothing is proved against anyone",
+        ),
         ({"noise_on": "gradient"}, ROWS, {"epsilon": 1.0, "adversary": "server"}, r'is against "client"'),
         ({}, {}, {"epsilon": 1.0, "adversary": "server"}, r"budget.epsilon: has no meaning"),
         (

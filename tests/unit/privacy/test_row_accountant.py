@@ -104,17 +104,27 @@ def test_a_zoo_vfl_clients_rows_are_proved_by_counted_participation() -> None:
     assert "one record's features at one client" in why
 
 
-@pytest.mark.parametrize(("setting", "who"), [(VAFL, "server"), (DOWN, "client")])
-def test_with_hidden_state_only_the_range_of_all_rows_is_proved(setting: RowSetting, who: str) -> None:
-    counted = dataclasses.replace(setting, counted=6, rows_released=5000, uploads=100)
+def test_with_hidden_state_only_the_range_of_all_rows_is_proved() -> None:
+    counted = dataclasses.replace(DOWN, counted=6, rows_released=5000, uploads=100)
     found = by(counted)
-    assert found[who].epsilon == pytest.approx(epsilon_of(math.sqrt(5000) * 3 / 40, 1e-5))
-    assert found[who].direct_only == pytest.approx(epsilon_of(math.sqrt(6) * 3 / 40, 1e-5))
-    assert found["paper"].epsilon == pytest.approx(found[who].direct_only)
+    assert found["client"].epsilon == pytest.approx(epsilon_of(math.sqrt(5000) * 3 / 40, 1e-5))
+    assert found["client"].direct_only == pytest.approx(epsilon_of(math.sqrt(6) * 3 / 40, 1e-5))
+    assert found["paper"].epsilon == pytest.approx(found["client"].direct_only)
     assert not found["paper"].holds
-    others = {"server", "client", "external"} - {who}
-    assert all(found[other].epsilon == math.inf for other in others)
+    assert all(found[other].epsilon == math.inf for other in ("server", "external"))
     assert "NOT PRIVATE" in row_verdict(counted)[1]
+
+
+def test_held_out_embeddings_of_hidden_state_leave_nothing_proved() -> None:
+    """The attack that this stands for: tests/unit/methods/vertical/test_held_out_embeddings.py."""
+    counted = dataclasses.replace(VAFL, counted=6, rows_released=5000, uploads=100)
+    found = by(counted)
+    assert not any(claim.holds for claim in found.values())
+    assert all(found[who].epsilon == math.inf for who in ("server", "client", "external"))
+    assert found["server"].direct_only == pytest.approx(epsilon_of(math.sqrt(6) * 3 / 40, 1e-5))
+    assert "held-out rows without noise" in found["server"].note
+    assert row_verdict(counted)[1].endswith("Nothing is proved.")
+    assert RowSpending(VAFL, private=True).would_exceed(0, np.arange(50), 1, 1e9, "server")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +181,6 @@ def test_nonsense_is_refused() -> None:
 
 GUARDED = (
     (ZOO, "server", lambda n, rows, uploads: proved_mu(ZOO, n, rows)),
-    (VAFL, "server", lambda n, rows, uploads: proved_mu(VAFL, n, rows)),
     (DOWN, "client", lambda n, rows, uploads: proved_mu(DOWN, n, rows)),
     (ZOO, "paper", lambda n, rows, uploads: claimed_mu(ZOO, n, uploads)),
     (SAMPLED, "paper", lambda n, rows, uploads: claimed_mu(SAMPLED, n, uploads)),

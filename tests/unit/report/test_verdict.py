@@ -44,10 +44,11 @@ def test_a_private_run_says_on_what_terms():
 
 
 def test_noise_against_the_server_alone_is_said_with_its_unit():
-    epsilon, private = lines("vafl", *PAPER)
+    epsilon, private = lines("zoo_vfl", *PAPER)
     assert "replace one record's features at one client) is proved against the server" in epsilon
     assert "nothing against the clients" in epsilon
     assert private.startswith("NOT PRIVATE")
+    assert lines("vafl", *PAPER)[0] == "No finite ε is proved; the claimed ε = 1 is not proved."
 
 
 def test_seeded_noise_proves_nothing_and_no_noise_has_no_epsilon():
