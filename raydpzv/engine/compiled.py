@@ -123,7 +123,7 @@ class CompiledBottom:
         found, self._acts = self._embedded(self._x_train, _rows(ids), noise)
         return found
 
-    def backward(self, gradient_BE: np.ndarray) -> None:
+    def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
         """Descend by the chain rule through the last `forward`."""
         if self._acts is None:
             return
@@ -134,7 +134,7 @@ class CompiledBottom:
             raise ValueError(f"wanted a gradient {wanted}, as the embeddings, got {gradient_BE.shape}")
         _bottom_step(
             *(own.flat, own.velocity, own.sizes, self._acts, _floats(gradient_BE), self._clip),
-            *(float(descent.lr), float(descent.momentum), float(descent.l2)),
+            *(float(descent.lr) * scale, float(descent.momentum), float(descent.l2)),
         )
         self._acts = None
 
@@ -252,11 +252,11 @@ class CompiledTop:
         self._own_step(rows)
         return loss
 
-    def backward(self, ids: np.ndarray) -> tuple[float, np.ndarray]:
+    def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
         """Backpropagate on cached embeddings."""
         gradient = np.empty((len(ids), self._table.shape[1]), np.float32)
         rows = _rows(ids)
-        loss = self._stepped(self._table, rows, rows, gradient) if len(rows) else math.nan
+        loss = self._stepped(self._table, rows, rows, gradient, scale) if len(rows) else math.nan
         return loss, gradient.reshape(-1, self._clients, self._width)
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
@@ -327,11 +327,13 @@ class CompiledTop:
             )
         return _floats(values)
 
-    def _stepped(self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray) -> float:
+    def _stepped(
+        self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray, scale: float = 1.0
+    ) -> float:
         own, how = self._parameters, self._settings
         found: float = _head_step(
             *(source, at, self._labels, ids, own.flat, own.velocity, own.sizes, self._widest),
-            *(how.training == "sgd", float(how.lr), float(how.momentum), gradient),
+            *(how.training == "sgd", float(how.lr) * scale, float(how.momentum), gradient),
         )
         return found
 

@@ -55,16 +55,24 @@ class Head:
         return loss
 
     def backward(
-        self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, *, for_embeddings: bool = False
+        self,
+        embeddings_BME: torch.Tensor,
+        labels_B: torch.Tensor,
+        *,
+        for_embeddings: bool = False,
+        scale: float = 1.0,
     ) -> tuple[float, torch.Tensor | None]:
-        """Take one SGD step; return the mean loss and, if asked, its gradient by the embeddings [B, M, E]."""
+        """Take one SGD step; return the mean loss and, if asked, its gradient by the embeddings [B, M, E].
+
+        scale: of the step size.
+        """
         parameters = list(self.model.module.parameters())
         with torch.enable_grad():
             inputs_BME = embeddings_BME.detach().requires_grad_(for_embeddings)
             loss = self._loss.mean(self.model.module(inputs_BME.flatten(1)), labels_B)
             wanted = [*parameters, inputs_BME] if for_embeddings else parameters
             gradients = torch.autograd.grad(loss, wanted)
-        self._gradient_descent.step(gradients[: len(parameters)])
+        self._gradient_descent.step(gradients[: len(parameters)], scale)
         return float(loss.detach()), gradients[-1] if for_embeddings else None
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], labels_N: torch.Tensor) -> Metrics:

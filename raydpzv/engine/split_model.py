@@ -125,8 +125,8 @@ class Bottom(Protocol):
         """Return what `embed` does, and remember what `backward` needs."""
         ...
 
-    def backward(self, gradient_BE: np.ndarray) -> None:
-        """Take a step along the gradient of the embeddings of the last `forward`; without one, nothing."""
+    def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
+        """Take a step, `scale` times the step size, along the gradient of the last `forward`'s embeddings, if any."""
         ...
 
     def descend(self, steps: Iterable[Step]) -> None:
@@ -175,8 +175,11 @@ class Top(Protocol):
         """Take the head's step on cached embeddings; return the mean loss before it (NaN for an empty batch)."""
         ...
 
-    def backward(self, ids: np.ndarray) -> tuple[float, np.ndarray]:
-        """Do the same by backpropagation, and return the mean loss's gradient by the embeddings, [R, M, E], as well."""
+    def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
+        """Do the same by backpropagation, and return the mean loss's gradient by the embeddings, [R, M, E], as well.
+
+        scale: of the step size.
+        """
         ...
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:

@@ -90,7 +90,7 @@ class TorchBottom:
             self._embedded = self._embedding(self._rows(ids), noise)
         return self._embedded.detach().cpu().numpy()
 
-    def backward(self, gradient_BE: np.ndarray) -> None:
+    def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
         """Descend by the chain rule through the last `forward`."""
         if self._embedded is None:
             return
@@ -101,7 +101,8 @@ class TorchBottom:
             gradients = torch.autograd.grad(self._embedded, parameters, gradient)
         self._embedded, l2 = None, self._training.descent.l2
         self._first_order.step(
-            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients
+            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients,
+            scale,
         )
 
     def descend(self, steps: Iterable[Step]) -> None:
@@ -243,10 +244,10 @@ class TorchTop:
         """Take the head's step on cached embeddings."""
         return self.head.train(self.table.get(ids), self._labels(ids))
 
-    def backward(self, ids: np.ndarray) -> tuple[float, np.ndarray]:
+    def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
         """Backpropagate on cached embeddings."""
         inputs_RME = self.table.get(ids)
-        return self._stepped(inputs_RME, ids) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
+        return self._stepped(inputs_RME, ids, scale) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
         """Backpropagate on these embeddings."""
@@ -286,8 +287,11 @@ class TorchTop:
         """Return the digest of the head's parameters."""
         return self.head.model.sha256()
 
-    def _stepped(self, inputs_RME: torch.Tensor, ids: np.ndarray) -> tuple[float, np.ndarray]:
-        loss, gradient_RME = self.head.backward(inputs_RME, self._labels(ids), for_embeddings=True)
+    def _stepped(
+        self, inputs_RME: torch.Tensor, ids: np.ndarray, scale: float = 1.0
+    ) -> tuple[float, np.ndarray]:
+        labels_R = self._labels(ids)
+        loss, gradient_RME = self.head.backward(inputs_RME, labels_R, for_embeddings=True, scale=scale)
         assert gradient_RME is not None
         return loss, gradient_RME.cpu().numpy()
 

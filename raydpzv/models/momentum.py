@@ -17,9 +17,9 @@ class MomentumDescent:
         self._x, self._lr, self._momentum = x, lr, momentum
         self._velocity = torch.zeros_like(x) if momentum else None
 
-    def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Take one step; the gradients in the order of the flat vector's parameters."""
+    def step(self, gradients: Sequence[torch.Tensor], scale: float = 1.0) -> None:
+        """Take one step, `scale` times as long; the gradients in the order of the flat vector's parameters."""
         gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
         if self._velocity is not None:
             gradient = self._velocity.mul_(self._momentum).add_(gradient)
-        self._x.add_(gradient, alpha=-self._lr)
+        self._x.add_(gradient, alpha=-self._lr * scale)

@@ -29,6 +29,7 @@ def vafl_clients(
     *,
     shared: bool = False,
     how: str = "uniform",
+    lr_decay: int | None = None,
 ) -> list[VaflClient]:
     return [
         VaflClient(
@@ -36,6 +37,7 @@ def vafl_clients(
             make_bottom(data, m, descent=settings, clip=privacy.clip if privacy else None),
             batches("server" if shared else m, how),
             privacy,
+            lr_decay=lr_decay,
         )
         for m in range(CLIENTS)
     ]

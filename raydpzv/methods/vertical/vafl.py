@@ -54,6 +54,8 @@ class VaflConfig(Batched):
     """Step size of the clients."""
     momentum: Momentum = 0.0
     """Momentum of the clients (the paper has none)."""
+    lr_decay: Count | None = None
+    """K_0: step sizes of clients and head are lr · K_0 / (K_0 + k) after k rounds; left out: constant."""
     l2: NotNegative = 0.0
     """Regulariser of the clients' parameters, l2 ‖w‖² / 2."""
     synchrony: Literal["asynchronous", "t-synchronous", "synchronous"] = "asynchronous"
@@ -72,6 +74,11 @@ class VaflConfig(Batched):
     """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
 
+def step_scale(lr_decay: int | None, round: int) -> float:
+    """Return K_0 / (K_0 + k) for server round k + 1, the step sizes of VAFL's Theorems 2 and 4 over their first."""
+    return 1.0 if lr_decay is None else lr_decay / (lr_decay + round - 1)
+
+
 class VaflClient(SplitClient):
     """Uploads the embeddings of its batch and backpropagates the gradient that it gets for them."""
 
@@ -83,9 +90,10 @@ class VaflClient(SplitClient):
         privacy: RowPrivacy | None = None,
         *,
         answers_queries: bool = False,
+        lr_decay: int | None = None,
     ) -> None:
         super().__init__(client, bottom)
-        self.answers_queries = answers_queries
+        self.answers_queries, self._lr_decay = answers_queries, lr_decay
         self._batches = batches
         self._release = EmbeddingRelease(privacy or RowPrivacy())
         self._queries = 0
@@ -99,7 +107,7 @@ class VaflClient(SplitClient):
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η (∇_w h · ∇_h ℓ + ∇r(w_m)). VAFL Eq. (4a)."""
         if isinstance(order.body, Gradient):
-            self.bottom.backward(order.body.values)
+            self.bottom.backward(order.body.values, step_scale(self._lr_decay, order.round))
 
     def work(self) -> Upload:
         """Return the next batch's embeddings (Algorithm 1, lines 4 and 5)."""
@@ -150,9 +158,12 @@ class VaflServer(CachingServer):
         top: Top,
         synchrony: Synchrony,
         privacy: RowPrivacy | None = None,
+        *,
+        lr_decay: int | None = None,
         **named: Any,
     ) -> None:
         super().__init__(top, **named)
+        self._lr_decay = lr_decay
         self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
         self._held: deque[Numbered] = deque()
         self._asked: set[int] = set()
@@ -218,7 +229,7 @@ class VaflServer(CachingServer):
 
         Both gradients are taken at the same head and embeddings (VAFL Eq. (2a), (2b)).
         """
-        loss, gradient_NME = self.top.backward(ids)
+        loss, gradient_NME = self.top.backward(ids, step_scale(self._lr_decay, group[-1][0]))
         shares = [np.float32(len(ids) / max(1, span.stop - span.start)) for span in spans]
         return loss, [
             gradient_NME[span, upload.client] * share
@@ -272,6 +283,7 @@ def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
         parts.batches(config, shared=config.synchrony == "synchronous"),
         privacy,
         answers_queries=config.max_delay is not None,
+        lr_decay=config.lr_decay,
     )
 
 
@@ -279,6 +291,7 @@ def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
     return VaflServer(
         *(gradient_top(parts, config), _synchrony(config, parts.clients)),
         row_privacy(parts.noise, "gradient", config.noise_on),
+        lr_decay=config.lr_decay,
         **cached(parts, config),
     )
 

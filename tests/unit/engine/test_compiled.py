@@ -119,8 +119,8 @@ def test_a_step_from_embeddings_gradients_is_autograds(
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
     for bottom in (ours, theirs):
         bottom.forward(IDS)
-        bottom.backward(GRADIENT)
-    gradient = before - ours.parameters()
+        bottom.backward(GRADIENT, 0.5)  # half a step of size 1
+    gradient = 2 * (before - ours.parameters())
     assert gradient == pytest.approx(expected.numpy(), rel=1e-6, abs=3e-6)
     assert np.abs(gradient - 1.01 * expected.numpy()).max() > 1e-4, "control: a gradient 1 % longer"
     kept = ours.parameters()
@@ -152,11 +152,11 @@ def test_the_heads_gradients_are_autograds(name: str) -> None:
     inputs = theirs.table.get(IDS).double().requires_grad_()
     loss = functional.cross_entropy(module(inputs.flatten(1)), torch.tensor(Y[IDS]))
     expected = torch.autograd.grad(loss, [inputs, *module.parameters()])
-    found_loss, found = ours.backward(IDS)
+    found_loss, found = ours.backward(IDS, 0.5)  # half a step of size 1
     assert found_loss == pytest.approx(float(loss.detach()), abs=1e-6)
     assert found == pytest.approx(expected[0].numpy(), abs=1e-6)
     flat = torch.cat([g.reshape(-1) for g in expected[1:]]).numpy()
-    assert before - ours.parameters() == pytest.approx(flat, abs=1e-6)
+    assert 2 * (before - ours.parameters()) == pytest.approx(flat, abs=1e-6)
     assert np.abs(1.01 * found - expected[0].numpy()).max() > 1e-5, "control"
 
 

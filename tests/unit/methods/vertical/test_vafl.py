@@ -64,9 +64,11 @@ class Central:
         assert np.abs(server.parameters() - flat_of(self.head)).max() < 3e-5
 
 
-def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embeddings() -> None:
+@pytest.mark.parametrize("decay", [None, 7])
+def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embeddings(decay: int | None) -> None:
     """Each step of torch's sees the others' cached embeddings, which have no gradient."""
-    clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA), Central()
+    clients, server = vafl_clients(DATA, SETTINGS, lr_decay=decay), vafl_server(DATA, lr_decay=decay)
+    central = Central()
     cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
     orders, steps = {o.client: o for o in server.first_orders()}, [0] * CLIENTS
     for round, m in enumerate(wakes(30), 1):
@@ -82,6 +84,9 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
         assert (orders[m].client, orders[m].round) == (m, round)
         assert orders[m].body.wire_bytes == BATCH * 4 * WIDTH
         assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+        if decay:
+            for optimiser, size in ((central.of_head, 0.2), *((o, 0.5) for o in central.of_bottoms)):
+                optimiser.param_groups[0]["lr"] = size * decay / (decay + round - 1)
         central.step(loss, [m])
     for order in orders.values():
         clients[order.client].apply(order)
