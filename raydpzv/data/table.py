@@ -212,6 +212,19 @@ def _divided(table: Table, fraction: float, key: Key, part: str) -> tuple[Table,
     return table.select(drawn[0]), table.select(drawn[1])
 
 
+def check_both_classes(test: Table) -> None:
+    """Raise DataError for test rows of one class where there are two: they have no AUC, and a constant is always right.
+
+    Validation rows are drawn by class, and so have both.
+    """
+    if test.classes == 2 and len(found := np.unique(test.y)) == 1:
+        raise DataError(
+            f'the {test.rows} test rows of "{test.name}" hold class {found[0]} alone of two: wanted both, without '
+            "which there is no AUC and a constant prediction is always right; give more test rows (data.test_rows, "
+            "data.test_fraction) or others"
+        )
+
+
 @dataclass(frozen=True)
 class Limits:
     """At most so many training and test rows (None: all), drawn at random and stratified.

@@ -16,7 +16,7 @@ from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, Split, limit, scale, with_validation
+from raydpzv.data.table import Limits, Split, check_both_classes, limit, scale, with_validation
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -115,6 +115,7 @@ def load_data(data: DataSection, key: Key) -> Split:
     )
     split = limit(split, data.train_rows, data.test_rows, key / "limit")
     split = with_validation(split, data.validation_fraction or 0.0, key / "validation")
+    check_both_classes(split.test)
     return scale(split, data.scale)
 
 
