@@ -15,6 +15,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
+from raydpzv.data.encoding import encoded
 from raydpzv.data.sources import load
 from raydpzv.data.table import Limits, Split, check_both_classes, limit, scale, with_validation
 from raydpzv.data.text import Text
@@ -107,6 +108,8 @@ def load_data(data: DataSection, key: Key) -> Split:
         target=data.target,
         groups=data.groups,
         skip_lines=data.skip_lines,
+        categories=data.categories,
+        missing=data.missing,
         test_fraction=data.test_fraction,
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
@@ -116,7 +119,7 @@ def load_data(data: DataSection, key: Key) -> Split:
     split = limit(split, data.train_rows, data.test_rows, key / "limit")
     split = with_validation(split, data.validation_fraction or 0.0, key / "validation")
     check_both_classes(split.test)
-    return scale(split, data.scale)
+    return scale(encoded(split), data.scale)
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:

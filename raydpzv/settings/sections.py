@@ -37,6 +37,12 @@ class DataSection(Section):
     test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""
     skip_lines: Count | None = None
     """Lines of the file before its heading (csv)."""
+    categories: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """Columns of categories (csv, parquet): each becomes a column of 0 and 1 for every value in the training rows; a
+    value that they do not have, or none, is 0 in all of these."""
+    missing: Literal["refuse", "mean"] | None = None
+    """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers becomes the mean of
+    the training rows and one of categories is 0 in all its columns."""
     test_fraction: Fraction = 0.2
     """Share of the rows (with `groups`: of the groups) held out for the test, stratified by class; ignored where the
     data set has its own test rows."""
