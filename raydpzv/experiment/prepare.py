@@ -45,6 +45,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """The columns that no client holds."""
+        ...
+
+    @property
     def engine(self) -> str:
         """What computes the models: "torch" or "compiled"."""
         ...

@@ -12,6 +12,7 @@ from pydantic import Field
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
+    Column,
     Named,
     PerClientNotNegative,
     PerClientPositive,
@@ -69,7 +70,7 @@ class DataSection(Section):
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
 
 
-Columns = Annotated[tuple[int, ...], Field(strict=False)]
+Columns = Annotated[tuple[Column, ...], Field(strict=False)]
 
 
 class SplitSection(Section):
@@ -82,7 +83,8 @@ class SplitSection(Section):
     grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
     """Patches down and across; must multiply to the number of clients."""
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
-    """Explicit column numbers, one list per client."""
+    """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
+    columns). Those that no client gets are not used, and a warning says so."""
 
 
 class ModelSection(Section):
