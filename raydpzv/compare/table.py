@@ -3,7 +3,8 @@
 A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: no noise); its runs
 differ in their seeds. A run has failed if its outcome is one of FAILURES. Failed runs stay in every median and range:
 
-- with accuracy 0 (final, best, at equal budgets) where the run ends without a model, since it predicts nothing;
+- with accuracy 0 (final, best, at equal budgets) and areas of 0 where the run ends without a model, since it predicts
+  nothing;
 - as never having reached a target, whatever they had reached before, since a model that predicts one class has that
   class' share.
 
@@ -13,7 +14,7 @@ A run that was not made ("not run") is in no number but `not_run`. A median over
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ RUNS = pa.schema(
         ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
         ("validation_accuracy", pa.float64()),  # of that model; NaN without them
         ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
+        ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
+        ("pr_auc", pa.float64()),
         ("loss", pa.float64()),
         ("top_share", pa.float64()),
         ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions
@@ -151,7 +154,6 @@ def _moving(curves: pa.Table, runs: pa.Table | None) -> list[Curve]:
 def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict[str, Any]:
     runs, curves = line.runs, line.curves
     left = [run for run in runs if run["status"] != "missing"]
-    best = [0.0 if ends_without_model(run) else run["best_accuracy"] for run in runs]
     row: dict[str, Any] = {
         "label": line.label,
         "method": line.method,
@@ -162,7 +164,9 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
         "not_run": line.not_run,
         "why": line.why,
         **_spread("accuracy", [final_accuracy(run) for run in runs]),
-        **_spread("best", best),
+        **_spread("best", _of_model(runs, "best_accuracy")),
+        **_spread("roc_auc", _of_model(runs, "roc_auc")),
+        **_spread("pr_auc", _of_model(runs, "pr_auc")),
         **{
             f"{name}_median": _median([run[name] for run in left])
             for name in ("updates", "bytes_up", "bytes_down")
@@ -179,6 +183,11 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
     for target in targets:
         row |= _cost(line, target)
     return row
+
+
+def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return a score of each run's model; 0 where a run ends without one."""
+    return [0.0 if ends_without_model(run) else run[name] for run in runs]
 
 
 def _accuracy_at(curve: Curve, spent: Floats, budget: float) -> float:
@@ -233,7 +242,7 @@ def _schema(targets: Sequence[str]) -> pa.Schema:
         *((name, pa.int64()) for name in ("runs", "failures", "not_run")),
         ("why", pa.string()),
         *_floats("accuracy", _SPREAD),
-        *_floats("best", _SPREAD),
+        *(field for name in ("best", "roc_auc", "pr_auc") for field in _floats(name, _SPREAD)),
         *(
             (f"{n}_median", pa.float64())
             for n in ("updates", "bytes_up", "bytes_down", "seconds", "staleness")

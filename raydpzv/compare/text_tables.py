@@ -105,8 +105,11 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
         "runs": _runs,
         "accuracy": lambda r: _range(r, "accuracy", text.percent),
     }
-    if any(best > 0 for best in table["best_median"].to_pylist()):  # a failed run has 0, validated or not
+    if _scored(table, "best"):
         columns["best by validation"] = lambda r: _range(r, "best", text.percent)
+    if _scored(table, "roc_auc"):
+        columns["ROC AUC"] = lambda r: _range(r, "roc_auc", _area)
+        columns["PR AUC"] = lambda r: _range(r, "pr_auc", _area)
     if bytes_at:
         columns[f"at {text.size(bytes_at)}"] = lambda r: _range(r, "equal_bytes", text.percent)
     if not math.isnan(seconds_at):
@@ -122,6 +125,15 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
         )
     columns["staleness"] = lambda r: text.number(r["staleness_median"], 3)
     return _grid(columns, table)
+
+
+def _scored(table: pa.Table, name: str) -> bool:
+    """Tell whether any line has such a score: a run without a model has 0 of each, asked for or not."""
+    return any(value > 0 for value in table[f"{name}_median"].to_pylist())
+
+
+def _area(value: float) -> str:
+    return text.number(value, 3)
 
 
 def target_rows(table: pa.Table, target: float) -> Grid:

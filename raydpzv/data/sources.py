@@ -5,7 +5,7 @@ Readers are imported when they read, so that a list of the data sets needs neith
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raydpzv.data.builtin import Mixture
     from raydpzv.data.generated import GeneratedSplit
     from raydpzv.data.table import Limits, Split, Table
+    from raydpzv.data.tabular import Columns
     from raydpzv.data.text import Text
     from raydpzv.keys import Key
     from raydpzv.settings.sections import DataSection
@@ -33,6 +34,8 @@ class Request:
     target: str
     groups: str | None
     skip_lines: int
+    categories: tuple[str, ...]
+    missing: str
     test_fraction: float
     key: Key
     mixture: Mixture
@@ -44,7 +47,7 @@ class Request:
 class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
 
-    takes: what else may be given of groups and skip_lines.
+    takes: what else may be given of groups, skip_lines, categories and missing.
     tokens: its rows are token ids, for models that embed tokens. generate: its training rows are made client by client,
     when they are asked for; then nothing can read it whole.
     """
@@ -66,6 +69,8 @@ def load(
     target: str | None = None,
     groups: str | None = None,
     skip_lines: int | None = None,
+    categories: tuple[str, ...] | None = None,
+    missing: str | None = None,
     test_fraction: float,
     key: Key,
     mixture: Mixture | None = None,
@@ -75,11 +80,11 @@ def load(
     """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, stratified by
-    class. `groups` names a table's column whose equal values stay on one side, `skip_lines` are those above a CSV
-    file's heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that
-    are too large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. Raises
-    SpecError for an unknown name and for settings that are missing or do not belong, DataError for files that are
-    missing or malformed.
+    class. `groups`, `categories` and `missing` say what a table's columns are (`raydpzv.data.tabular.Columns`),
+    `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of texts.
+    `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would leave;
+    the others do not look at them. Raises SpecError for an unknown name and for settings that are missing or do not
+    belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
     from raydpzv.data.table import Limits
@@ -87,7 +92,7 @@ def load(
 
     source: Source = DATA_SOURCES[name]
     given = {"folder": folder, "file": file, "target": target, "groups": groups, "skip_lines": skip_lines}
-    _check_settings(name, source, given)
+    _check_settings(name, source, given | {"categories": categories, "missing": missing})
     request = Request(
         name,
         folder or Path(),
@@ -95,6 +100,8 @@ def load(
         target or "",
         groups,
         skip_lines or 0,
+        categories or (),
+        missing or "refuse",
         test_fraction,
         key,
         mixture or Mixture(),
@@ -104,7 +111,7 @@ def load(
     return source.read(request)
 
 
-def _check_settings(name: str, source: Source, given: dict[str, Path | str | int | None]) -> None:
+def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> None:
     for setting, value in given.items():
         if setting in source.needs and not value:
             raise SpecError(f'data set "{name}" needs a {setting}: give one. It comes from {source.home}')
@@ -157,8 +164,8 @@ def _synthetic_clients(
 ) -> GeneratedSplit:
     from raydpzv.data import generated
 
-    given = {name: getattr(data, name) for name in ("folder", "file", "target", "groups", "skip_lines")}
-    _check_settings(name, SYNTHETIC_CLIENTS, given)
+    wanted = ("folder", "file", "target", "groups", "skip_lines", "categories", "missing")
+    _check_settings(name, SYNTHETIC_CLIENTS, {setting: getattr(data, setting) for setting in wanted})
     return generated.synthetic_clients(name, data, split, key)
 
 
@@ -177,14 +184,19 @@ def _cifar10(request: Request) -> Split:
 def _csv(request: Request) -> Split:
     from raydpzv.data import tabular
 
-    table = tabular.read_csv(request.file, request.target, request.groups, request.skip_lines)
-    return _drawn(table, request)
+    return _drawn(tabular.read_csv(request.file, _columns(request), request.skip_lines), request)
 
 
 def _parquet(request: Request) -> Split:
     from raydpzv.data import tabular
 
-    return _drawn(tabular.read_parquet(request.file, request.target, request.groups), request)
+    return _drawn(tabular.read_parquet(request.file, _columns(request)), request)
+
+
+def _columns(request: Request) -> Columns:
+    from raydpzv.data.tabular import Columns
+
+    return Columns(request.target, request.groups, request.categories, request.missing)
 
 
 def _multiview(request: Request) -> Split:
@@ -264,19 +276,19 @@ CIFAR10 = Source(
 )
 
 CSV = Source(
-    "your own table: numeric features and a target column, with a heading line",
+    "your own table: numbers, categories and a target column, with a heading line",
     "your own data, one record a line",
     _csv,
     ("file", "target"),
-    ("groups", "skip_lines"),
+    ("groups", "skip_lines", "categories", "missing"),
 )
 
 PARQUET = Source(
-    "your own table: numeric features and a target column",
+    "your own table: numbers, categories and a target column",
     "your own data, one record a row",
     _parquet,
     ("file", "target"),
-    ("groups",),
+    ("groups", "categories", "missing"),
 )
 
 MULTIVIEW = Source(

@@ -28,7 +28,9 @@ class Table:
 
     `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the
     columns of a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one
-    person's do: a split has them on one side. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
+    person's do: a split has them on one side. `levels` belong to a table that `raydpzv.data.encoding` has yet to make
+    numbers of: 0 for a column of numbers, of which some may be missing (NaN), else how many levels the column's codes
+    0, 1, ... stand for. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
     ids 0..vocabulary-1: names, not quantities, which no scaling touches. Raises DataError for lengths that disagree,
     no rows, values that are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2
     classes.
@@ -41,6 +43,7 @@ class Table:
     features: tuple[str, ...] = ()
     vocabulary: int | None = None
     groups: np.ndarray | None = None
+    levels: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -110,7 +113,7 @@ class Table:
             )
 
     def _check_finite(self) -> None:
-        finite = np.isfinite(self.x)
+        finite = np.isfinite(self.x) if self.levels is None else ~np.isinf(self.x)
         if finite.all():
             return
         row, *place = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
@@ -210,6 +213,19 @@ def _divided(table: Table, fraction: float, key: Key, part: str) -> tuple[Table,
     if drawn is None:
         raise _too_few(table, fraction, part)
     return table.select(drawn[0]), table.select(drawn[1])
+
+
+def check_both_classes(test: Table) -> None:
+    """Raise DataError for test rows of one class where there are two: they have no AUC, and a constant is always right.
+
+    Validation rows are drawn by class, and so have both.
+    """
+    if test.classes == 2 and len(found := np.unique(test.y)) == 1:
+        raise DataError(
+            f'the {test.rows} test rows of "{test.name}" hold class {found[0]} alone of two: wanted both, without '
+            "which there is no AUC and a constant prediction is always right; give more test rows (data.test_rows, "
+            "data.test_fraction) or others"
+        )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,20 @@ from raydpzv.errors import DataError, suggest
 _LISTED = 8
 
 
-def read_csv(file: Path, target: str, groups: str | None = None, skip_lines: int = 0) -> Table:
+@dataclass(frozen=True)
+class Columns:
+    """What a table's columns are: the one to predict, the one of groups, those of categories; the rest are numbers.
+
+    missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean").
+    """
+
+    target: str
+    groups: str | None = None
+    categories: tuple[str, ...] = ()
+    missing: str = "refuse"
+
+
+def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
     """Return a CSV file with a heading line as a table; see `to_table`. Empty cells count as missing.
 
     skip_lines: lines before the heading, which are not looked at.
@@ -28,25 +42,27 @@ def read_csv(file: Path, target: str, groups: str | None = None, skip_lines: int
     convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
     skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
     data = _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
-    return to_table(data, one_line(file.name), target, groups)
+    return to_table(data, one_line(file.name), columns)
 
 
-def read_parquet(file: Path, target: str, groups: str | None = None) -> Table:
+def read_parquet(file: Path, columns: Columns) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
     data = _read(file, lambda: pyarrow.parquet.read_table(file))
-    return to_table(data, one_line(file.name), target, groups)
+    return to_table(data, one_line(file.name), columns)
 
 
-def to_table(data: pa.Table, name: str, target: str, groups: str | None = None) -> Table:
-    """Return the column `target` as labels, `groups` as what rows belong to, all others as features, x [D, F].
+def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
+    """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
-    Features are numbers or true/false; labels are strings, whole numbers or true/false, numbered 0..classes-1
-    in sorted order; groups are any values. Raises DataError for anything else, naming the columns.
+    Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
+    0..classes-1 in sorted order; groups are any values. Raises DataError for anything else, naming the columns.
     """
-    names = data.column_names
+    names, target, groups = data.column_names, columns.target, columns.groups
     _check_column(names, name, target, "to predict")
     if groups is not None:
         _check_column(names, name, groups, "of groups")
+    for category in columns.categories:
+        _check_column([n for n in names if n not in (target, groups)], name, category, "of categories")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
@@ -60,9 +76,11 @@ def to_table(data: pa.Table, name: str, target: str, groups: str | None = None) 
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _labels(data.column(target), name, target)
     features = data.drop_columns([target] if groups is None else [target, groups])
+    x, levels = _features(features, name, columns)
     return Table(
-        *(name, _features(features, name), y, classes, tuple(features.column_names)),
+        *(name, x, y, classes, tuple(features.column_names)),
         groups=None if groups is None else _groups(data.column(groups), name, groups),
+        levels=levels,
     )
 
 
@@ -130,18 +148,65 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
     return y, len(values)
 
 
-def _features(data: pa.Table, name: str) -> np.ndarray:
+def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, tuple[int, ...] | None]:
+    """Return features [D, F], and how many levels each column of categories has where the table wants encoding."""
     if not data.num_columns:
         raise DataError(f'"{name}" has a target column and no features: add columns of numbers')
-    wrong = [f"{field.name} ({field.type})" for field in data.schema if not _numeric(field.type)]
-    if wrong:
+    found, levels = [], []
+    for column, values in zip(data.column_names, data.columns, strict=True):
+        if column in columns.categories:
+            codes, count = _codes(values)
+        else:
+            codes, count = _numbers(values, name, column), 0
+        gaps = np.isnan(codes)
+        if gaps.any() and columns.missing == "refuse":
+            raise DataError(
+                f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
+                f'in {int(gaps.sum())} of {len(gaps)} rows: fill them in, drop the rows or set data.missing = "mean"'
+            )
+        found.append(codes)
+        levels.append(count)
+    plain = not columns.categories and columns.missing == "refuse"
+    return np.stack(found, axis=1), None if plain else tuple(levels)
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+    """Return each value's place among the column's values in sorted order, NaN for none, and how many there are."""
+    texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    order = pc.rank(texts.dictionary, "ascending", tiebreaker="dense").to_numpy() - 1
+    places = texts.indices.fill_null(-1).to_numpy()
+    return np.where(places < 0, np.nan, order[places].astype(np.float64)), len(order)
+
+
+def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
+    kind = column.type
+    if _numeric(kind):
+        return column.cast(pa.float64(), safe=False).to_numpy()  # missing values become NaN
+    if types.is_null(kind):
+        raise DataError(f'column "{heading}" of "{name}" is empty: fill it in or drop it')
+    row, value = _least_number_like(column)
+    shown = f'such as "{one_line(value)}" in row {row} (counted from 0)'
+    if types.is_temporal(kind):
         raise DataError(
-            f'"{name}" has features that are not numbers: {_listed(wrong)}: encode them as numbers or drop '
-            "them"
+            f'column "{heading}" of "{name}" holds dates or times, {shown}: write them as numbers (days since one day; '
+            "year, month and day in columns of their own) or drop the column"
         )
-    # missing values become NaN, which the table refuses with row and column
-    columns = [column.cast(pa.float64(), safe=False).to_numpy() for column in data.columns]
-    return np.stack(columns, axis=1)
+    raise DataError(
+        f'column "{heading}" of "{name}" holds what is no number, {shown}: name the column in data.categories to have '
+        'one column of 0 and 1 for each of its values, leave the cell empty with data.missing = "mean", or drop the '
+        "column"
+    )
+
+
+def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
+    """Return row and value of the first text that is no number; where all are, of the first."""
+    there = [(row, value) for row, value in enumerate(column.to_pylist()) if value is not None]
+    for row, value in there:
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return row, value
+    return there[0]
 
 
 def _numeric(kind: pa.DataType) -> bool:

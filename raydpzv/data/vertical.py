@@ -14,8 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from raydpzv.errors import DataError, SpecError
+from raydpzv.data.files import one_line
+from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.registry import VERTICAL_SPLITS
+
+_LISTED = 8
 
 Span = tuple[int, int]
 """First place and the place after the last."""
@@ -69,12 +72,14 @@ def partition(
     how: str,
     clients: int,
     *,
-    columns: Sequence[Sequence[int]] | None = None,
+    columns: Sequence[Sequence[int | str]] | None = None,
+    names: Sequence[str] = (),
     grid: tuple[int, int] | None = None,
 ) -> tuple[Part, ...]:
     """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches", "views", "variables" or "tokens".
 
-    columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client. rows: bands
+    columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client, by number or by their
+    `names` (of several with one name, as an encoded category has them, it is all). rows: bands
     of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in reading
     order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. variables:
     [D, T, f], the last axis of a time series shared out. tokens: [D, l], spans of a text of exactly the same length.
@@ -91,7 +96,7 @@ def partition(
         raise SpecError(f'a grid does not go with partition "{how}": leave it out or choose "patches"')
     shape = tuple(int(n) for n in x_shape)
     if columns is not None:
-        return _explicit(shape, clients, columns)
+        return _explicit(shape, clients, columns, names)
     if grid is not None:
         return by_patches(shape, clients, grid)
     return share(shape, clients)
@@ -103,24 +108,61 @@ def by_columns(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     return tuple(Part("columns", shape, columns=tuple(range(*span))) for span in spans)
 
 
-def _explicit(shape: tuple[int, ...], clients: int, columns: Sequence[Sequence[int]]) -> tuple[Part, ...]:
+def without_client(parts: Sequence[Part], names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns that no part of "columns" holds, by name or else by number; () for other partitions."""
+    if parts[0].how != "columns":
+        return ()
+    held = {column for part in parts for column in part.columns}
+    left = (column for column in range(math.prod(parts[0].whole)) if column not in held)
+    return tuple(dict.fromkeys(names[column] if names else str(column) for column in left))
+
+
+def _explicit(
+    shape: tuple[int, ...], clients: int, columns: Sequence[Sequence[int | str]], names: Sequence[str]
+) -> tuple[Part, ...]:
     if len(columns) != clients:
         raise SpecError(f"columns has {len(columns)} lists for {clients} clients: give one list a client")
-    width = math.prod(shape)
     owner: dict[int, int] = {}
+    parts = []
     for client, mine in enumerate(columns):
         if not mine:
             raise SpecError(f"client {client} has no columns: give it at least one or use fewer clients")
+        held: list[int] = []
         for column in mine:
-            if not 0 <= column < width:
-                raise SpecError(f"client {client} wants column {column}: the data has 0..{width - 1}")
-            if column in owner:
+            places = _places(column, client, math.prod(shape), names)
+            if (first := owner.get(places[0])) is not None:
                 raise SpecError(
-                    f"column {column} is listed for client {owner[column]} and for client {client}: list it "
-                    "once"
+                    f"column {_shown(column)} is listed for client {first} and for client {client}: list it once"
                 )
-            owner[column] = client
-    return tuple(Part("columns", shape, columns=tuple(int(column) for column in mine)) for mine in columns)
+            owner |= dict.fromkeys(places, client)
+            held += places
+        parts.append(Part("columns", shape, columns=tuple(held)))
+    return tuple(parts)
+
+
+def _places(column: int | str, client: int, width: int, names: Sequence[str]) -> list[int]:
+    """Return the places of a column in the flattened record; SpecError if there is none."""
+    if isinstance(column, int):
+        if not 0 <= column < width:
+            raise SpecError(f"client {client} wants column {column}: the data has 0..{width - 1}")
+        return [column]
+    if not names:
+        raise SpecError(
+            f"client {client} wants column {_shown(column)}, and the columns of these data have no names: give their "
+            f"numbers, 0..{width - 1}"
+        )
+    if places := [place for place, name in enumerate(names) if name == column]:
+        return places
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    raise SpecError(
+        f"client {client} wants column {_shown(column)}, which the data do not have as a feature. "
+        f"{suggest(column, known)}They have {one_line(', '.join(known[:_LISTED]))}{more}"
+    )
+
+
+def _shown(column: int | str) -> str:
+    return f'"{one_line(column)}"' if isinstance(column, str) else str(column)
 
 
 def by_rows(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import numpy as np
 
 from raydpzv.engine.dense import LAWS, DenseNetwork
+from raydpzv.engine.ranking import areas
 from raydpzv.engine.split_model import (
     AGE_BINS,
     COUNTED,
@@ -299,16 +299,11 @@ class CompiledTop:
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows."""
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
-        return score_parts(partial(self._scored, joined), len(self._labels_test), self._validated)
-
-    def _scored(self, joined: np.ndarray, part: slice) -> Metrics:
-        own, count = self._parameters, part.stop - part.start
-        counts, right, total = np.zeros(own.network.widths[-1], np.int64), 0, 0.0
-        for start in range(part.start, part.stop, EVALUATED_ROWS):
-            ids = np.arange(start, min(start + EVALUATED_ROWS, part.stop), dtype=np.int32)
-            found = _score(joined, self._labels_test, ids, own.flat, own.sizes, self._widest, counts)
-            right, total = right + found[0], total + found[1]
-        return Metrics(right / count, total / count, int(counts.max()) / count)
+        own, labels = self._parameters, self._labels_test
+        return score_parts(
+            lambda part: scored(joined, labels, part, own.flat, own.sizes, self._widest),
+            *(len(labels), self._validated),
+        )
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters."""
@@ -354,6 +349,22 @@ class CompiledTop:
 
     def _nothing(self) -> np.ndarray:
         return np.empty((0, self._table.shape[1]), np.float32)
+
+
+def scored(
+    source: np.ndarray, labels: np.ndarray, part: slice, flat: np.ndarray, sizes: np.ndarray, widest: int
+) -> Metrics:
+    """Score a part of the rows [N, F] with classes [N] by a dense network, in blocks of 512."""
+    count, two = part.stop - part.start, sizes[-1] == 2
+    counts, right, total = np.zeros(sizes[-1], np.int64), 0, 0.0
+    margins = np.empty(count if two else 0)
+    for start in range(0, count, EVALUATED_ROWS):
+        stop = min(start + EVALUATED_ROWS, count)
+        ids = np.arange(part.start + start, part.start + stop, dtype=np.int32)
+        found = _score(source, labels, ids, flat, sizes, widest, counts, margins[start:stop])
+        right, total = right + found[0], total + found[1]
+    ranked = areas(margins, labels[part]) if two else (None, None)
+    return Metrics(right / count, total / count, int(counts.max()) / count, *ranked)
 
 
 def _rows(ids: np.ndarray) -> np.ndarray:

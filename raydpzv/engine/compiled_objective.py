@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from raydpzv.engine.compiled import EVALUATED_ROWS, kernel
+from raydpzv.engine.compiled import kernel, scored
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.objective import check_fit
 from raydpzv.engine.row_readers import RowReader
@@ -24,7 +24,6 @@ _inner_products = kernel("inner_products")
 _loss_and_gradient = kernel("loss_and_gradient")
 _losses_at = kernel("losses_at")
 _points_along = kernel("points_along")
-_score = kernel("score")
 _POINT_FLOATS = 1 << 20
 """Parameters of perturbed models that are kept at a time: 4 MiB."""
 
@@ -93,13 +92,7 @@ class CompiledObjective:
     def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
         """Score the rows x [N, ...] with classes y [N], in blocks of 512."""
         check_fit(self._size, at)
-        source, labels, count = _flat(x), y.numpy(), len(y)
-        counts, right, total = np.zeros(self._sizes[-1], np.int64), 0, 0.0
-        for start in range(0, count, EVALUATED_ROWS):
-            ids = np.arange(start, min(start + EVALUATED_ROWS, count), dtype=np.int32)
-            found = _score(source, labels, ids, at.numpy(), self._sizes, self._widest, counts)
-            right, total = right + found[0], total + found[1]
-        return Metrics(right / count, total / count, int(counts.max()) / count)
+        return scored(_flat(x), y.numpy(), slice(0, len(y)), at.numpy(), self._sizes, self._widest)
 
     def _points(self, at: torch.Tensor, directions: Sequence[Direction], amount: float) -> np.ndarray:
         """Return the perturbed parameters, float32 [P, d]."""

@@ -648,8 +648,11 @@ def row_gradients(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def score(source, labels, ids, flat, sizes, widest, counts):  # type: ignore[no-untyped-def]
-    """Return (right predictions, sum of losses) of rows `ids` of source; counts int64 [K]: += predictions by class."""
+def score(source, labels, ids, flat, sizes, widest, counts, margins):  # type: ignore[no-untyped-def]
+    """Return (right predictions, sum of losses) of rows `ids` of source; counts int64 [K]: += predictions by class.
+
+    margins: scores of class 1 less those of class 0, to float64 [B]; empty: not wanted.
+    """
     rows, classes = ids.shape[0], sizes[-1]
     acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
     losses = np.empty(rows, np.float64)
@@ -665,6 +668,8 @@ def score(source, labels, ids, flat, sizes, widest, counts):  # type: ignore[no-
         counts[best] += 1
         right += 1 if best == labels[ids[b]] else 0
         total += losses[b]
+    for b in range(margins.shape[0]):
+        margins[b] = _f64(scores[1, b]) - _f64(scores[0, b])
     return right, total
 
 

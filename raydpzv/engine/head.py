@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from raydpzv.engine.ranking import areas
 from raydpzv.engine.split_model import HeadSettings, Metrics
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.models.flat import FlatModel
@@ -83,9 +84,10 @@ class Head:
             scores_NK = self.model.module(torch.from_numpy(joined).to(device))
             predicted_N = scores_NK.argmax(1)
             return Metrics(
-                accuracy=float((predicted_N == labels_N).double().mean()),
-                loss=float(self._loss.mean(scores_NK, labels_N)),
-                top_share=float(torch.bincount(predicted_N).max()) / len(labels_N),
+                float((predicted_N == labels_N).double().mean()),
+                float(self._loss.mean(scores_NK, labels_N)),
+                float(torch.bincount(predicted_N).max()) / len(labels_N),
+                *ranked(scores_NK, labels_N),
             )
 
     def _two_point_step(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> None:
@@ -100,3 +102,11 @@ class Head:
             minus_B = self.losses(embeddings_BME, labels_B)
         scalar = float(slope(plus_B, minus_B, settings.smoothing).mean())
         self._descent.apply([Step([seed], [scalar], settings.lr)])
+
+
+def ranked(scores_NK: torch.Tensor, labels_N: torch.Tensor) -> tuple[float | None, float | None]:
+    """Return the areas that `Metrics` wants: of two scores a row, None of more."""
+    if scores_NK.shape[1] != 2:
+        return None, None
+    scores = scores_NK.cpu().double().numpy()
+    return areas(scores[:, 1] - scores[:, 0], labels_N.cpu().numpy())

@@ -60,11 +60,17 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Result of one evaluation of the test rows; validation: of the validation rows, where some are held out."""
+    """Result of one evaluation of the test rows; validation: of the validation rows, where some are held out.
+
+    roc_auc, pr_auc: areas under the ROC and the precision-recall curve of class 1 against class 0
+    (`raydpzv.engine.ranking`), of models with two scores; None for others.
+    """
 
     accuracy: float
     loss: float
     top_share: float  # share of the most predicted class: 1.0 is a constant prediction
+    roc_auc: float | None = None
+    pr_auc: float | None = None
     validation: Metrics | None = None
 
 

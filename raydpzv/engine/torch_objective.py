@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from raydpzv.engine.head import ranked
 from raydpzv.engine.objective import check_fit
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.split_model import Metrics
@@ -140,16 +141,18 @@ class TorchObjective:
         """Score the rows x [N, ...], y [N], in blocks of 512."""
         check_fit(self.size, at)
         self._model.flat.copy_(at)
-        loss, predicted = 0.0, []
+        loss, blocks = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
             scores_BK = self._model.module(self._ordered(x_BF.to(self._device)))
             loss += float(self._loss.at_points(scores_BK, y_B.to(self._device)).sum())
-            predicted.append(scores_BK.argmax(1).cpu())
-        predicted_N = torch.cat(predicted)
+            blocks.append(scores_BK.cpu())
+        scores_NK = torch.cat(blocks)
+        predicted_N = scores_NK.argmax(1)
         return Metrics(
-            accuracy=float((predicted_N == y.cpu()).double().mean()),
-            loss=loss / len(y),
-            top_share=float(torch.bincount(predicted_N).max()) / len(y),
+            float((predicted_N == y.cpu()).double().mean()),
+            loss / len(y),
+            float(torch.bincount(predicted_N).max()) / len(y),
+            *ranked(scores_NK, y),
         )
 
     def _losses(self, points_Pd: torch.Tensor, rows: np.ndarray) -> torch.Tensor:

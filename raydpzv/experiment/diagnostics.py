@@ -14,6 +14,7 @@ from raydpzv.records import metrics
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 
+_LISTED = 8
 LATE = 0.1
 """Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
 
@@ -23,7 +24,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
 
     failed: why the run is no result, in a word and in a sentence, as `raydpzv.experiment.diagnostics.failure` says it.
     """
-    found = _of_result(experiment, rows, failed)
+    found = [*_unused(experiment.unused), *_of_result(experiment, rows, failed)]
     if experiment.spec.kind == "horizontal":
         return [*found, *_overall_lateness(rows)]
     found += _lateness(experiment, rows)
@@ -34,6 +35,14 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
             "revealing whole records"
         )
     return found
+
+
+def _unused(columns: Sequence[str]) -> list[str]:
+    if not columns:
+        return []
+    more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
+    named = ", ".join(columns[:_LISTED])
+    return [f"no client holds the columns {named}{more}: they are not used; list them in split.columns"]
 
 
 def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[str]:

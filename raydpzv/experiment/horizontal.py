@@ -59,6 +59,7 @@ class PreparedHorizontal:
     parts: Partition
     timing: Timing
     setting: None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:

@@ -15,8 +15,9 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
+from raydpzv.data.encoding import encoded
 from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, Split, limit, scale, with_validation
+from raydpzv.data.table import Limits, Split, check_both_classes, limit, scale, with_validation
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -41,6 +42,11 @@ class Prepared(Protocol):
     @property
     def setting(self) -> AnySetting | None:
         """What the claims about privacy are made from; None for a run without noise."""
+        ...
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The columns that no client holds."""
         ...
 
     @property
@@ -107,6 +113,8 @@ def load_data(data: DataSection, key: Key) -> Split:
         target=data.target,
         groups=data.groups,
         skip_lines=data.skip_lines,
+        categories=data.categories,
+        missing=data.missing,
         test_fraction=data.test_fraction,
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
@@ -115,7 +123,8 @@ def load_data(data: DataSection, key: Key) -> Split:
     )
     split = limit(split, data.train_rows, data.test_rows, key / "limit")
     split = with_validation(split, data.validation_fraction or 0.0, key / "validation")
-    return scale(split, data.scale)
+    check_both_classes(split.test)
+    return scale(encoded(split), data.scale)
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:

@@ -65,6 +65,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "best_update": best.update if best else None,
         "validation_accuracy": best.validation_accuracy if best else math.nan,
         "peak_accuracy": metrics.peak_accuracy(rows["evaluation"]),
+        **metrics.final_areas(rows["auc"]),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
         "largest_class_share": max(shares),

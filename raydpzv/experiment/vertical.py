@@ -8,7 +8,7 @@ from typing import Any
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
-from raydpzv.data.vertical import Part, partition
+from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
@@ -25,7 +25,10 @@ Releases = Mapping[Address, float]
 
 @dataclass(frozen=True)
 class PreparedVertical:
-    """A scenario with its data loaded, its parties' factories ready and its privacy setting known."""
+    """A scenario with its data loaded, its parties' factories ready and its privacy setting known.
+
+    unused: the columns that no client holds.
+    """
 
     spec: VerticalScenario
     clients: tuple[ClientFactory, ...]
@@ -33,6 +36,7 @@ class PreparedVertical:
     parts: tuple[Part, ...]
     privacy: PrivacySetting
     timing: Timing
+    unused: tuple[str, ...] = ()
 
     @property
     def setting(self) -> AnySetting | None:
@@ -94,9 +98,14 @@ def prepare_vertical(spec: VerticalScenario) -> PreparedVertical:
         raise SpecError(
             f"method.batch: wanted at most {train.rows}, the number of training rows, got {batch}"
         )
-    columns = [list(c) for c in how.columns] if how.columns is not None else None
-    parts = partition(train.x.shape[1:], how.how, how.clients, columns=columns, grid=how.grid)
+    parts = partition(
+        *(train.x.shape[1:], how.how, how.clients),
+        columns=how.columns,
+        names=train.features,
+        grid=how.grid,
+    )
     privacy = privacy_setting(spec, train.rows)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise())
     check_first_release(privacy.claims, spec.budget)
-    return PreparedVertical(server.spec, clients, server, parts, privacy, loaded.timing)
+    unused = without_client(parts, train.features)
+    return PreparedVertical(server.spec, clients, server, parts, privacy, loaded.timing, unused)

@@ -221,6 +221,12 @@ def best_by_validation(evaluation: pa.Table) -> BestModel | None:
     return BestModel(update, found, float(accuracy[at]))
 
 
+def final_areas(auc: pa.Table) -> dict[str, float]:
+    """Return roc_auc and pr_auc of the last evaluation of the test rows; NaN where there are no two classes."""
+    last = _of_part(auc, "test").to_pylist()[-1:]
+    return {name: last[0][name] if last else math.nan for name in ("roc_auc", "pr_auc")}
+
+
 def loss_series(service: pa.Table) -> tuple[IntArray, FloatArray]:
     """Return (round, training loss) of the uploads whose loss was computed, in the order of rounds."""
     service = service.sort_by("round")

@@ -1,7 +1,8 @@
 """The row types: one pyarrow schema each.
 
 Times are seconds of the run's own clock (virtual or wall) since its start. Under the wall clock they vary from
-run to run; under the virtual clock every column is reproducible bit for bit, and the digest covers them all.
+run to run; under the virtual clock every column is reproducible bit for bit. The digest covers them all but faults and
+areas (`raydpzv.records.store.DIGESTED`).
 
 M clients, counted from 0; `round` counts the updates from 1: in vertical methods every upload served is one, in
 horizontal methods the uploads of a cohort are one together (or each is, if asynchronous).
@@ -96,6 +97,16 @@ EVALUATION = pa.schema(
     ]
 )
 
+AUC = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("time", pa.float64()),
+        ("part", pa.string()),  # as in the evaluation's row
+        ("roc_auc", pa.float64()),  # area under the ROC curve of class 1; NaN where a score is not finite
+        ("pr_auc", pa.float64()),  # average precision
+    ]
+)
+
 FAULT = pa.schema(
     [
         ("time", pa.float64()),
@@ -121,6 +132,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "sync": SYNC,
     "release": RELEASE,
     "evaluation": EVALUATION,
+    "auc": AUC,
     "fault": FAULT,
     "model": MODEL,
 }

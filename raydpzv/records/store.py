@@ -14,7 +14,8 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
-DIGESTED = tuple(name for name in SCHEMAS if name != "fault")
+DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc"))
+"""Areas are of scores whose accuracy and loss are digested; runs of before there were areas keep their digests."""
 
 
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:
@@ -96,7 +97,7 @@ def read_all(run: Path, where: str = "rows") -> Rows:
 
 
 def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str:
-    """Return the sha256 over all rows but faults, independent of how they were split into parts.
+    """Return the sha256 over all rows of these types, independent of how they were split into parts.
 
     A lost actor that was replaced changes nothing but the faults. NaN has one canonical bit pattern here, so that
     equal runs have equal digests.

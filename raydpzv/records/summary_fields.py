@@ -14,10 +14,10 @@ _NUMBERS = (
         "best_update",
         "validation_accuracy",
         "peak_accuracy",
-        "loss",
-        "top_share",
+        "roc_auc",
+        "pr_auc",
     ),
-    *("seconds", "simulated_seconds", "throughput"),
+    *("loss", "top_share", "seconds", "simulated_seconds", "throughput"),
 )
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
 _CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only")

@@ -103,13 +103,14 @@ def _render(
     )
     views = [f.view for f in folders]
     names, summaries = [v.label for v in views], [v.summary for v in views]
+    compare_head, compare = tables.compare_rows(names, summaries)
     return environment.get_template("page.html.jinja").render(
         title=_title(summaries),
         facts=_facts(summaries),
         runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
         condition=privacy.CONDITION,
-        compare_head=tables.COMPARE_HEAD,
-        compare=tables.compare_rows(names, summaries),
+        compare_head=compare_head,
+        compare=compare,
         compare_note=tables.COMPARE_NOTE,
         target_head=tables.TARGET_HEAD,
         targets=tables.target_rows(names, [v.rows for v in views], targets),

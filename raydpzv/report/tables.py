@@ -24,9 +24,11 @@ Summary = Mapping[str, Any]
 
 _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
-COMPARE_HEAD = (
-    "run", "status", "accuracy", "best by validation", "loss", "updates", "up", "down", "clock", "staleness", "private",
+_COMPARED = (
+    "run", "status", "accuracy", "best by validation", "ROC AUC", "PR AUC", "loss", "updates", "up", "down", "clock",
+    "staleness", "private",
 )  # fmt: skip
+_IF_KNOWN = slice(3, 6)  # columns that stand only where a run has something in them
 COMPARE_NOTE = (
     "Staleness: mean age of the cached embeddings used, in server rounds (vertical runs), or mean number of updates "
     "made between reading the model and the upload's own (horizontal runs). Best by validation: the test accuracy of "
@@ -68,6 +70,7 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         ("status", _status(summary)),
         ("test accuracy", text.percent(summary.get("accuracy"))),
         *_best(summary),
+        *_areas(summary),
         ("test loss", text.number(summary.get("loss"))),
         ("updates", horizontal.updates_text(summary) if across else text.number(summary.get("updates"))),
         ("bytes up", text.size(summary.get("bytes_up"))),
@@ -82,14 +85,18 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
     return [*rows, ("versions", ", ".join(f"{k} {v}" for k, v in versions.items()) or text.NONE)]
 
 
-def compare_rows(labels: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
-    """Return one row per run under COMPARE_HEAD. ε is left to the privacy tables, which state its terms."""
-    return [
+def compare_rows(
+    labels: Sequence[str], summaries: Sequence[Summary]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the heads, and one row per run under them. ε is left to the privacy tables, which state its terms."""
+    rows = [
         (
             label,
             str(s.get("status", text.NONE)),
             text.percent(s.get("accuracy")),
             text.percent(s.get("best_accuracy")),
+            text.number(s.get("roc_auc"), 3),
+            text.number(s.get("pr_auc"), 3),
             text.number(s.get("loss"), 3),
             text.number(s.get("updates")),
             text.size(s.get("bytes_up")),
@@ -100,6 +107,10 @@ def compare_rows(labels: Sequence[str], summaries: Sequence[Summary]) -> list[tu
         )
         for label, s in zip(labels, summaries, strict=True)
     ]
+    places = range(len(_COMPARED))
+    empty = {i for i in places[_IF_KNOWN] if all(row[i] == text.NONE for row in rows)}
+    heads, *kept = (tuple(row[i] for i in places if i not in empty) for row in (_COMPARED, *rows))
+    return heads, kept
 
 
 def target_rows(
@@ -130,9 +141,10 @@ def summary_table(summary: Summary, clock: str = "virtual") -> Table:
 def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
     """Return one console row per run; ε is in the privacy tables, where its terms have room."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
-    for i, head in enumerate(COMPARE_HEAD):
+    heads, rows = compare_rows(labels, summaries)
+    for i, head in enumerate(heads):
         table.add_column(head, overflow="fold", justify="left" if i < 2 else "right")
-    for row in compare_rows(labels, summaries):
+    for row in rows:
         cells = [Text(cell) for cell in row]
         cells[-1].stylize("green" if row[-1] == "yes" else "bold red")
         table.add_row(*cells)
@@ -144,6 +156,12 @@ def _best(summary: Summary) -> list[tuple[str, str]]:
     if (best := text.chosen(summary)) is None:
         return []
     return [("test accuracy of the best model", best)]
+
+
+def _areas(summary: Summary) -> list[tuple[str, str]]:
+    """Return the areas under the curves of the test rows of two classes; nothing of more classes."""
+    named = (("area under the ROC curve", "roc_auc"), ("average precision (PR curve)", "pr_auc"))
+    return [(name, text.number(summary[key])) for name, key in named if text.known(summary.get(key))]
 
 
 def _status(summary: Summary) -> str:

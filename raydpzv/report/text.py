@@ -34,10 +34,15 @@ def percent(value: Any) -> str:
     return NONE if value is None or math.isnan(value) else f"{100 * value:.2f} %"
 
 
+def known(value: Any) -> bool:
+    """Tell whether a summary's number is one: null and NaN are none."""
+    return value is not None and not math.isnan(value)
+
+
 def chosen(summary: Mapping[str, Any]) -> str | None:
     """Return the test accuracy of the model that the validation rows choose, and which that is; None without them."""
     best, update = summary.get("best_accuracy"), summary.get("best_update")
-    if best is None or math.isnan(best) or update is None:
+    if not known(best) or update is None:
         return None
     by = percent(summary.get("validation_accuracy"))
     return f"{percent(best)}, chosen by validation ({by}) after update {update:,}"

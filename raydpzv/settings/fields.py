@@ -82,6 +82,15 @@ PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 
+def _column(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("wanted a column's number or its name")
+    return value
+
+
+Column = Annotated[int | str, BeforeValidator(_column)]
+
+
 def per_client(value: float | tuple[float, ...], clients: int) -> Sequence[float]:
     """Return one number per client; one that all share is kept once."""
     return list(value) if isinstance(value, tuple) else Repeated(float(value), clients)

@@ -12,6 +12,7 @@ from pydantic import Field
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
+    Column,
     Named,
     PerClientNotNegative,
     PerClientPositive,
@@ -38,6 +39,12 @@ class DataSection(Section):
     test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""
     skip_lines: Count | None = None
     """Lines of the file before its heading (csv)."""
+    categories: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """Columns of categories (csv, parquet): each becomes a column of 0 and 1 for every value in the training rows; a
+    value that they do not have, or none, is 0 in all of these."""
+    missing: Literal["refuse", "mean"] | None = None
+    """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers becomes the mean of
+    the training rows and one of categories is 0 in all its columns."""
     test_fraction: Fraction = 0.2
     """Share of the rows (with `groups`: of the groups) held out for the test, stratified by class; ignored where the
     data set has its own test rows."""
@@ -64,7 +71,7 @@ class DataSection(Section):
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
 
 
-Columns = Annotated[tuple[int, ...], Field(strict=False)]
+Columns = Annotated[tuple[Column, ...], Field(strict=False)]
 
 
 class SplitSection(Section):
@@ -77,7 +84,8 @@ class SplitSection(Section):
     grid: Annotated[tuple[int, int] | None, Field(strict=False)] = None
     """Patches down and across; must multiply to the number of clients."""
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
-    """Explicit column numbers, one list per client."""
+    """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
+    columns). Those that no client gets are not used, and a warning says so."""
 
 
 class ModelSection(Section):

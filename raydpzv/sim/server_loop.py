@@ -195,6 +195,9 @@ class ServerLoop:
             loss=metrics.loss,
             top_share=metrics.top_share,
         )
+        if metrics.roc_auc is not None:
+            areas = {"roc_auc": metrics.roc_auc, "pr_auc": metrics.pr_auc}
+            self.observer.emit("auc", round=round, time=at, part=part, **areas)
 
     def close(self) -> None:
         """Record the services whose answers were never applied."""

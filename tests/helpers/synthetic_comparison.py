@@ -33,7 +33,8 @@ class Made:
         row: dict[str, Any] = who | {
             "method": "dpzv", "control": False, "run": f"{len(self.runs):02d}-run", "status": "done", "outcome": "ok",
             "reason": "", "accuracy": final, "peak_accuracy": final, "best_accuracy": math.nan,
-            "validation_accuracy": math.nan, "loss": 0.5, "top_share": 0.2, "updates": 40,
+            "validation_accuracy": math.nan, "roc_auc": math.nan, "pr_auc": math.nan,
+            "loss": 0.5, "top_share": 0.2, "updates": 40,
             "bytes_up": 40 * rate, "bytes_down": 40 * rate, "simulated_seconds": 40 * pace, "seconds": 1.0,
             "staleness": 2.0, "private": epsilon is not None, "verdict": "",
         }  # fmt: skip

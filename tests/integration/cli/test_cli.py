@@ -89,6 +89,7 @@ def test_a_scenario_can_be_a_file(tmp_path):
         (["data.source=mnist", "data.folder=nowhere"], "train-images"),
         (['privacy={mode="paper", epsilon=1.0, clip=1.0}'], "privacy.delta: wanted with ε"),
         (["data.validation_fraction=0.001"], "too few to appear in training and validation rows"),
+        (["split.columns=[[1.5]]"], "split.columns.0.0: wanted a column's number or its name, got 1.5"),
         (["seed=-1"], "seed: wanted greater than or equal to 0, got -1"),
     ],
 )

@@ -236,3 +236,15 @@ def test_a_poisson_batch_without_a_record_goes_through_these_models(tmp_path):
 def test_generated_reviews_are_learned_offline(overrides, least, most):
     spec = scenarios.load("reviews_dpzv", ["evaluate.every=4000", "record.staleness=false", *overrides])
     assert least <= scenarios.run(spec).summary["accuracy"] <= most
+
+
+def test_parties_are_columns_by_name_and_what_nobody_holds_is_said(tmp_path):
+    lines = ["age,city,income,bmi,label", *(f"{i},{'ab'[i % 2]},{i % 9},{i % 4},{i % 2}" for i in range(60))]
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    given = ["data.source=csv", f"data.file={tmp_path / 'own.csv'}", "data.target=label", "split.how=columns"]
+    given += ['data.categories=["city"]', "split.clients=2", 'split.columns=[["city", "age"], ["income"]]']
+    run = scenarios.run(scenarios.load("frozen", [*given, "method.batch=8", "budget.updates=4"]))
+    assert run.summary["warnings"][0].startswith("no client holds the columns bmi: they are not used")
+    spec = scenarios.load("frozen", [*given, 'split.columns=[["city"], ["incme"]]', "method.batch=8"])
+    with pytest.raises(SpecError, match='Did you mean "income"'):
+        scenarios.run(spec)

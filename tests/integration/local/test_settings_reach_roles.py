@@ -77,6 +77,10 @@ COMMON = {
     "data.groups": Change('"y"', (*TABLE, 'data.groups="x"', "split.clients=1")),
     "data.skip_lines": Change("2", (*TABLE, *HEADED), refused='no column "label"'),
     "data.test_fraction": Change("0.4"),
+    "data.categories": Change('["x"]', TABLE),
+    "data.missing": Change(
+        '"refuse"', (*TABLE, "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
+    ),
     "data.validation_fraction": Change("0.2"),
     "data.train_rows": Change("50"),
     "data.test_rows": Change("20"),
@@ -139,6 +143,10 @@ HORIZONTAL = COMMON | {
     "data.file": Change(COMMON["data.file"].to, TABLE[:3]),
     "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
     "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),
+    "data.categories": Change('["x"]', TABLE[:3]),
+    "data.missing": Change(
+        '"refuse"', (*TABLE[:3], "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
+    ),
     "data.skip_lines": Change("2", (*TABLE[:3], *HEADED), refused='no column "label"'),
     "data.rows": Change("90", GENERATED[:2]),
     "data.columns": Change("9", GENERATED[:2]),
@@ -241,6 +249,7 @@ def files(tmp_path_factory):
         (root / name).mkdir()
         lines = [f"{i % 7},{i * (number + 2) % 11},{i % 2},{i // 2 % 2}" for i in range(120)]
         (root / f"{name}.csv").write_text("\n".join(["x,y,label,second", *lines]))
+        (root / "gaps.csv").write_text("\n".join(["x,y,label,second", *lines, ",1,0,1"]))
         headed = ["families,,,", "x,y,label,second", *lines]
         (root / "headed.csv").write_text("\n".join(headed))
         epochs = [f"{i % 4},{(i + 1) * 0.3 * (number + 1)}" for i in range(60)]

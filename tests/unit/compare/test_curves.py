@@ -17,7 +17,7 @@ def run(label: str, epsilon: float | None, seed: int, **other: Any) -> dict[str,
     row: dict[str, Any] = {
         "label": label, "method": "dpzv", "control": False, "epsilon": epsilon, "seed": seed,
         "run": f"{label}-{seed}", "status": "done", "outcome": "ok", "reason": "", "accuracy": 0.5,
-        "best_accuracy": math.nan, "peak_accuracy": 0.6,
+        "best_accuracy": math.nan, "peak_accuracy": 0.6, "roc_auc": math.nan, "pr_auc": math.nan,
         "loss": 1.0, "top_share": 0.3, "updates": 20, "bytes_up": 200, "bytes_down": 100,
         "simulated_seconds": 4.0, "seconds": 1.0, "staleness": 2.0, "private": epsilon is not None, "verdict": "",
     }  # fmt: skip

@@ -21,7 +21,7 @@ NO_CURVES = CURVES.empty_table()
 def run(label, seed, accuracy, **other):
     row = {"label": label, "epsilon": None, "seed": seed, "method": "dpzv", "control": False, "run": "r",
            "status": "done", "outcome": "ok", "reason": "", "accuracy": accuracy,
-           "best_accuracy": math.nan, "peak_accuracy": accuracy,
+           "best_accuracy": math.nan, "peak_accuracy": accuracy, "roc_auc": math.nan, "pr_auc": math.nan,
            "loss": 0.5, "top_share": 0.3, "largest_class_share": 0.3, "control_accuracy": 0.5, "updates": 1,
            "bytes_up": 1, "bytes_down": 1, "simulated_seconds": 1.0, "seconds": 1.0, "staleness": 1.0,
            "private": False, "verdict": ""}  # fmt: skip

@@ -63,6 +63,17 @@ def test_what_validation_chose_has_a_column_where_something_was_chosen() -> None
     assert [row["best by validation"] for row in grid_of(made.tables)] == ["–", "0.00 %", "75.00 %"]
 
 
+def test_areas_have_columns_where_there_are_two_classes() -> None:
+    made = Made().run("a", None, 0, 0.5)
+    assert "ROC AUC" not in grid_of(made.tables)[0]
+    made.run("b", None, 0, 0.7, roc_auc=0.75, pr_auc=0.8).run("b", None, 1, 0.7, roc_auc=0.85, pr_auc=0.9)
+    found = grid_of(made.tables)
+    assert [(row["ROC AUC"], row["PR AUC"]) for row in found] == [
+        ("–", "–"),
+        ("0.8\n0.75 to 0.85", "0.85\n0.8 to 0.9"),
+    ]
+
+
 def test_target_rows_by_hand() -> None:
     runs, curves, _ = field().tables
     folded = table(runs, curves, [0.8, 0.99])

@@ -96,7 +96,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path, form):
 
     good = columns()
     refused(good, "kinds", 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind")
-    refused(good, "age", r"kind \(string\)", "encode them as numbers or drop them")
+    refused(good, "age", 'column "kind"', 'such as "pear" in row 0 ', r"name the column in data.categories")
     refused(good, "weight", 'column "weight"', "double", "whole numbers")
     refused({name: good[name] for name in ("kind",)}, "kind", "no features")
     refused({**good, "kind": ["fig"] * 24}, "kind", 'the one value "fig"')
@@ -112,7 +112,7 @@ def test_missing_values_are_named_by_row(tmp_path):
     with refusal(DataError, 'column "kind"', "no label in row 10 "):
         get("csv", file=tmp_path / "own", target="kind")
     write_csv(tmp_path / "own", {**data, "age": [""] * 24})
-    with refusal(DataError, r"age \(null\)"):
+    with refusal(DataError, 'column "age" of "own" is empty'):
         get("csv", file=tmp_path / "own", target="kind")
 
 
@@ -151,6 +151,25 @@ def test_a_column_of_groups_is_no_feature_and_keeps_its_rows_together(tmp_path, 
         get(form, file=file, target="kind", groups="who")
     with refusal(SpecError, 'data set "wine" takes no groups, "who" was given'):
         get("wine", groups="who")
+
+
+def test_a_number_that_is_none_is_shown_with_its_row_and_dates_are_refused_in_words(tmp_path):
+    write_csv(tmp_path / "own", {**columns(), "age": [*range(17), "unknown", *range(6)]})
+    with refusal(DataError, 'column "age"', 'such as "unknown" in row 17 ', "data.missing"):
+        get("csv", file=tmp_path / "own", target="kind")
+    write_csv(tmp_path / "own", {**columns(), "born": ["2001-02-03"] * 24})
+    with refusal(DataError, 'column "born"', "holds dates", 'such as "2001-02-03"', "days since one day"):
+        get("csv", file=tmp_path / "own", target="kind")
+    table = pa.table({"x": ["1", "2"] * 8, "t": [0, 1] * 8})
+    with refusal(DataError, 'column "x"', 'such as "1" in row 0 '):
+        get("parquet", file=write_parquet(tmp_path / "t", table), target="t")
+
+
+@pytest.mark.parametrize("wrong", ["kind", "nobody"])
+def test_an_unknown_category_is_refused(tmp_path, wrong):
+    write_csv(tmp_path / "own", columns())
+    with refusal(DataError, f'no column "{wrong}" of categories'):
+        get("csv", file=tmp_path / "own", target="kind", categories=(wrong,))
 
 
 def test_groups_that_are_missing_are_named_by_row(tmp_path):

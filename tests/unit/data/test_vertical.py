@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydpzv.data.vertical import Part, partition
+from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.errors import DataError, SpecError
 
 SHAPES = {
@@ -61,6 +61,33 @@ def test_columns():
 def test_columns_of_an_image_are_its_pixels():
     x = np.arange(2 * 12).reshape(2, 1, 3, 4)
     np.testing.assert_array_equal(partition((1, 3, 4), "columns", 2)[1].select(x), x.reshape(2, 12)[:, 6:])
+
+
+NAMES = ("age", "city", "city", "income", "bmi", "pulse")
+
+
+def test_columns_by_name_are_those_of_their_numbers():
+    given = [["income", "city"], [0, "pulse"]]
+    parts = partition((6,), "columns", 2, columns=given, names=NAMES)
+    assert parts == partition((6,), "columns", 2, columns=[[3, 1, 2], [0, 5]])
+    assert without_client(parts, NAMES) == ("bmi",)
+    assert without_client(parts) == ("4",)
+    assert without_client(partition((6,), "columns", 4), NAMES) == ()
+    assert without_client(partition((1, 6, 6), "rows", 2)) == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "words"),
+    [
+        ([["age"], ["incme"]], NAMES, 'client 1 wants column "incme".*Did you mean "income"'),
+        ([["age"], ["age", "bmi"]], NAMES, 'column "age" is listed for client 0 and for client 1'),
+        ([["city"], [2]], NAMES, "column 2 is listed for client 0 and for client 1"),
+        ([["age"], [1]], (), "no names: give their numbers"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(columns, names, words):
+    with pytest.raises(SpecError, match=words):
+        partition((6,), "columns", 2, columns=columns, names=names)
 
 
 def test_explicit_columns_keep_their_order_and_may_leave_some_out():

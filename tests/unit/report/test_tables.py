@@ -123,6 +123,10 @@ def test_summary_rows_say_the_numbers() -> None:
     assert "test accuracy of the best model" not in rows  # nothing chose one
     chosen = summary(best_accuracy=0.8, best_update=40, validation_accuracy=0.9)
     best = dict(tables.summary_rows(chosen))["test accuracy of the best model"]
+    assert "area under the ROC curve" not in rows
+    areas = dict(tables.summary_rows(summary(roc_auc=0.98765, pr_auc=0.5)))
+    assert areas["area under the ROC curve"] == "0.9877"
+    assert areas["average precision (PR curve)"] == "0.5"
     assert best == "80.00 %, chosen by validation (90.00 %) after update 40"
     assert rows["bytes up"] == "3.00 MiB"
     assert rows["staleness"] == "mean 4.5, max 1,200 rounds"
@@ -163,12 +167,21 @@ def test_not_private_stands_out() -> None:
 
 def test_compare_has_a_row_per_run_and_fits() -> None:
     pair = [summary(), summary(private="no noise", accuracy=0.5)]
-    rows = tables.compare_rows(["a", "b"], pair)
-    assert all(len(r) == len(tables.COMPARE_HEAD) for r in rows)
+    heads, rows = tables.compare_rows(["a", "b"], pair)
+    assert all(len(r) == len(heads) for r in rows)
+    assert not {"best by validation", "ROC AUC", "PR AUC"} & set(heads)
     assert [r[-1] for r in rows] == ["yes", "NO"]
     out = printed(tables.compare_table(["a", "b"], pair))
     assert "50.00 %" in out
     assert "8.25" not in out
+
+
+def test_compare_has_columns_of_areas_and_of_what_validation_chose_where_a_run_has_them() -> None:
+    pair = [summary(), summary(roc_auc=0.98765, pr_auc=0.5, best_accuracy=0.75)]
+    heads, rows = tables.compare_rows(["a", "b"], pair)
+    at = [heads.index(head) for head in ("best by validation", "ROC AUC", "PR AUC")]
+    assert [[row[i] for i in at] for row in rows] == [["–"] * 3, ["75.00 %", "0.988", "0.5"]]
+    assert max(map(len, printed(tables.compare_table(["a", "b"], pair)).splitlines())) <= 100
 
 
 def test_client_rows_of_a_real_folder(tmp_path: Path) -> None:
