@@ -71,7 +71,9 @@ class DecomflConfig(Directed, Sampled):
     perturbations_at: tuple[tuple[Count, Perturbations], ...] = ()
     """P from later rounds on: [[round, P], ...]."""
     momentum: Momentum = 0.0
-    """Momentum β of DeComFL Eq. (8): m <- βm + (1-β)g; β1 of ZO-Adam."""
+    """Momentum β of DeComFL Eq. (8); β1 of ZO-Adam."""
+    dampening: bool = True
+    """Momentum as in Eq. (8), m <- βm + (1-β)g, or as the authors' program has it (torch's SGD), m <- βm + g."""
     optimizer: Optimizer = "sgd"
     """What is done with the estimate: ZO-SGD with Eq. (8) and (9), ZO-SignSGD, ZO-Adam or ZO-SVRG (DeComFL A.1)."""
     beta2: Momentum = 0.3
@@ -629,7 +631,7 @@ def _rule(config: DecomflConfig) -> UpdateRule:
     rule = Rule(
         config.direction,
         config.momentum,
-        damped=True,
+        config.dampening,
         optimizer=config.optimizer,
         beta2=config.beta2 if adam else 0.0,
         v0=config.v0 if adam else 0.0,
@@ -704,6 +706,8 @@ def _of_optimizer(config: DecomflConfig) -> Iterator[str]:
     for field in ("beta2", "v0"):
         if name != "adam" and getattr(config, field) != getattr(usual, field):
             yield f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it; leave it out'
+    if name == "adam" and not config.dampening:
+        yield 'method.dampening: wanted true with optimizer = "adam", whose first moment is m <- βm + (1-β)g'
     if name == "svrg" and config.epoch is None:
         yield 'method.epoch: wanted with optimizer = "svrg" (rounds from one full estimate to the next), got none'
     if name != "svrg" and config.epoch is not None:

@@ -97,6 +97,11 @@ def test_horizontal_methods_are_compared_without_controls_and_without_epsilon():
         "entrants": (MethodEntry(), MethodEntry(label="fedavg", set=("method.name=fedavg",))),
     }
     assert lines(comparison(**file)) == [("decomfl", None), ("fedavg", None)]
+    heavy = file | {"scenario": "mnist_decomfl", "set": ("method.batch=9",)}
+    first, second = (line.spec.method for line in comparison(**heavy).lines)
+    assert (first.lr, first.momentum, first.cohort, first.batch) == (1e-3, 0.5, 10, 9)
+    # what both mean alike is shared, a step size and momentum are each method's own
+    assert (second.lr, second.momentum, second.cohort, second.batch) == (0.1, 0.0, 10, 9)
     with pytest.raises(SpecError, match="adds no noise here"):
         comparison(**file, epsilons=(1.0,))
 
