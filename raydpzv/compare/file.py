@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
-from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields
+from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields, shared_fields
 from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
@@ -179,13 +179,14 @@ def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
 
 
 def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
-    """Return another method's settings: its own defaults, but for what all vertical methods share."""
+    """Return another method's settings: its own defaults, but for what both mean alike (vertical: what all share)."""
     if name not in METHODS:
         raise SpecError(
             f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
         )
-    descriptor = METHODS[name]
-    known = method_fields(Batched if descriptor.kind == "vertical" else descriptor.config)
+    descriptor, own = METHODS[name], METHODS[method["name"]].config
+    vertical = descriptor.kind == "vertical"
+    known = method_fields(Batched) if vertical else shared_fields(descriptor.config, own)
     return {"name": name} | {k: v for k, v in method.items() if k in known and k != "name"}
 
 

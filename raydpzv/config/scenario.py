@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar
 
 from pydantic import Field, SkipValidation
@@ -50,6 +51,18 @@ SCENARIOS: dict[str, type[VerticalScenario] | type[HorizontalScenario]] = {
     "horizontal": HorizontalScenario,
 }
 """By the kind of the method."""
+
+
+def shared_fields(one: type[MethodConfig], other: type[MethodConfig]) -> set[str]:
+    """Return the settings that two methods have from one class, and so mean the same by: cohort, batch, directions.
+
+    A step size of each method's own is none of them, though both call it lr.
+    """
+    return {name for name in method_fields(one) if _owner(one, name) is _owner(other, name) is not None}
+
+
+def _owner(config: type[MethodConfig], name: str) -> type | None:
+    return next((c for c in config.__mro__ if name in inspect.get_annotations(c)), None)
 
 
 def method_fields(config: type[MethodConfig]) -> list[str]:

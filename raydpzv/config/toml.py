@@ -20,6 +20,7 @@ from raydpzv.config.scenario import (
     SCENARIOS,
     AnyScenario,
     method_fields,
+    shared_fields,
 )
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
@@ -153,6 +154,34 @@ def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of one method that another has too: what `--set method.name=...` keeps."""
     known = method_fields(METHODS[name].config) if name in METHODS else method
     return {k: v for k, v in method.items() if k in known}
+
+
+def taken_over(before: AnyScenario, after: AnyScenario, changes: Sequence[str]) -> str:
+    """Return a sentence on settings that another method has of the scenario's own one by name alone; "" if none.
+
+    before: the scenario as it is; after: with changes (key=value), `method.name` perhaps among them. A setting that
+    both have from one class, that `changes` gives or that is the other method's default is not spoken of.
+    """
+    old, new = before.method, after.method
+    given = {item.partition("=")[0].strip() for item in changes}
+    usual, common = type(new)(), shared_fields(type(old), type(new))
+    kept = {
+        name: (getattr(new, name), getattr(usual, name))
+        for name in method_fields(type(new))
+        if name != "name"
+        and name in method_fields(type(old))
+        and name not in common
+        and f"method.{name}" not in given
+        and getattr(new, name) == getattr(old, name) != getattr(usual, name)
+    }
+    if old.name == new.name or not kept:
+        return ""
+    values = ", ".join(f"{name} = {json.dumps(value)}" for name, (value, _) in kept.items())
+    own = ", ".join(json.dumps(default) for _, default in kept.values())
+    return (
+        f"method.name = {new.name} takes over from the scenario's {old.name}: {values}; {new.name}'s own: {own}. Give "
+        f"{', '.join(f'method.{name}' for name in kept)} with --set"
+    )
 
 
 def _literal(text: str) -> Any:

@@ -208,6 +208,12 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
 
 def _check(found: PreparedHorizontal) -> None:
     spec, classes = found.spec, found.split.train.classes
+    if DATA_SOURCES[spec.data.source].tokens:
+        raise SpecError(
+            f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = "{spec.data.source}" are '
+            'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
+            "source"
+        )
     if spec.model.outputs is not None and spec.model.outputs < classes:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
     with torch.device("meta"):

@@ -56,6 +56,9 @@ class Order(NamedTuple):
     cache: Ages | None = None
     loss: float = math.nan  # training loss on the batch served
     sync: Sync | None = None
+    request_bytes: int | None = (
+        None  # what the client, called upon, sends before it is answered; None: nothing
+    )
 
 
 _NO_ROWS = np.zeros(0, np.int32)

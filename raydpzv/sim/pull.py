@@ -1,8 +1,8 @@
 """Clients that ask for the newest state when they wake, under both clocks.
 
-An activation: the client's epoch (or the end of its running round trip, if later) -> it pulls what it missed ->
-computes -> uploads -> the server makes the upload the next update. No client waits for another. Clients that are
-idle cost nothing: epochs are drawn as one merged process.
+An activation: the client's epoch (or the end of its running round trip, if later) -> it asks for what it missed, by the
+version that it holds -> the server answers -> it computes -> uploads -> the server makes the upload the next update. No
+client waits for another. Clients that are idle cost nothing: epochs are drawn as one merged process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,23 @@ from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
 from raydpzv.sim.wall import pause
+from raydpzv.wire.seeds import REQUEST_BYTES
 
 
 @dataclass(frozen=True)
 class _Epoch:
     client: int
     due: float
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A client's request on its way to the server. late: its epoch fell into a round trip."""
+
+    client: int
+    due: float
+    woke: float
+    late: bool = False
 
 
 class Queue:
@@ -67,21 +78,30 @@ class PullRun(VirtualRun):
         if isinstance(event, _Epoch):
             self._plan_epoch()
             if self._queue.enters(event.client, event.due):
-                self._pull(event.client, event.due, time)
+                self._ask(event.client, event.due, time)
+            return
+        if isinstance(event, _Request):
+            self._answer(event, time)
             return
         super()._happen(event, time)
         client = event.client  # type: ignore[attr-defined]
         if self._server_loop.stop_reason is None and (due := self._queue.leaves(client)) is not None:
-            self._pull(client, due, self._busy_until)
+            self._ask(client, due, self._busy_until)
 
-    def _pull(self, client: int, due: float, now: float) -> None:
+    def _ask(self, client: int, due: float, now: float) -> None:
+        arrives = now + self._timing.network.uplink(client, REQUEST_BYTES)
+        self._events.add(arrives, _Request(client, due, now))
+
+    def _answer(self, request: _Request, now: float) -> None:
+        client = request.client
         order = self._server_loop.wake(client)
+        self._server_loop.requested(order, request.woke, now, REQUEST_BYTES)
         # the server answers when it has finished with the uploads that came before, which the answer holds
         sent = max(now, self._busy_until)
         size = order.body.wire_bytes
         arrives = sent + self._timing.network.downlink(client, size)
         self._server_loop.sent(order, sent, arrives, size)
-        self._work(order, self._host.submit(order), arrives, due, now)
+        self._work(order, self._host.submit(order), arrives, request.due, request.woke)
 
 
 class PullConnection(Protocol):
@@ -114,6 +134,7 @@ class PullServerLoop:
                 return None
             order = self._server_loop.wake(client)
             now = self._clock.now()
+            self._server_loop.requested(order, now, now, REQUEST_BYTES)
             self._server_loop.sent(order, now, now, order.body.wire_bytes)
             return order
 
@@ -162,7 +183,7 @@ class PullLoop:
         self._client_group, self._port, self._timing, self._clock = client_group, port, timing, clock
         epochs = timing.arrivals.merged(part, parts)
         self._merged = dropwhile(lambda epoch: epoch[0] < begins, epochs)
-        self._events: EventQueue[_Epoch | tuple[Upload, Activation]] = EventQueue()
+        self._events: EventQueue[_Epoch | _Request | tuple[Upload, Activation]] = EventQueue()
         self._queue, self._works = Queue(), 0
         self._stopping, self._over = threading.Event(), False
 
@@ -177,7 +198,9 @@ class PullLoop:
             if isinstance(event, _Epoch):
                 self._plan_epoch()
                 if self._queue.enters(event.client, event.due):
-                    self._pull(event.client, event.due)
+                    self._ask(event.client, event.due)
+            elif isinstance(event, _Request):
+                self._pull(event)
             else:
                 self._hand_in(*event)
 
@@ -189,23 +212,29 @@ class PullLoop:
         if epoch := next(self._merged, None):
             self._events.add(epoch[0], _Epoch(epoch[1], epoch[0]))
 
-    def _pull(self, client: int, due: float, waited: bool = False) -> None:
-        woke, order = self._clock.now(), self._port.wake(client)
+    def _ask(self, client: int, due: float, waited: bool = False) -> None:
+        woke = self._clock.now()
+        arrives = woke + self._timing.network.uplink(client, REQUEST_BYTES)
+        self._events.add(arrives, _Request(client, due, woke, waited or woke - due > _LATE))
+
+    def _pull(self, request: _Request) -> None:
+        client, asked = request.client, self._clock.now()
+        order = self._port.wake(client)
         if order is None:
             self._over = True
             return
         network, (upload,) = self._timing.network, self._client_group.process([order])
-        simulated = woke + network.downlink(client, order.body.wire_bytes)
+        simulated = asked + network.downlink(client, order.body.wire_bytes)
         simulated += self._timing.compute.of(client, self._works)
         self._works += 1
         sent = max(self._clock.now(), simulated)
-        how = Activation(due, woke, waited or woke - due > _LATE, sent)
+        how = Activation(request.due, request.woke, request.late, sent)
         self._events.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
 
     def _hand_in(self, upload: Upload, how: Activation) -> None:
         self._over = not self._port.exchange(upload, how)
         if not self._over and (due := self._queue.leaves(upload.client)) is not None:
-            self._pull(upload.client, due, waited=True)
+            self._ask(upload.client, due, waited=True)
 
 
 _LATE = 0.005

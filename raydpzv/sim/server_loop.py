@@ -172,6 +172,11 @@ class ServerLoop:
             self._syncs[order.client] = order.sync
         self._write_message(order.round, order.client, "down", type(order.body).__name__, at, arrives, size)
 
+    def requested(self, order: Order, sent: float, arrived: float, size: int) -> None:
+        """Record what a client sent to say how far it has come, which the order answers."""
+        self._account.bytes_up += size
+        self._write_message(order.round, order.client, "up", "PullRequest", sent, arrived, size)
+
     def applied(self, client: int, at: float) -> None:
         """Record that a client has applied the answer to its last served upload."""
         if service := self._open_services.pop(client, None):

@@ -138,8 +138,12 @@ class VirtualRun:
 
     def _send(self, order: Order, at: float) -> None:
         """Send an order; work that need not wait for the client's next epoch begins at once, beside others'."""
-        size = order.body.wire_bytes
-        arrives = at + self._timing.network.downlink(order.client, size)
+        size, network = order.body.wire_bytes, self._timing.network
+        if order.request_bytes is not None:
+            called = at + network.downlink(order.client, 0)
+            at = called + network.uplink(order.client, order.request_bytes)
+            self._server_loop.requested(order, called, at, order.request_bytes)
+        arrives = at + network.downlink(order.client, size)
         self._server_loop.sent(order, at, arrives, size)
         self._events.add(
             arrives, _Delivery(order, self._host.submit(order) if order.start_immediately else None)

@@ -13,6 +13,9 @@ import numpy as np
 
 from raydpzv.wire.messages import Body
 
+REQUEST_BYTES = 8
+"""What a client sends to say how far it has come: the version it holds, an int64. Its name in records: PullRequest."""
+
 
 @dataclass(frozen=True)
 class CatchUp(Body):

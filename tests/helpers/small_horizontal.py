@@ -55,7 +55,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fedzo": (*MESSY, "method.perturbations=3", "method.local_steps=2"),
     "asynchronous": ASYNC,
     "adam": (*DECOMFL, "method.optimizer=adam", "method.lr=0.01"),
-    "svrg": (*DECOMFL[:-1], "method.optimizer=svrg", "method.epoch=5"),
+    "svrg": (*DECOMFL[:-1], "method.optimizer=svrg", "method.epoch=5", "method.last_round=clients"),
     "generated": (*DECOMFL, "data.source=synthetic_clients"),
 }
 SEEDED = tuple(kind for kind in METHODS if kind not in ("fedavg", "fedcom", "topk", "fedzo"))

@@ -36,7 +36,16 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Drift, Metrics, Order, Sync, Upload
 from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import Body
-from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
+from raydpzv.wire.seeds import (
+    REQUEST_BYTES,
+    AgentScalars,
+    AgentSeeds,
+    CatchUp,
+    PulledModel,
+    Scalars,
+    SeededScalars,
+    Tail,
+)
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
 
@@ -71,7 +80,9 @@ class DecomflConfig(Directed, Sampled):
     perturbations_at: tuple[tuple[Count, Perturbations], ...] = ()
     """P from later rounds on: [[round, P], ...]."""
     momentum: Momentum = 0.0
-    """Momentum β of DeComFL Eq. (8): m <- βm + (1-β)g; β1 of ZO-Adam."""
+    """Momentum β of DeComFL Eq. (8); β1 of ZO-Adam."""
+    dampening: bool = True
+    """Momentum as in Eq. (8), m <- βm + (1-β)g, or as the authors' program has it (torch's SGD), m <- βm + g."""
     optimizer: Optimizer = "sgd"
     """What is done with the estimate: ZO-SGD with Eq. (8) and (9), ZO-SignSGD, ZO-Adam or ZO-SVRG (DeComFL A.1)."""
     beta2: Momentum = 0.3
@@ -86,6 +97,8 @@ class DecomflConfig(Directed, Sampled):
     """One model per process that all its clients share, or literally one per client: the same bits, more memory."""
     revert: Revert = "restore"
     """After the local steps: restore the model exactly, or the paper's snapshot-free Eq. (10), whose drift is shown."""
+    last_round: Literal["server", "clients"] = "server"
+    """Who keeps in which round a client last took part: the server (Algorithm 1), or clients, who are asked (A.2)."""
     server_model: bool = False
     """The server keeps a model, as pulling needs it."""
     pull_after: Count | None = None
@@ -188,7 +201,8 @@ class DecomflServer(RoundServer):
     """Samples a cohort and K seeds per round, averages the scalars it gets back, and appends them to the ledger.
 
     It holds no model unless one is given: `model` follows the ledger, for clients that pull it.
-    agent: there is one client and no network (MeZO): its messages cost nothing.
+    agent: there is one client and no network (MeZO): its messages cost nothing. asks: clients keep their last round
+    themselves and are asked for it (A.2); a server that does not know what they lack forgets no pair.
     """
 
     def __init__(
@@ -201,9 +215,11 @@ class DecomflServer(RoundServer):
         model: Replica | None = None,
         pull_after: int | None = None,
         agent: bool = False,
+        asks: bool = False,
     ) -> None:
         super().__init__(cohorts, weights)
         self._ledger, self._settings, self._model, self._agent = ledger, settings, model, agent
+        self._request_bytes = REQUEST_BYTES if asks else None
         state_bytes = model.state().nbytes if model and pull_after is not None else 0
         self._synced = _Synced(ledger, cohorts.clients, settings.local_steps, pull_after, state_bytes)
 
@@ -232,7 +248,15 @@ class DecomflServer(RoundServer):
                 first = len(seeds) - self._settings.local_steps * sync.missed
                 kind = AgentSeeds if self._agent else CatchUp
                 body = kind(seeds[first:], scalars[len(scalars) - sync.pairs :], seeds_K)
-            orders.append(Order(client, body, round, start_immediately=True, upload_bytes=reply, sync=sync))
+            orders.append(
+                Order(
+                    *(client, body, round),
+                    start_immediately=True,
+                    upload_bytes=reply,
+                    sync=sync,
+                    request_bytes=self._request_bytes,
+                )
+            )
         return orders
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
@@ -250,7 +274,7 @@ class DecomflServer(RoundServer):
         )
         if self._model:
             self._model.go_to(round, self._ledger)
-        if round % _TRIM_EVERY == 0:
+        if round % _TRIM_EVERY == 0 and self._request_bytes is None:
             self._synced.trim()
 
 
@@ -629,7 +653,7 @@ def _rule(config: DecomflConfig) -> UpdateRule:
     rule = Rule(
         config.direction,
         config.momentum,
-        damped=True,
+        config.dampening,
         optimizer=config.optimizer,
         beta2=config.beta2 if adam else 0.0,
         v0=config.v0 if adam else 0.0,
@@ -651,6 +675,7 @@ def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServe
         weights=row_weights(parts, config),
         model=model,
         pull_after=config.pull_after,
+        asks=config.last_round == "clients",
     )
 
 
@@ -672,7 +697,12 @@ def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iter
         if rounds != sorted(set(rounds)):
             yield f"method.{name}: wanted ascending rounds, got {rounds}"
     if config.asynchronous:
-        for name, usual in (("local_steps", 1), ("perturbations_at", ()), ("weights", "uniform")):
+        for name, usual in (
+            ("local_steps", 1),
+            ("perturbations_at", ()),
+            ("weights", "uniform"),
+            ("last_round", "server"),
+        ):
             if getattr(config, name) != usual:
                 yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
         if clients >= SERVER_PARTY:
@@ -704,6 +734,8 @@ def _of_optimizer(config: DecomflConfig) -> Iterator[str]:
     for field in ("beta2", "v0"):
         if name != "adam" and getattr(config, field) != getattr(usual, field):
             yield f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it; leave it out'
+    if name == "adam" and not config.dampening:
+        yield 'method.dampening: wanted true with optimizer = "adam", whose first moment is m <- βm + (1-β)g'
     if name == "svrg" and config.epoch is None:
         yield 'method.epoch: wanted with optimizer = "svrg" (rounds from one full estimate to the next), got none'
     if name != "svrg" and config.epoch is not None:

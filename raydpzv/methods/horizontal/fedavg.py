@@ -37,8 +37,15 @@ class WeightsConfig(Sampled):
     """Step size of the clients."""
     momentum: Momentum = 0.0
     """Momentum of the clients' local steps; starts anew each round."""
+    dampening: bool = False
+    """Momentum as torch's SGD has it, v <- βv + g, or as DeComFL's Eq. (8) has it, v <- βv + (1-β)g."""
     server_lr: Positive = 1.0
     """Step size of the server on the averaged update."""
+
+    @property
+    def undamped_lr(self) -> float:
+        """The step size of v <- βv + g, x <- x - ηv that makes the same steps: η(1-β) where momentum is damped."""
+        return self.lr * (1 - self.momentum) if self.dampening else self.lr
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ def _method(config: type[Any], codec: Callable[[Any, Key], Codec]) -> Horizontal
         return weights_server(parts, given, codec(given, parts.key))
 
     def clients(parts: ClientGroupParts, given: WeightsConfig) -> LocalTrainers:
-        local = LocalSgd(given.lr, given.local_steps, given.momentum, given.batch)
+        local = LocalSgd(given.undamped_lr, given.local_steps, given.momentum, given.batch)
         coded = codec(given, parts.key)
         return LocalTrainers(parts.objectives, parts.parts, coded, local, parts.key, parts.device)
 

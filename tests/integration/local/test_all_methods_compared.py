@@ -30,6 +30,27 @@ def files(name, path):
     return (f"data.folder={write_reviews(path, 'csv')}", *TINY_TRANSFORMER)
 
 
+SMALL_ROUNDS = (
+    *("budget.updates=2", "evaluate.every=2", "split.clients=12", "method.cohort=1", "method.batch=4"),
+    "data.train_rows=100",
+)
+
+
+@pytest.mark.parametrize("name", ["mnist_ablation", "mnist_projection", "fashion_field"])
+def test_every_line_of_a_horizontal_comparison_runs(name, tmp_path):
+    """On MNIST's network for all: Fashion's has 40 times the parameters."""
+    given = [f"data.folder={write_mnist(tmp_path)}", "model.kind=cnn_mnist", *SMALL_ROUNDS]
+    comparison = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), given)
+    sent = {}
+    for line in comparison.lines:
+        summary = scenarios.run(line.spec).summary
+        assert summary["updates"] == 2, str(line)
+        sent[line.label] = summary["bytes_up"]
+    if name == "fashion_field":
+        seeds, whole, coded, *largest = sent.values()
+        assert [whole > coded, coded > largest[0] > largest[1] > largest[2] > seeds] == [True, True]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"])
 def test_every_line_of_the_field_runs(name, tmp_path):

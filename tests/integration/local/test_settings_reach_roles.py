@@ -193,6 +193,10 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.pull_after"): Change(
         "1", ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12")
     ),
+    **{
+        (name, "method.dampening"): Change(given=("method.momentum=0.5",))
+        for name in ("decomfl", "fedavg", "fedcom", "topk")
+    },
     ("decomfl", "method.beta2"): Change("0.9", ("method.optimizer=adam",)),
     ("decomfl", "method.v0"): Change("0.5", ("method.optimizer=adam",)),
     ("decomfl", "method.epoch"): Change("3", ("method.optimizer=svrg", "method.epoch=2")),
@@ -282,14 +286,24 @@ def test_no_exception_or_entry_is_left_of_a_setting_that_is_gone():
     assert all(reason for reason in EXCEPTIONS.values())
 
 
-def test_decomfl_dampens_its_momentum():
-    """m <- βm + (1-β)g: with β = 1/2 and twice the step size, the first update is that without momentum."""
+@pytest.mark.parametrize("method", ["decomfl", "fedavg"])
+def test_dampening_is_a_factor_of_the_step_size(method):
+    """m <- βm + (1-β)g with β = 1/2 makes the steps of m <- βm + g with half the step size, to the last bit."""
+    heavy = ("method.momentum=0.5", "method.local_steps=3")
+    damped = model(method, *heavy, "method.dampening=true", "method.lr=0.5")
+    assert np.array_equal(damped, model(method, *heavy, "method.dampening=false", "method.lr=0.25"))
+    assert np.abs(damped - model(method, *heavy, "method.dampening=false", "method.lr=0.5")).max() > 1e-3
+
+
+def test_decomfl_is_damped_and_fedavg_is_not_where_nothing_is_said():
+    """With damped momentum 1/2 and twice the step size, the first update is that without momentum."""
     once = ("budget.updates=1", "evaluate.every=1", *ONE_STEP)
     start = model("decomfl", *once, "method.lr=1e-9")
     plain = model("decomfl", *once, "method.lr=0.25") - start
     damped = model("decomfl", *once, "method.lr=0.5", "method.momentum=0.5") - start
     assert np.abs(plain).max() > 1e-3
     assert damped == pytest.approx(plain, abs=1e-5)
+    assert not METHODS["fedavg"].config().dampening
 
 
 def model(method, *overrides):

@@ -131,9 +131,12 @@ def test_neither_a_folder_nor_a_servers_model_nor_the_clients_kind_moves_bits(
             assert other[name] == whole.summary[name]
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "pulling", "schedules", "mezo", "asynchronous"])
+@pytest.mark.parametrize("kind", ["decomfl", "pulling", "schedules", "mezo", "asynchronous", "svrg"])
 def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
-    """From the cohorts (or wakes) alone: 8 B per seed of a step, missed or new, 4 B per scalar, or the model."""
+    """From the cohorts (or wakes) alone: 8 B per seed of a step, missed or new, 4 B per scalar, or the model.
+
+    A client that has to say first how far it has come sends 8 B more for each answer.
+    """
     spec = small(kind)
     run, prepared = scenarios.run(spec), prepare_horizontal(spec)
     settings = mezo_settings if kind == "mezo" else decomfl_settings
@@ -161,6 +164,8 @@ def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
         assert run.summary["bytes_up"] == run.summary["bytes_down"] == 0
         return
     assert counted == down
+    answers = sum(m["direction"] == "down" for m in messages)
+    up += 8 * answers if kind in ("asynchronous", "svrg") else 0
     assert run.summary["bytes_up"] == up == sum(m["bytes"] for m in messages if m["direction"] == "up")
     assert run.summary["bytes_down"] == sum(m["bytes"] for m in messages if m["direction"] == "down")
     assert (kind == "pulling") == any(r["pulled"] for r in rows)

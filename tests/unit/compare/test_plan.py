@@ -7,6 +7,7 @@ import pytest
 from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_entrants, resolved
 from raydpzv.compare.plan import Comparison, PlannedLine, read_comparison
 from raydpzv.config import catalog
+from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import DataError, SpecError
 
 FIELD = catalog.COMPARISONS / "digits_field.toml"
@@ -97,6 +98,11 @@ def test_horizontal_methods_are_compared_without_controls_and_without_epsilon():
         "entrants": (MethodEntry(), MethodEntry(label="fedavg", set=("method.name=fedavg",))),
     }
     assert lines(comparison(**file)) == [("decomfl", None), ("fedavg", None)]
+    heavy = file | {"scenario": "mnist_decomfl", "set": ("method.batch=9",)}
+    first, second = (line.spec.method for line in comparison(**heavy).lines)
+    assert (first.lr, first.momentum, first.cohort, first.batch) == (1e-3, 0.5, 10, 9)
+    # what both mean alike is shared, a step size and momentum are each method's own
+    assert (second.lr, second.momentum, second.cohort, second.batch) == (0.1, 0.0, 10, 9)
     with pytest.raises(SpecError, match="adds no noise here"):
         comparison(**file, epsilons=(1.0,))
 
@@ -124,7 +130,10 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path):
 def test_every_comparison_of_the_program_can_be_resolved(name):
     found = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"))
     assert found.title
-    assert sum(line.control for line in found.lines) == 2
+    vertical = isinstance(found.lines[0].spec, VerticalScenario)
+    assert sum(line.control for line in found.lines) == (2 if vertical else 0)
+    heavy = [line.spec.method for line in found.lines if not vertical and line.spec.method.momentum]
+    assert len({method.dampening for method in heavy}) <= 1, "momentum has one form in a comparison"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 import scenarios
 from raydpzv.config.catalog import names
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.toml import as_toml, load, override, parse
+from raydpzv.config.toml import as_toml, load, override, parse, taken_over
 from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.methods.vertical.dpzv import DpzvConfig
 from raydpzv.methods.vertical.frozen import FrozenConfig
@@ -122,6 +123,36 @@ def test_another_method_keeps_what_both_have():
     spec = scenarios.load("digits_dpzv", ["method.name=frozen", 'privacy={mode="none"}'])
     assert isinstance(spec.method, FrozenConfig)
     assert (spec.method.batch, spec.method.server_lr) == (64, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            ["method.name=fedavg"],
+            "lr = 0.001, momentum = 0.5, dampening = true; fedavg's own: 0.1, 0.0, false",
+        ),
+        (
+            ["method.name=fedavg", "method.momentum=0.5", "method.dampening=false"],
+            "lr = 0.001; fedavg's own: 0.1",
+        ),
+        (["method.name=fedavg", "method.momentum=0", "method.dampening=false", "method.lr=0.2"], ""),
+        (["method.name=decomfl", "method.batch=8"], ""),
+        (["method.name=fedzo"], ""),  # the scenario's step size is FedZO's own
+    ],
+)
+def test_what_another_method_takes_over_by_name_alone_is_said(changes, said):
+    spec, changed = scenarios.load("mnist_decomfl"), scenarios.load("mnist_decomfl", changes)
+    assert taken_over(spec, changed, changes).partition("decomfl: ")[2].partition(". Give")[0] == said
+    assert (taken_over(spec, changed, changes) == "") == (said == "")
+
+
+def test_token_ids_are_no_numbers_for_a_horizontal_model():
+    texts = ["data.source=synthetic_reviews", "data.rows=60", "data.tokens=12", "data.vocabulary=64"]
+    with pytest.raises(
+        SpecError, match=r'^model.kind: "mlp" takes numbers, .* "synthetic_reviews" are token ids'
+    ):
+        prepare_horizontal(scenarios.load("digits_decomfl", [*texts, "split.clients=6", "method.cohort=3"]))
 
 
 MISTYPED = [

@@ -29,11 +29,18 @@ from tests.helpers.pull_runs import HOW, NOTHING, RATES, Scribe, column, run, ti
 
 
 def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> list[dict[str, Any]]:
-    """The same run as a table of trips, without a heap: always the trip whose upload arrives first is served."""
+    """The same run as a table of trips, without a heap: always the request or upload that arrives first is served.
+
+    A request is 8 bytes, a version; it and its answer pay their link both ways.
+    """
     upcoming, waiting, trips = next(epochs), defaultdict(list), dict[int, dict[str, Any]]()
     made, free, versions, works = [], 0.0, defaultdict(int), defaultdict(int)
+    requests: dict[int, dict[str, Any]] = {}
 
-    def begin(client: int, due: float, now: float) -> None:
+    def ask(client: int, due: float, now: float) -> None:
+        requests[client] = {"due": due, "woke": now, "arrived": now + when.network.uplink(client, 8)}
+
+    def begin(client: int, due: float, woke: float, now: float) -> None:
         sent_down = max(now, free)
         body = (8 + 4 * HOW.width(1)) * (len(made) - versions[client])
         read, versions[client] = len(made), len(made)
@@ -42,8 +49,9 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
         works[client] += 1
         trips[client] = {
             "due": due,
-            "woke": now,
-            "late": due < now,
+            "woke": woke,
+            "asked": now,
+            "late": due < woke,
             "read": read,
             "sent": sent,
             "arrived": sent + when.network.uplink(client, (8 + 4 * HOW.width(1))),
@@ -51,19 +59,27 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
 
     while len(made) < count:
         first = min(trips, key=lambda c: trips[c]["arrived"], default=None)
-        if first is None or upcoming[0] <= trips[first]["arrived"]:
+        asking = min(requests, key=lambda c: requests[c]["arrived"], default=None)
+        soonest = min(
+            [t[c]["arrived"] for t, c in ((trips, first), (requests, asking)) if c is not None], default=1e9
+        )
+        if asking is not None and requests[asking]["arrived"] == soonest:
+            request = requests.pop(asking)
+            begin(asking, request["due"], request["woke"], request["arrived"])
+            continue
+        if first is None or upcoming[0] <= soonest:
             time, client = upcoming
             upcoming = next(epochs)
-            if client in trips:
+            if client in trips or client in requests:
                 waiting[client].append(time)
             else:
-                begin(client, time, time)
+                ask(client, time, time)
             continue
         trip = trips.pop(first)
         free = max(trip["arrived"], free) + when.service.of(0, len(made))
         made.append(trip | {"client": first, "served": free, "lag": len(made) - trip["read"]})
         if waiting[first]:
-            begin(first, waiting[first].pop(0), free)
+            ask(first, waiting[first].pop(0), free)
     return made
 
 
@@ -99,8 +115,12 @@ def test_events_are_those_of_a_slow_rederivation(when: Timing) -> None:
     entries = ledger.since(0)
     assert entries.party[::2].tolist() == [trip["client"] for trip in expected]
     assert entries.read[::2].tolist() == [trip["read"] for trip in expected]
-    uplinks = [r for r in rows["message"].to_pylist() if r["direction"] == "up"]
+    messages = rows["message"].to_pylist()
+    uplinks = [r for r in messages if r["kind"] == "SeededScalars"]
     assert [(r["sent"], r["arrived"]) for r in uplinks] == [(t["sent"], t["arrived"]) for t in expected]
+    requests = {(r["client"], r["sent"]): r for r in messages if r["kind"] == "PullRequest"}
+    assert {r["bytes"] for r in requests.values()} == {8}
+    assert [requests[t["client"], t["woke"]]["arrived"] for t in expected] == [t["asked"] for t in expected]
 
 
 def test_no_answer_leaves_before_the_updates_that_it_holds_are_done() -> None:

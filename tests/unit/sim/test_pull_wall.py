@@ -81,7 +81,7 @@ def test_an_executor_that_computes_is_late_for_other_epochs(clock: FastClock) ->
     assert column(rows, "service", "woke") == pytest.approx([1.0, 1.5, 3.0])
     assert column(rows, "service", "late") == [False, True, False]
     assert server_loop.updates == 3
-    uplinks = [r["sent"] for r in rows["message"].to_pylist() if r["direction"] == "up"]
+    uplinks = [r["sent"] for r in rows["message"].to_pylist() if r["kind"] == "SeededScalars"]
     assert uplinks == pytest.approx([1.5, 2.0, 3.5])
 
 

@@ -168,6 +168,30 @@ def test_an_upload_without_a_pull_is_refused() -> None:
         server.receive(Upload(1, 0, Scalars(np.zeros((1, 2), np.float32))))
 
 
+# --- who keeps the last round ----------------------------------------------------------------------------------
+
+
+def test_clients_that_keep_their_last_round_are_asked_for_it_which_costs_bytes_and_time() -> None:
+    """A.2: called upon, a client sends 8 bytes and waits for what it lacks; the updates are those of Algorithm 1."""
+    small = [
+        "data.train_rows=60",
+        "model.hidden=[4]",
+        "split.clients=6",
+        "method.cohort=3",
+        "budget.updates=5",
+    ]
+    link = ["method.perturbations=2", "evaluate.every=5", "network.latency=0.25", "network.up=64"]
+    told, asked = (
+        raydpzv.run(raydpzv.load("digits_decomfl", [*small, *link, f"method.last_round={who}"])).summary
+        for who in ("server", "clients")
+    )
+    assert asked["ledger"]["digest"] == told["ledger"]["digest"]
+    assert asked["bytes_down"] == told["bytes_down"]
+    # a run's last round is asked for no more: five rounds
+    assert asked["bytes_up"] - told["bytes_up"] == 5 * 3 * 8
+    assert asked["simulated_seconds"] - told["simulated_seconds"] == pytest.approx(5 * (0.25 + 0.25 + 8 / 64))
+
+
 # --- settings --------------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,31 @@ def test_all_take_part_in_every_round_in_closed_form() -> None:
     assert up == 6 * 30 * 4 * 10
 
 
+@pytest.mark.parametrize(
+    ("clients", "cohort", "steps", "width"), [(6, 2, 1, 4), (12, 3, 2, 5), (40, 4, 3, 2)]
+)
+def test_table_1_is_what_is_metered(clients: int, cohort: int, steps: int, width: int) -> None:
+    """DeComFL's Table 1, numbers a round: up mKP; down 2MKP on average, the seed of each scalar counted.
+
+    Ours down: MK(P + 1), a step's one seed, and the mK new ones. What is still to be fetched at the end is left out.
+    """
+    how, rounds = toy.settings(local_steps=steps, perturbations=Schedule(width)), 400
+    server = toy.server(toy.ledger(how), how, clients=clients, cohort=cohort)
+    up = scalars = seeds = new = 0
+    for orders, uploads in toy.rounds(server, Scribe(how), rounds):
+        up += sum(u.body.values.size for u in uploads)
+        scalars += sum(o.body.missed_scalars.size for o in orders)
+        seeds += sum(o.body.missed_seeds.size for o in orders)
+        new += sum(o.body.seeds.size for o in orders)
+    assert up == rounds * cohort * steps * width
+    assert (seeds * width, new) == (scalars, rounds * cohort * steps)
+    printed = 2 * clients * steps * width
+    # a client was last asked M/m rounds before the end, as the mean goes
+    left = 1 - clients / cohort / rounds
+    assert 2 * scalars / rounds == pytest.approx(printed * left, rel=0.02)
+    assert 2 * scalars / rounds < printed
+
+
 def test_an_agent_that_is_its_own_server_pays_nothing() -> None:
     how = toy.settings(estimate="central")
     ledger = toy.ledger(how)
