@@ -19,6 +19,8 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
+_BROKE_OFF = "the run ended before its budget was spent"
+
 
 def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> PrivacyFilter:
     """Return a fresh account, which refuses what would exceed the budget's ε."""
@@ -125,12 +127,16 @@ class RowPrivacyFilter:
         return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
 
 
-def final_setting(setting: AnySetting, spent: Spent | None) -> AnySetting | None:
+def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
+
+    done: did a budget end it? When a run breaks off, or its user stops it, may hang on what its batches held.
 
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
     does, and None is returned.
     """
+    if isinstance(setting, MeanSetting) and not done:
+        setting = dataclasses.replace(setting, exposed=setting.exposed or _BROKE_OFF)
     if spent is None:
         return setting if setting.planned else None
     if isinstance(setting, RowSetting):

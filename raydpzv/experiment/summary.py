@@ -47,7 +47,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last = rows["evaluation"].slice(max(0, rows["evaluation"].num_rows - 1)).to_pylist()
     message, service = rows["message"], rows["service"]
-    final = final_setting(setting, ending.spent) if setting else None
+    final = final_setting(setting, ending.spent, done=ending.status == "done") if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
