@@ -20,9 +20,7 @@ from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.sim.interfaces import Spent
 
-NO_ACCOUNT = (
-    "NOT PRIVATE: the account of the releases was lost with the server, and no number of updates was planned."
-)
+NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no number of updates was planned."
 
 
 @dataclasses.dataclass(frozen=True)
