@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.cluster import connected
-from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, translated
+from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
 from actors.placement import Plan, plan, reserved
@@ -20,8 +20,11 @@ from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Spent, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
+
+_ENDING = 5.0
+"""Seconds that a run that broke off has to end what it does."""
 
 
 def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
@@ -72,6 +75,8 @@ class _Driver(Driver):
         self._timeout = experiment.spec.resources.timeout
         self._ledger_control = LedgerControl(actor_set, experiment.plan(), watch.writer.folder, self._timeout)
         self._losses = 0
+        self._virtual: list[Any] = []
+        self._unfinished = False
         self._lane: LaneAddress | None = None
         self._loops: dict[Any, int] = {}
         self._start: Callable[[int], None] = lambda actor: None
@@ -82,7 +87,8 @@ class _Driver(Driver):
             if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
                 open_lane(self._actor_set, self._timeout)
             self._progress(Status(stage=FIRST_EVALUATION))
-            self._await(self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held))
+            self._virtual = [self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held)]
+            self._await(self._virtual[0])
         else:
             self._wall(self._actor_set)
 
@@ -96,6 +102,25 @@ class _Driver(Driver):
         for a, pasts in self._control(self._server.wanted.remote(), "what the server waits for").items():
             new = self._actor_set.replace(a, pasts) if self._may_replace() else None
             self._control(self._server.bring.remote(a, new), "the server to go on")
+
+    def _rescue(self) -> None:
+        """End what still goes on first, so that the account holds what is sent until then."""
+        import ray
+
+        try:
+            get(self._server.stop.remote("the run broke off"), _ENDING, "the server to stop")
+            if self._loops:
+                self._stop_clients(self._actor_set)
+        except Exception as error:
+            if not is_ray_error(error):
+                raise
+        work = [*self._virtual, *self._loops]
+        self._unfinished = bool(work and ray.wait(work, num_returns=len(work), timeout=_ENDING)[1])
+        super()._rescue()
+
+    def _rescued_spent(self) -> Spent | None:
+        """Return the account, unless something may still be released after it is asked for."""
+        return None if self._unfinished else super()._rescued_spent()
 
     def _wall(self, actor_set: ActorSet) -> None:
         import ray

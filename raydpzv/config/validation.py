@@ -134,6 +134,11 @@ def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterato
         yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
+    if budget.adversary == "external" and (limits := budget.other_limits):
+        yield (
+            'budget.adversary: "external" needs a run that ends by its number of updates; leave out '
+            f"{' and '.join(limits)}"
+        )
 
 
 def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:

@@ -19,6 +19,8 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
+_BROKE_OFF = "the run ended before its budget was spent"
+
 
 def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> PrivacyFilter:
     """Return a fresh account, which refuses what would exceed the budget's ε."""
@@ -55,7 +57,7 @@ class MeanPrivacyFilter:
     def __init__(self, setting: MeanSetting, budget: BudgetSection) -> None:
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)
-        self._largest_batch = 0
+        self._largest_batch, self._given_up = 0, False
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""
@@ -79,9 +81,15 @@ class MeanPrivacyFilter:
         """Return ε of many privacy losses' μ at once."""
         return epsilons_of(mus, self._setting.delta)
 
-    def spent(self) -> Spent:
-        """Return what the final claims need."""
+    def spent(self) -> Spent | None:
+        """Return what the final claims need; None where the account was given up."""
+        if self._given_up:
+            return None
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
+
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
+        self._given_up = True
 
 
 class RowPrivacyFilter:
@@ -95,7 +103,7 @@ class RowPrivacyFilter:
     def __init__(self, setting: RowSetting, budget: BudgetSection) -> None:
         self._setting, self._budget = setting, budget
         self._spending = _account(setting)
-        self.of_uploads = setting.on == "embedding"
+        self.of_uploads, self._given_up = setting.on == "embedding", False
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""
@@ -119,18 +127,28 @@ class RowPrivacyFilter:
         """Return ε of many privacy losses' μ at once; without noise or clip all are infinite, and there may be no δ."""
         return epsilons_of(mus, self._setting.delta) if self._spending.private else mus
 
-    def spent(self) -> Spent:
+    def spent(self) -> Spent | None:
         """Return what the final claims need."""
         s = self._spending
+        if self._given_up:
+            return None
         return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
 
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
+        self._given_up = True
 
-def final_setting(setting: AnySetting, spent: Spent | None) -> AnySetting | None:
+
+def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
+
+    done: did a budget end it? When a run breaks off, or its user stops it, may hang on what its batches held.
 
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
     does, and None is returned.
     """
+    if isinstance(setting, MeanSetting) and not done:
+        setting = dataclasses.replace(setting, exposed=setting.exposed or _BROKE_OFF)
     if spent is None:
         return setting if setting.planned else None
     if isinstance(setting, RowSetting):

@@ -70,7 +70,14 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
         clients=spec.split.clients,
         perturbations=plan.per_upload,
         planned=spec.budget.updates is not None,
+        exposed=_exposed(spec),
     )
+
+
+def _exposed(spec: VerticalScenario) -> str:
+    """Return why an outsider's ε is not amplified by secret batches, or nothing."""
+    limits = ", ".join(spec.budget.other_limits)
+    return f"when the run ends may depend on its batches ({limits})" if limits else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:

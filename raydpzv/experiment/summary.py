@@ -20,9 +20,7 @@ from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.sim.interfaces import Spent
 
-NO_ACCOUNT = (
-    "NOT PRIVATE: the account of the releases was lost with the server, and no number of updates was planned."
-)
+NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no number of updates was planned."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +45,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    final = final_setting(setting, ending.spent) if setting else None
+    final = final_setting(setting, ending.spent, done=ending.status == "done") if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found

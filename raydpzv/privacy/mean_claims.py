@@ -156,22 +156,21 @@ def _client(setting: MeanSetting, relation: str) -> Claim:
 
 
 def _external(setting: MeanSetting, relation: str) -> Claim:
-    poisson = setting.batches == "poisson"
-    epsilon = _poisson(setting, relation) if poisson else _direct(setting, relation, setting.participations)
+    amplified = setting.batches == "poisson" and not setting.exposed
+    epsilon = _poisson(setting, relation) if amplified else _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
             "The final model holds w_0, trained on labels without noise, whose release no ε covers. While w_0 "
             f"is withheld, the clients' ε = {_figure(_whole(setting))} holds ({_WHOLE})."
         )
         return _claim(setting, "external", relation, note, direct_only=epsilon)
-    if not poisson:
-        note = (
-            f'"{setting.batches}" batches: no amplification is proved, the bound against clients holds here.'
-        )
+    if not amplified:
+        why = setting.exposed or f'batches are "{setting.batches}", not "poisson"'
+        note = f"No amplification is proved, since {why}: the bound against clients holds here."
         return _claim(setting, "external", relation, note, epsilon, _CLOSED, True)
     note = (
         "Valid while batch ids, batch sizes (also on the wire) and the run's seed stay secret (the coins come "
-        "from the seed: do not publish it) and the run's length does not depend on the batches."
+        "from the seed: do not publish it)."
     )
     return _claim(setting, "external", relation, note, epsilon, _PLD, True)
 

@@ -21,10 +21,11 @@ class MeanSetting:
     """A run's releases, planned or made; SpecError where a value makes no sense.
 
     `releases` counts scalars (updates x perturbations). `sigma` is the noise's standard deviation on the
-    released mean. `planned`: is `releases` what is planned or was made, or that of one update for want of a plan?
-    `counted` and `largest_batch` are facts of a finished run, the most releases a record took
+    released mean. `counted` and `largest_batch` are facts of a finished run, the most releases a record took
     part in and the most rows in a batch; None before it. The clip is two-sided and the divisor constant
-    (`batch`). `target` is the ε asked for. `two_lambda` names the slope's form and changes no ε.
+    (`batch`). `target` is the ε asked for. `two_lambda` names the slope's form and changes no ε. `planned`: is
+    `releases` what is planned or was made, or that of one update for want of a plan? `exposed`: why secret
+    Poisson batches hide no record from outsiders, "" if they do.
     """
 
     rows: int
@@ -44,6 +45,7 @@ class MeanSetting:
     batchnorm: bool = False
     two_lambda: bool = True
     planned: bool = True
+    exposed: str = ""
 
     def __post_init__(self) -> None:
         for name, known in (("batches", BATCHES), ("server", SERVERS), ("noise", SOURCES)):

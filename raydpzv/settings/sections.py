@@ -203,6 +203,13 @@ class BudgetSection(Section):
     adversary: Literal["paper", "client", "server", "external"] = "client"
     """Whose ε the budget limits; "server" where embeddings are noised."""
 
+    @property
+    def other_limits(self) -> list[str]:
+        """Names of the limits that end a run at an update that depends on what its batches held."""
+        epsilon = None if self.adversary == "external" else self.epsilon
+        named = {"seconds": self.seconds, "bytes": self.bytes, "epsilon": epsilon}
+        return [f"budget.{name}" for name, limit in named.items() if limit is not None]
+
 
 class EvaluateSection(Section):
     """How often the composed model is scored on the held-out rows."""

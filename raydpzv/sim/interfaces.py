@@ -90,7 +90,11 @@ class PrivacyFilter(Protocol):
         ...
 
     def spent(self) -> Spent | None:
-        """Return what was released, or None if this run accounts for nothing."""
+        """Return what was released, or None if this run accounts for nothing or its account was given up."""
+        ...
+
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
         ...
 
 
@@ -114,6 +118,9 @@ class NoPrivacyFilter:
     def spent(self) -> Spent | None:
         """Account for nothing."""
         return None
+
+    def give_up(self) -> None:
+        """There is no account to drop."""
 
 
 @dataclass(frozen=True)

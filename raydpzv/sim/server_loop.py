@@ -134,13 +134,13 @@ class ServerLoop:
             return ()
         account, server, is_query = self._account, self.server, upload.is_query
         round = server.updates + (0 if is_query else 1)
+        if upload.releases:  # before it is served, which may fail: it was sent whatever comes of it
+            self._record_releases(upload.releases, upload, upload.client, round)
         orders = server.receive(upload)
         account.time = served = now()
         account.updates = server.updates
         account.bytes_up += size
         self._write_message(round, upload.client, "up", type(upload.body).__name__, how.sent, arrived, size)
-        if upload.releases:
-            self._record_releases(upload.releases, upload, upload.client, round)
         if not is_query:
             account.uploads += 1
             account.late += how.late

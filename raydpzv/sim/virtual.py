@@ -88,6 +88,13 @@ class VirtualRun:
 
     def run(self) -> None:
         """Run until a budget ends it, `stop` is set, or nothing is left to happen."""
+        try:
+            self._run()
+        except BaseException:
+            self._charge_what_was_sent()
+            raise
+
+    def _run(self) -> None:
         if self._resumed is None:
             self._begin()
             self._evaluate()
@@ -187,6 +194,7 @@ class VirtualRun:
         upload, server_loop = event.upload or self._host.result(event.handle), self._server_loop
         size = upload.body.wire_bytes
         if event.promised is not None and event.promised != size:
+            server_loop.unserved(upload)
             raise RunError(
                 f"client {event.client} sent {size} bytes where its order promised {event.promised}"
             )
@@ -218,15 +226,10 @@ class VirtualRun:
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
-        over = max(self._clock.now(), self._busy_until, self._server_loop.time)
+        over = self._over()
         while self._events:
             time, event = self._events.pop()
-            if (
-                isinstance(event, _Arrival)
-                and self._server_loop.privacy_filter.of_uploads
-                and event.how.sent <= over
-            ):
-                self._server_loop.unserved(event.upload or self._host.result(event.handle))
+            self._charge_if_sent(event, over)
             if isinstance(event, _Delivery) and not event.order.is_query:
                 self._clock.advance(time)
                 self._server_loop.applied(event.order.client, time)
@@ -235,3 +238,24 @@ class VirtualRun:
         self._server_loop.close()
         self._evaluate()
         self._tick()
+
+    def _over(self) -> float:
+        return max(self._clock.now(), self._busy_until, self._server_loop.time)
+
+    def _charge_if_sent(self, event: Any, over: float) -> None:
+        """Account for an upload that was on its way when the run was over."""
+        if (
+            isinstance(event, _Arrival)
+            and self._server_loop.privacy_filter.of_uploads
+            and event.how.sent <= over
+        ):
+            self._server_loop.unserved(event.upload or self._host.result(event.handle))
+
+    def _charge_what_was_sent(self) -> None:
+        """Account for the uploads on their way when the run broke off; one that cannot be had leaves no account."""
+        over = self._over()
+        try:
+            while self._events:
+                self._charge_if_sent(self._events.pop()[1], over)
+        except Exception:  # the run has an error of its own, which is raised
+            self._server_loop.privacy_filter.give_up()

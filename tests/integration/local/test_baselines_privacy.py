@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.errors import SpecError
+from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.privacy_filter import RowPrivacyFilter
 from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.statements import claims
+from raydpzv.records.run_folder import RunFolder
 from tests.helpers.baseline_runs import NOISE, SHORT, T, run
 
 
@@ -154,3 +158,31 @@ def test_no_client_passes_the_budget_with_what_is_under_way():
     server = next(c for c in found.summary["epsilon"] if c["adversary"] == "server")
     assert server["epsilon"] == pytest.approx(epsilon_of(0.2 * math.sqrt(most), 1e-3))
     assert server["epsilon"] <= 1.5 < epsilon_of(0.2 * math.sqrt(most + 2), 1e-3)
+
+
+def test_a_run_that_breaks_off_is_charged_for_all_that_was_sent(monkeypatch, tmp_path):
+    """Client 0 sends at 0.5 and 1.5 s, the others at 0.8: serving the second upload to come, at 1.6 s, fails."""
+    work, receive, made = ZooVflClient.work, ZooVflServer.receive, Counter()
+
+    def counted(self):
+        made[self.client] += 1
+        return work(self)
+
+    def failing(self, upload):
+        if self.updates == 1:
+            raise Diverged("the second upload")
+        return receive(self, upload)
+
+    monkeypatch.setattr(ZooVflClient, "work", counted)
+    monkeypatch.setattr(ZooVflServer, "receive", failing)
+    latency = "network.latency=[0.5, 0.8, 0.8, 0.8]"
+    with pytest.raises(Diverged):
+        run(
+            *("vafl", *WHOLE_BATCHES, "privacy.sigma=0.5", "arrivals.kind=immediate", latency),
+            out=tmp_path / "run",
+        )
+    assert made == {0: 2, 1: 1, 2: 1, 3: 1}
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    server = next(c for c in found["epsilon"] if c["adversary"] == "server")
+    assert server["epsilon"] == pytest.approx(epsilon_of(0.2 * math.sqrt(2 * made[0]) / 0.5, 1e-3))
+    assert RunFolder(tmp_path / "run").written()["release"].num_rows == 2 * made.total()

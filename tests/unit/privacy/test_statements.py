@@ -9,6 +9,7 @@ import pytest
 import raydpzv
 from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.experiment.privacy_setting import privacy_setting
+from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.statements import AnySetting, claims, verdict
 from raydpzv.sim.interfaces import Spent
 
@@ -36,6 +37,39 @@ def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(scenar
         "ONE update" in c.note for c in claims(unplanned) if c.adversary in {h.adversary for h in held}
     )
     assert "ONE update" in verdict(unplanned)[1]
-    made = final_setting(unplanned, Spent(releases=6, counted=4, largest_batch=64, rows=384, uploads=6))
+    made = final_setting(
+        unplanned, Spent(releases=6, counted=4, largest_batch=64, rows=384, uploads=6), done=True
+    )
     assert made is not None
     assert any(c.holds for c in claims(made)), "what was counted is no plan"
+
+
+POISSON = (*FROZEN, "method.batches=poisson")
+
+
+def external(found: AnySetting) -> Claim:
+    return next(c for c in claims(found) if (c.adversary, c.relation) == ("external", "replace"))
+
+
+def client(found: AnySetting) -> Claim:
+    return next(c for c in claims(found) if (c.adversary, c.relation) == ("client", "replace"))
+
+
+@pytest.mark.parametrize("limit", ["budget.seconds=1e6", "budget.bytes=10000000", "budget.epsilon=9.0"])
+def test_an_outsiders_epsilon_is_amplified_only_if_a_number_of_updates_ends_the_run(limit: str) -> None:
+    alone, limited = setting(*POISSON), setting(*POISSON, limit)
+    assert external(alone).epsilon < client(alone).epsilon, "control"
+    assert external(limited).epsilon == client(limited).epsilon
+    assert limit.split("=")[0] in external(limited).note
+    assert external(limited).holds
+    own = setting(*POISSON, "budget.epsilon=9.0", "budget.adversary=external")
+    assert external(own).epsilon == external(alone).epsilon
+
+
+def test_nor_is_it_if_the_run_broke_off() -> None:
+    spent = Spent(releases=500, counted=40, largest_batch=90)
+    whole, broken = (final_setting(setting(*POISSON), spent, done=done) for done in (True, False))
+    assert whole is not None
+    assert broken is not None
+    assert external(whole).epsilon < client(whole).epsilon, "control"
+    assert external(broken).epsilon == client(broken).epsilon

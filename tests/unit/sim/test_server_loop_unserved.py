@@ -6,14 +6,20 @@ import math
 
 import pytest
 
+from raydpzv.errors import Diverged, RunError
 from raydpzv.methods.roles import Release
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
+from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget
 from raydpzv.sim.server_loop import ServerLoop
+from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import LockedServerLoop
-from tests.helpers.toy_parties import ToyClient, ToyServer
+from raydpzv.wire.messages import Evaluate
+from raydpzv.wire.network import Network
+from tests.helpers.toy_parties import ToyClient, ToyServer, timing
 
 RECEIPT = Receipt("gaussian rows", "seeded", 1.0, 2.0, 1.0, 1, 1, 0)
 
@@ -33,6 +39,9 @@ class CountingGuard:
 
     def spent(self):
         return None
+
+    def give_up(self):
+        self.charged.append("given up")
 
 
 def noised(client):
@@ -63,3 +72,56 @@ def test_an_upload_after_the_end_is_charged_but_not_served(privacy_filter, charg
     rows = recorder.drain()
     assert rows["release"].num_rows == 2 * len(charged)
     assert rows["service"].num_rows == 0
+
+
+class FailingServer(ToyServer):
+    """Fails at its second upload."""
+
+    def receive(self, upload):
+        if self.round:
+            raise Diverged("the second upload")
+        return super().receive(upload)
+
+
+def test_an_upload_whose_service_fails_is_charged_before():
+    counts = CountingGuard(True)
+    wall = LockedServerLoop(
+        ServerLoop(FailingServer(2), counts, Recorder(), Budget()), WallClock(), lambda which: 0.0, 2
+    )
+    wall.exchange(noised(0), Activation(0.0, 0.0, False, 0.0), math.nan)
+    with pytest.raises(Diverged):
+        wall.exchange(noised(1), Activation(0.0, 0.0, False, 0.0), math.nan)
+    assert counts.charged == [(0, 1, 2), (1, 1, 2)]
+
+
+class SomeHost(LocalExecutor):
+    """Makes noised uploads when they are asked for; client 2's cannot be had if it is lost."""
+
+    def __init__(self, lost):
+        super().__init__([ToyClient(m) for m in range(3)])
+        self.lost = lost
+
+    def submit(self, order):
+        return super().submit(order) if isinstance(order.body, Evaluate) else order.client
+
+    def result(self, handle):
+        if not isinstance(handle, int):
+            return handle
+        if handle == 2 and self.lost:
+            raise RunError("client 2 is lost")
+        return noised(handle)
+
+
+@pytest.mark.parametrize(("lost", "last"), [(False, (2, 1, 2)), (True, "given up")])
+def test_what_is_under_way_when_a_run_breaks_off_is_charged_or_there_is_no_account(lost, last):
+    """They send at 1, 2 and 3 s; client 1's breaks the run off at 4 s: client 2's is under way, client 0 sends at 5."""
+    counts, host = CountingGuard(True), SomeHost(lost)
+    epochs = Trace({0: [1.0, 5.0], 1: [1.0], 2: [1.0]})
+    when = timing(
+        [1.0] * 3, arrivals=epochs, network=Network([1.0, 2.0, 3.0], [math.inf] * 3, [math.inf] * 3)
+    )
+    server_loop = ServerLoop(FailingServer(3, fixed=False), counts, Recorder(), Budget())
+    score = split_score(server_loop.server, host, 3)
+    with pytest.raises(Diverged):
+        VirtualRun(server_loop, host, when, score=score, evaluate_every=10**9).run()
+    assert counts.charged == [(0, 1, 2), (1, 1, 2), last]
