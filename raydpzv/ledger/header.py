@@ -120,7 +120,7 @@ def decode(path: Path) -> tuple[Header, LogSettings]:
             raise ValueError("its sha256 does not fit its content")
     except OSError as error:
         raise damaged(path, f"cannot be read ({error.strerror})", 0) from None
-    except (ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError) as error:
         raise damaged(path, f"is damaged ({' '.join(str(error).split())[:80]})", 0) from None
     known = " or ".join(map(str, _FORMATS))
     raise InputError(f"{path}: a ledger of format {number}, wanted {known}; {_WRITER}")

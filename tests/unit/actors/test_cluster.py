@@ -27,6 +27,7 @@ def test_a_ray_that_does_not_come_up_is_said_in_words_and_ended(
     def fail(**options: object) -> None:
         raise error
 
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests of this process left
     monkeypatch.setattr(ray, "init", fail)
     monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
     with pytest.raises(wanted, match=words), connected("local"):

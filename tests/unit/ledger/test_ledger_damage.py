@@ -52,6 +52,11 @@ def records(path: Path) -> tuple[bytes, list[bytes]]:
     return data[:first], [data[a:b] for a, b in zip([first, *ends], ends, strict=False)]
 
 
+def test_a_header_nested_too_deep_to_be_read_is_damaged(folder):
+    (folder / HEAD).write_text("[" * 100_000)
+    assert_damaged(folder, HEAD, 0)
+
+
 def test_a_flipped_bit_anywhere_is_seen(folder, tmp_path):
     begin, parts = records(folder / OPEN)
     ends = np.cumsum([len(begin), *map(len, parts)])
