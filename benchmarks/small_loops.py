@@ -140,7 +140,7 @@ class TorchParties(Parties):
         self.of_bottoms[client].step()
 
     def step_czofo(self, client: int, ids: np.ndarray) -> None:
-        """One update of VFL-CZOFO."""
+        """One update of VFL-CZOFO by rows."""
         embedded = self.bottoms[client](self.tensors[client][ids])
         values, count, radius = embedded.detach(), self.method.perturbations, self.method.smoothing
         self.table[ids, client] = values
@@ -266,7 +266,7 @@ class NumpyParties(Parties):
         bottom.descend(bottom.backward(x, hidden, gradient)[0], self.method.lr, self.method.momentum)
 
     def step_czofo(self, client: int, ids: np.ndarray) -> None:
-        """One update of VFL-CZOFO."""
+        """One update of VFL-CZOFO by rows."""
         x, count, radius = self.x[client][ids], self.method.perturbations, np.float32(self.method.smoothing)
         hidden, values = self.bottoms[client].forward(x)
         self.table[ids, client] = values

@@ -37,6 +37,8 @@ from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.interfaces import Status
 
 METHODS = ("dpzv", "vafl", "zoo_vfl", "czofo", "frozen")
+BY_ROWS = ("method.variant=per_row",)
+"""What the loops of VFL-CZOFO do."""
 HORIZONTAL = {
     "decomfl": (),
     "decomfl, P = 5": ("method.perturbations=5",),
@@ -54,8 +56,8 @@ Way = Callable[[PreparedVertical, int, int], float]
 
 def experiment(method: str, updates: int, *overrides: str) -> PreparedVertical:
     """Return the digits scenario of a method."""
-    quiet = () if method == "dpzv" else ("privacy.mode=none",)
-    common = (f"budget.updates={updates}", "evaluate.every=1000000", *quiet, *overrides)
+    own = {"dpzv": (), "czofo": ("privacy.mode=none", *BY_ROWS)}.get(method, ("privacy.mode=none",))
+    common = (f"budget.updates={updates}", "evaluate.every=1000000", *own, *overrides)
     found: Any = prepare(scenarios.load("digits_dpzv", [f"method.name={method}", *common]))
     return found
 

@@ -47,12 +47,13 @@ _bottom_step = kernel("bottom_step")
 _embed = kernel("embed")
 _embed_along = kernel("embed_along")
 _head_step = kernel("head_step")
-_mean_difference = kernel("mean_difference")
+_mean_differences = kernel("mean_differences")
 _put = kernel("put")
 _row_gradients = kernel("row_gradients")
+_row_slopes = kernel("row_slopes")
 _score = kernel("score")
-_two_point_head = kernel("two_point_head")
 _two_point_service = kernel("two_point_service")
+_zeroth_order_head = kernel("zeroth_order_head")
 _zeroth_order_step = kernel("zeroth_order_step")
 
 
@@ -266,24 +267,27 @@ class CompiledTop:
         loss = self._stepped(inputs, np.arange(len(ids), dtype=np.int32), _rows(ids), gradient)
         return loss, gradient.reshape(values_BME.shape)
 
-    def mean_difference(self, client: int, ids: np.ndarray, ahead_BE: np.ndarray) -> float:
-        """Return the mean difference of two losses, rows subtracted first."""
-        if len(ids) == 0:
-            return 0.0
-        own = self._parameters
-        found: float = _mean_difference(
-            *(
-                self._uploaded(ahead_BE, ids, client),
-                self._table,
-                self._labels,
-                _rows(ids),
-                client,
-                own.flat,
-                own.sizes,
-            ),
-            self._widest,
+    def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
+        """Return the mean differences of losses, rows subtracted first."""
+        own, out = self._parameters, np.zeros(len(ahead_nBE))
+        if len(ids):
+            _mean_differences(
+                *(self._uploaded(ahead_nBE, ids, client), self._table, self._labels, _rows(ids), client),
+                *(own.flat, own.sizes, self._widest, out),
+            )
+        return out
+
+    def row_slopes(
+        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+    ) -> np.ndarray:
+        """Return every row's slope."""
+        own, out = self._parameters, np.empty(len(ids), np.float32)
+        _row_slopes(
+            *(self._uploaded(plus_BE, ids, client), self._uploaded(minus_BE, ids, client)),
+            *(self._table, self._labels, _rows(ids), client, own.flat, own.sizes, self._widest),
+            *(float(smoothing), out),
         )
-        return found
+        return out
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
@@ -333,15 +337,16 @@ class CompiledTop:
         return found
 
     def _own_step(self, ids: np.ndarray) -> None:
-        """The head's own two-point step, if that is how it learns."""
+        """The head's own zeroth-order step, if that is how it learns."""
         own, how = self._parameters, self._settings
         if how.training != "zo" or len(ids) == 0:
             return
         seed = np.uint64(direction_seed(self._key, SERVER_PARTY, self._steps))
         self._steps += 1
-        _two_point_head(
+        behind = 0.0 if how.one_sided else -float(how.smoothing)
+        _zeroth_order_head(
             *(self._table, self._labels, ids, own.flat, own.velocity, own.sizes, self._widest, seed),
-            *(LAWS[how.law], float(how.smoothing), float(how.lr), float(how.momentum)),
+            *(LAWS[how.law], float(how.smoothing), behind, float(how.lr), float(how.momentum)),
         )
 
     def _no_ages(self) -> Ages:

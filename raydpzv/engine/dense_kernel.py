@@ -568,19 +568,18 @@ def two_point_service(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def two_point_head(  # type: ignore[no-untyped-def]
-    table, labels, ids, flat, velocity, sizes, widest, seed, law, smoothing, lr, momentum
+def zeroth_order_head(  # type: ignore[no-untyped-def]
+    table, labels, ids, flat, velocity, sizes, widest, seed, law, ahead, behind, lr, momentum
 ):
-    """w_0's own two-point step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0. Returns nothing."""
+    """w_0's own step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0, slopes from behind · u_0 to ahead · u_0."""
     rows, inputs = ids.shape[0], table.shape[1]
     acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
     none = np.empty(0, np.float32)
     z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
     factor = _direction(z, seed, law)
     losses, slopes = np.empty(rows, np.float64), np.zeros(rows, np.float64)
-    for sign in (1.0, -1.0):
-        amount = sign * smoothing * factor
-        c = _f32(amount)
+    for sign, amount in ((1.0, ahead), (-1.0, behind)):
+        c = _f32(amount * factor)
         for i in range(flat.shape[0]):
             w[i] = flat[i] + c * z[i]
         _gather(table, ids, acts[0])
@@ -588,15 +587,15 @@ def two_point_head(  # type: ignore[no-untyped-def]
         scores = acts[max(1, sizes.shape[0] - 1)]
         _losses(scores, labels, ids, sizes[-1], losses, scores, False)
         for b in range(rows):
-            slopes[b] += sign * losses[b] / (2 * smoothing)
+            slopes[b] += sign * losses[b] / (ahead - behind)
     seeds, scalars = np.empty(1, np.uint64), np.empty(1, np.float64)
     seeds[0], scalars[0] = seed, _mean(slopes)
     zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law)
 
 
 @compiled
-def mean_difference(ahead, table, labels, ids, client, flat, sizes, widest):  # type: ignore[no-untyped-def]
-    """Mean over the rows of ℓ(ahead in place of the client's cached embeddings) - ℓ(as cached)."""
+def mean_differences(ahead, table, labels, ids, client, flat, sizes, widest, out):  # type: ignore[no-untyped-def]
+    """Means over the rows of ℓ(ahead[n] in place of the client's cached embeddings) - ℓ(as cached) to out [n]."""
     rows, inputs = ids.shape[0], table.shape[1]
     acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
     none = np.empty(0, np.float32)
@@ -605,10 +604,26 @@ def mean_difference(ahead, table, labels, ids, client, flat, sizes, widest):  # 
     _forward(flat, sizes, acts, rows, inputs, none)
     scores = acts[max(1, sizes.shape[0] - 1)]
     _losses(scores, labels, ids, sizes[-1], here, scores, False)
-    _losses_with(ahead, acts, client, labels, ids, flat, sizes, inputs, there)
+    for n in range(out.shape[0]):
+        _losses_with(ahead[n], acts, client, labels, ids, flat, sizes, inputs, there)
+        for b in range(rows):
+            there[b] -= here[b]
+        out[n] = _mean(there)
+
+
+@compiled
+def row_slopes(  # type: ignore[no-untyped-def]
+    plus, minus, table, labels, ids, client, flat, sizes, widest, smoothing, out
+):
+    """(ℓ⁺ - ℓ⁻) / 2λ of every row to out [B]: plus and minus [B, E] in place of the client's cached embeddings."""
+    rows, inputs = ids.shape[0], table.shape[1]
+    acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
+    ahead, behind = np.empty(rows, np.float64), np.empty(rows, np.float64)
+    _gather(table, ids, acts[0])
+    _losses_with(plus, acts, client, labels, ids, flat, sizes, inputs, ahead)
+    _losses_with(minus, acts, client, labels, ids, flat, sizes, inputs, behind)
     for b in range(rows):
-        there[b] -= here[b]
-    return _mean(there)
+        out[b] = _f32((ahead[b] - behind[b]) / (2 * smoothing))
 
 
 @compiled

@@ -24,7 +24,7 @@ from raydpzv.zo.update import Descent, Rule, Step
 
 
 class Head:
-    """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own two-point step, `frozen` stays."""
+    """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own zeroth-order step, `frozen` stays."""
 
     def __init__(self, model: FlatModel, settings: HeadSettings, key: Key) -> None:
         self.model, self._settings, self._key = model, settings, key
@@ -50,10 +50,10 @@ class Head:
         if self._training == "sgd":
             loss, _ = self.backward(embeddings_BME, labels_B)
             return loss
-        loss = float(self.losses(embeddings_BME, labels_B).mean())
+        losses_B = self.losses(embeddings_BME, labels_B)
         if self._training == "zo":
-            self._two_point_step(embeddings_BME, labels_B)
-        return loss
+            self._zeroth_order_step(embeddings_BME, labels_B, losses_B)
+        return float(losses_B.mean())
 
     def backward(
         self,
@@ -90,17 +90,23 @@ class Head:
                 *ranked(scores_NK, labels_N),
             )
 
-    def _two_point_step(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> None:
-        """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i."""
+    def _zeroth_order_step(
+        self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, losses_B: torch.Tensor
+    ) -> None:
+        """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i; losses_B: those at w_0."""
         seed = direction_seed(self._key, SERVER_PARTY, self._steps)
         settings = self._settings
         direction = Direction(seed, self.model.size, settings.law)
         self._steps += 1
         with self._perturb.at(direction, settings.smoothing):
             plus_B = self.losses(embeddings_BME, labels_B)
-        with self._perturb.at(direction, -settings.smoothing):
-            minus_B = self.losses(embeddings_BME, labels_B)
-        scalar = float(slope(plus_B, minus_B, settings.smoothing).mean())
+        if settings.one_sided:
+            slopes_B = (plus_B - losses_B) / settings.smoothing
+        else:
+            with self._perturb.at(direction, -settings.smoothing):
+                minus_B = self.losses(embeddings_BME, labels_B)
+            slopes_B = slope(plus_B, minus_B, settings.smoothing)
+        scalar = float(slopes_B.mean())
         self._descent.apply([Step([seed], [scalar], settings.lr)])
 
 

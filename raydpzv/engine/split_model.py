@@ -49,13 +49,17 @@ class BottomTraining:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """How w_0 learns: step size and momentum; smoothing radius, law and key are those of its own two-point step."""
+    """How w_0 learns: step size and momentum; smoothing radius, law and key are those of its own zeroth-order step.
+
+    one_sided: that step takes (f(w_0+λu) - f(w_0)) / λ in place of (f(w_0+λu) - f(w_0-λu)) / 2λ.
+    """
 
     training: HeadTraining
     lr: float
     momentum: float = 0.0
     smoothing: float = 1e-3
     law: Law = "sphere"
+    one_sided: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,17 @@ class Top(Protocol):
         """Do the same on embeddings that are given in place of the cached ones."""
         ...
 
-    def mean_difference(self, client: int, ids: np.ndarray, ahead_BE: np.ndarray) -> float:
-        """Return the mean of ℓ(with `ahead` as the client's embeddings) - ℓ(as cached); 0 for an empty batch."""
+    def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
+        """Return the mean over the rows of ℓ(with `ahead` as the client's embeddings) - ℓ(as cached), float64 [n].
+
+        Zeros for an empty batch.
+        """
+        ...
+
+    def row_slopes(
+        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+    ) -> np.ndarray:
+        """Return (ℓ(with `plus` as the client's embeddings) - ℓ(with `minus`)) / 2λ of every row, float32 [B]."""
         ...
 
     def row_gradients(

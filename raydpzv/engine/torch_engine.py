@@ -253,15 +253,28 @@ class TorchTop:
         """Backpropagate on these embeddings."""
         return self._stepped(self._tensor(values_BME), ids)
 
-    def mean_difference(self, client: int, ids: np.ndarray, ahead_BE: np.ndarray) -> float:
-        """Return the mean difference of two losses, rows subtracted first."""
+    def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
+        """Return the mean differences of losses, rows subtracted first; all n batches in one forward call."""
+        count = len(ahead_nBE)
         if len(ids) == 0:
-            return 0.0
+            return np.zeros(count)
         here_BME, labels_B = self.table.get(ids), self._labels(ids)
-        ahead_BME = here_BME.clone()
-        ahead_BME[:, client] = self._tensor(ahead_BE)
-        ahead_B, here_B = self.head.losses(ahead_BME, labels_B), self.head.losses(here_BME, labels_B)
-        return float((ahead_B - here_B).double().mean())
+        stacked = here_BME.repeat(count, 1, 1)
+        stacked[:, client] = self._tensor(ahead_nBE).flatten(0, 1)
+        ahead_nB = self.head.losses(stacked, labels_B.repeat(count)).view(count, -1)
+        here_B = self.head.losses(here_BME, labels_B)
+        found: np.ndarray = (ahead_nB - here_B).double().mean(1).cpu().numpy()
+        return found
+
+    def row_slopes(
+        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+    ) -> np.ndarray:
+        """Return every row's slope."""
+        plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
+        slopes_1B = self._slopes(
+            self.table.get(ids), plus_1BE, minus_1BE, self._labels(ids), client, smoothing
+        )
+        return slopes_1B[0].cpu().numpy()
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key

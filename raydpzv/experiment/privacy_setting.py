@@ -148,9 +148,13 @@ def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...
 def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
     """Updates per second up to a factor; clients that need no time at all leave none for the others."""
     batch, width = spec.method.batch, spec.model.embedding
-    bytes_up = 4 * batch * (1 + width * plan.per_upload)
-    bytes_down = 4 * batch * width if plan.answers_rows else 4
-    trips = round_trips(spec, bytes_up, bytes_down)
+    traffic = plan.traffic or _rows_both_ways
+    trips = round_trips(spec, *traffic(batch, width))
     if min(trips) == 0:
         return [float(trip == 0) for trip in trips]
     return [1 / trip for trip in trips]
+
+
+def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
+    """Bytes of row ids with embeddings, and of a row per record."""
+    return 4 * batch * (1 + width), 4 * batch * width

@@ -90,7 +90,8 @@ class NoisePlan:
     the server sends. per_upload: releases per upload, P. hidden: there is state trained on records without noise that
     later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
     may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
-    (rows). answers_rows: the answer to an upload is a row per record, else one number.
+    (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
+    the embeddings or an answer less than a row per record.
     """
 
     on: Literal["mean", "embedding", "gradient"]
@@ -100,7 +101,7 @@ class NoisePlan:
     queries: bool = False
     even_shares: bool = False
     calibration: str = "counted"
-    answers_rows: bool = True
+    traffic: Callable[[int, int], tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ class VerticalMethod(Generic[C]):
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
+    older: what run folders stand for that say nothing of a setting, where it is not the setting's default.
     """
 
     config: type[C]
@@ -206,6 +208,7 @@ class VerticalMethod(Generic[C]):
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
     engines: tuple[Engine, ...] = ENGINES
+    older: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     control: bool = False
 
     kind: ClassVar[str] = "vertical"

@@ -23,6 +23,7 @@ from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all
 from raydpzv.records.summary_fields import faults
+from raydpzv.registry import METHODS
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
@@ -143,6 +144,11 @@ class RunFolder:
         model = tree.get("model")
         if isinstance(model, dict):  # older folders do not say which engine it was
             tree = {**tree, "model": {"engine": "torch", **model}}
+        method = tree.get("method")
+        if isinstance(method, dict) and (name := str(method.get("name"))) in METHODS:
+            descriptor = METHODS[name]
+            older = descriptor.older if descriptor.kind == "vertical" else {}
+            tree = {**tree, "method": {**older, **method}}
         return parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
 
     def rows(self) -> Rows:

@@ -151,6 +151,30 @@ class LossDifference(Body):
 
 
 @dataclass(frozen=True)
+class LossDifferences(Body):
+    """Mean loss at h + λv_k minus mean loss at h for every perturbation of the batch, float32 [n] (VFL-CZOFO)."""
+
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class CompressedEmbeddings(Body):
+    """Row ids int32 [B]; levels of their embeddings [B, E], packed, uint8; limits float32 [2] (uniform scale)."""
+
+    ids: np.ndarray
+    levels: np.ndarray
+    limits: np.ndarray
+
+
+@dataclass(frozen=True)
+class CompressedAnswer(Body):
+    """Levels of what a `LossDifferences` or `Gradient` holds, packed, uint8; limits float32 [2] (uniform scale)."""
+
+    levels: np.ndarray
+    limits: np.ndarray
+
+
+@dataclass(frozen=True)
 class Slopes(Body):
     """The released scalars Δ_p, float32 [P]."""
 

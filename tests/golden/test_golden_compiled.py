@@ -52,7 +52,17 @@ RUNS = {
             "model.embedding=10",
         ),
     ),
+    "zoo_vfl, one-sided head": (
+        "zoo_vfl",
+        (*QUIET, "method.server=zo_one_sided", "method.server_lr=5e-4", "method.server_momentum=0.5"),
+    ),
     "czofo": ("czofo", SEEDED),
+    "czofo, compressed": (
+        "czofo",
+        (*SEEDED, "method.directions=normal", "method.upload_bits=4", "method.answer_bits=8"),
+    ),
+    "czofo, coordinates": ("czofo", (*QUIET, "method.directions=coordinate", *DEEP)),
+    "czofo, by rows": ("czofo", (*SEEDED, "method.variant=per_row")),
 }
 FEW = (
     *("data.train_rows=300", "data.test_rows=60", "evaluate.every=5", "method.batch=16", "model.hidden=[8]"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydpzv.methods.vertical.czofo import CzofoServer
+from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer
 from raydpzv.methods.vertical.row_release import RowPrivacy
 from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony, VaflClient, VaflServer
 from tests.helpers.vertical_parties import (
@@ -50,12 +50,6 @@ def vafl_server(
     return VaflServer(top, synchrony or Synchrony(), privacy, **(SIZES | sizes))
 
 
-def czofo_server(data: Data, perturbations: int, smoothing: float = 1e-2) -> CzofoServer:
-    return CzofoServer(
-        make_top(data, make_head("sgd", lr=0.2)),
-        Synchrony(),
-        perturbations=perturbations,
-        smoothing=smoothing,
-        key=KEY,
-        **SIZES,
-    )
+def czofo_server(data: Data, **settings: Any) -> CzofoServer:
+    config = CzofoConfig(**settings)
+    return CzofoServer(make_top(data, make_head("sgd", lr=0.2)), config, KEY, **SIZES)

@@ -1,25 +1,46 @@
 """VFL-CZOFO: server and clients backpropagate; only the gradient between them is estimated from losses.
 
-Source: the cascaded hybrid method of Wang et al. 2024, as the DPZV papers compare with it. The client is VAFL's.
+Source: Wang et al. 2024 (NeurIPS 2023) and the program its authors published. As published, the server perturbs all
+embeddings of a batch together and answers with one difference of the mean loss for each of n perturbations; the client,
+which derives the same directions, makes the gradient of them. variant = "per_row" is ours: the server takes a
+difference for every row and sends the gradient. The client is VAFL's.
 """
 
-# M clients, B batch, E embedding width, n perturbations, N rows of a group of uploads together
+# B batch, E embedding width, n perturbations
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raydpzv.engine.split_model import BottomTraining, Top
-from raydpzv.keys import Key
+from raydpzv.data.batches import Batches
+from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
+from raydpzv.errors import Diverged
+from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
-from raydpzv.methods.vertical.base import Batched, cached, gradient_top
-from raydpzv.methods.vertical.row_release import Calibration, row_privacy
-from raydpzv.methods.vertical.vafl import FirstOrder, Numbered, Synchrony, VaflClient, VaflServer
-from raydpzv.settings.bounds import Momentum, Perturbations, Positive
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.vertical.base import Batched, CachingServer, cached, gradient_top
+from raydpzv.methods.vertical.row_release import Calibration, RowPrivacy, row_privacy
+from raydpzv.methods.vertical.vafl import VaflClient
+from raydpzv.settings.bounds import Bits, Momentum, Perturbations, Positive
+from raydpzv.wire.messages import (
+    Body,
+    CompressedAnswer,
+    CompressedEmbeddings,
+    Embeddings,
+    Gradient,
+    LossDifferences,
+)
+from raydpzv.wire.uniform_scale import compress, compressed_bytes, decompress
+from raydpzv.zo.directions import Direction
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections import Sections
+
+_TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -28,6 +49,8 @@ class CzofoConfig(Batched):
 
     name: Literal["czofo"] = "czofo"
     """The method."""
+    variant: Literal["published", "per_row"] = "published"
+    """n differences of the batch's mean loss, sent as they are; or (ours) n of every row, and the gradient is sent."""
     lr: Positive = 0.02
     """Step size of the clients."""
     momentum: Momentum = 0.0
@@ -35,56 +58,206 @@ class CzofoConfig(Batched):
     smoothing: Positive = 1e-3
     """Smoothing radius λ of the perturbations of an embedding."""
     perturbations: Perturbations = 5
-    """Perturbations n of every row."""
+    """Perturbations n of the batch, or of every row; "coordinate" directions have E in their place."""
+    directions: Literal["uniform", "normal", "coordinate"] = "uniform"
+    """Of every row: on the unit sphere, standard normal, or along each coordinate, both ways, with losses by row."""
+    upload_bits: Bits | None = None
+    """Bits per number of an upload, by uniform scale compression; left out: float32."""
+    answer_bits: Bits | None = None
+    """Bits per number of an answer, by uniform scale compression; left out: float32."""
     calibration: Calibration = "counted"
     """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
+    @property
+    def answers_differences(self) -> bool:
+        """The answer to an upload is n loss differences, else a gradient [B, E]."""
+        return self.variant == "published" and self.directions != "coordinate"
 
-class CzofoServer(VaflServer):
-    """A VAFL server that answers with estimated gradients: n perturbations of every row on the unit sphere."""
+
+class SharedDirections:
+    """The directions of an upload, which server and client derive from the run's key and send nobody.
+
+    They follow from client and step alone. As published every row's own part is drawn: on the unit sphere of its E
+    dimensions, where E[v vᵀ] = I/E for a row and 0 between two, or standard normal, E[v vᵀ] = I.
+    """
+
+    def __init__(self, config: CzofoConfig, key: Key) -> None:
+        self._config, self._key = config, key
+
+    def draw(self, client: int, step: int, rows: int, width: int) -> np.ndarray:
+        """Return the n directions, float32 [n, B, E], with the same bits on every machine."""
+        count = self._config.perturbations
+        seed = direction_seed(self._key, client, step)
+        drawn_nBE = Direction(seed, count * rows * width).values().reshape(count, rows, width)
+        if self._config.directions == "normal":
+            return drawn_nBE
+        # a running sum adds in the order of the coordinates, whatever the processor
+        squares_nB1 = np.cumsum(drawn_nBE.astype(np.float64) ** 2, axis=2)[:, :, -1:]
+        # one row of width 1 in 2^32 is zero, and stays it
+        return (drawn_nBE / np.sqrt(np.maximum(squares_nB1, _TINY))).astype(np.float32)
+
+    def gradient(
+        self, differences_n: np.ndarray, client: int, step: int, rows: int, width: int
+    ) -> np.ndarray:
+        """Return g_h = (φ/λ) mean_k δ_k v_k, the mean loss's gradient by the embeddings, float32 [B, E].
+
+        φ undoes E[v vᵀ]: E for uniform directions, 1 for normal ones.
+        """
+        config, total_BE = self._config, np.zeros((rows, width))
+        for difference, v_BE in zip(differences_n, self.draw(client, step, rows, width), strict=True):
+            total_BE += np.multiply(v_BE, difference, dtype=np.float64)
+        factor = width if config.directions == "uniform" else 1
+        return (factor / (config.smoothing * config.perturbations) * total_BE).astype(np.float32)
+
+
+class CzofoClient(VaflClient):
+    """Uploads the embeddings of its batch, backpropagates the gradient that it gets or makes of loss differences."""
 
     def __init__(
-        self, top: Top, synchrony: Synchrony, *, perturbations: int, smoothing: float, key: Key, **named: Any
+        self,
+        client: int,
+        bottom: Bottom,
+        batches: Batches,
+        config: CzofoConfig,
+        key: Key,
+        privacy: RowPrivacy | None = None,
     ) -> None:
-        super().__init__(top, synchrony, **named)
-        self._perturbations, self._smoothing = perturbations, smoothing
-        self._key = key / "embedding directions"
+        super().__init__(client, bottom, batches, privacy)
+        self._config, self._directions = config, SharedDirections(config, key)
+        self._shape = (0, 0)
 
-    def _learn(
-        self, ids: np.ndarray, group: Sequence[Numbered], spans: Sequence[slice]
-    ) -> tuple[float, list[np.ndarray]]:
-        """Estimate under one and the same head, which then takes its step."""
-        gradients = [
-            self._estimate(ids[span], upload.client, upload.step)
-            for (_, upload), span in zip(group, spans, strict=True)
+    def apply(self, order: Order) -> None:
+        """w_m <- w_m - η ∇_w h · g_h."""
+        body, config = order.body, self._config
+        if isinstance(body, Gradient | LossDifferences):
+            values = body.values
+        elif isinstance(body, CompressedAnswer) and config.answer_bits is not None:
+            shape = (config.perturbations,) if config.answers_differences else self._shape
+            values = decompress(body.levels, body.limits, config.answer_bits, shape)
+        else:
+            return
+        if config.answers_differences:
+            values = self._directions.gradient(values, self.client, self._step - 1, *self._shape)
+        self.bottom.backward(values)
+
+    def work(self) -> Upload:
+        """Return the next batch's embeddings: released, then compressed, which is post-processing of the release."""
+        upload, bits = super().work(), self._config.upload_bits
+        assert isinstance(upload.body, Embeddings)
+        values_BE = upload.body.values
+        self._shape = (len(values_BE), values_BE.shape[1])
+        if bits is None:
+            return upload
+        return upload._replace(body=CompressedEmbeddings(upload.body.ids, *compress(values_BE, bits)))
+
+
+class CzofoServer(CachingServer):
+    """Answers every upload with what its losses at perturbed embeddings say of the gradient; then trains its head."""
+
+    def __init__(self, top: Top, config: CzofoConfig, key: Key, **named: Any) -> None:
+        super().__init__(top, **named)
+        self._config, self._key, self._directions = config, key, SharedDirections(config, key)
+        if self._upload_bytes is not None:
+            self._upload_bytes = traffic(config, self._batch, self._width)[0]
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Take all losses under one and the same head, which then takes its step."""
+        client, ids, values_BE = upload.client, upload.ids, self._embeddings(upload.body)
+        self._round += 1
+        self.top.put(client, ids, values_BE, self._round)
+        found = self._found(upload, values_BE)
+        if not np.isfinite(found).all():
+            what = "a loss difference" if self._config.answers_differences else "a gradient"
+            raise Diverged(
+                f"{what} must be finite, but one for client {client}, step {upload.step} is not: choose a smaller "
+                "step size"
+            )
+        loss = self.top.train(ids)
+        return [
+            Order(
+                client,
+                self._answer(found),
+                self._round,
+                upload_bytes=self._upload_bytes,
+                cache=self.top.ages(ids, self._round, client),
+                loss=loss,
+            )
         ]
-        return self.top.train(ids), gradients
 
-    def _estimate(self, ids: np.ndarray, client: int, step: int) -> np.ndarray:
-        key = self._key / client / step
-        gradient_BE = self.top.row_gradients(client, ids, self._perturbations, self._smoothing, key)
-        return gradient_BE / np.float32(max(len(ids), 1))
+    def _embeddings(self, body: Body) -> np.ndarray:
+        bits = self._config.upload_bits
+        if isinstance(body, Embeddings) and bits is None:
+            return body.values
+        if isinstance(body, CompressedEmbeddings) and bits is not None:
+            return decompress(body.levels, body.limits, bits, (len(body.ids), self._width))
+        raise TypeError(f"a VFL-CZOFO server of {bits or 32}-bit uploads cannot serve {type(body).__name__}")
+
+    def _found(self, upload: Upload, values_BE: np.ndarray) -> np.ndarray:
+        """Return the n differences δ_k of the mean loss, or the estimate of its gradient [B, E], float32."""
+        config, ids, rows = self._config, upload.ids, max(1, len(upload.ids))
+        if config.variant == "per_row":
+            key = self._key / upload.client / upload.step
+            gradient_BE = self.top.row_gradients(
+                upload.client, ids, config.perturbations, config.smoothing, key
+            )
+            return gradient_BE / np.float32(rows)
+        if config.directions == "coordinate":
+            return self._along_coordinates(upload.client, ids, values_BE) / np.float32(rows)
+        directions_nBE = self._directions.draw(upload.client, upload.step, *values_BE.shape)
+        ahead_nBE = values_BE + np.float32(config.smoothing) * directions_nBE
+        return self.top.mean_differences(upload.client, ids, ahead_nBE).astype(np.float32)
+
+    def _along_coordinates(self, client: int, ids: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
+        """Return (ℓ_i(h + λe_k) - ℓ_i(h - λe_k)) / 2λ of every row i and coordinate k, float32 [B, E]."""
+        slopes_BE, radius = np.empty_like(values_BE), self._config.smoothing
+        for k, step_E in enumerate(np.eye(self._width, dtype=np.float32) * np.float32(radius)):
+            slopes_BE[:, k] = self.top.row_slopes(client, ids, values_BE + step_E, values_BE - step_E, radius)
+        return slopes_BE
+
+    def _answer(self, found: np.ndarray) -> Body:
+        if self._config.answer_bits is not None:
+            return CompressedAnswer(*compress(found, self._config.answer_bits))
+        return LossDifferences(found) if self._config.answers_differences else Gradient(found)
 
 
-def _client(parts: ClientParts, config: CzofoConfig) -> VaflClient:
+def traffic(config: CzofoConfig, batch: int, width: int) -> tuple[int, int]:
+    """Return the bytes of an upload and of its answer."""
+    answered = config.perturbations if config.answers_differences else batch * width
+    up = 4 * batch + compressed_bytes(batch * width, config.upload_bits)
+    return up, compressed_bytes(answered, config.answer_bits)
+
+
+def _key(parts: ClientParts | ServerParts) -> Key:
+    return parts.key / "embedding directions"
+
+
+def _client(parts: ClientParts, config: CzofoConfig) -> CzofoClient:
     privacy = row_privacy(parts.noise, "embedding", "embedding")
     training = BottomTraining(descent=FirstOrder(config.lr, config.momentum), clip=privacy.clip)
-    return VaflClient(parts.client, parts.bottom(training), parts.batches(config), privacy)
+    return CzofoClient(
+        *(parts.client, parts.bottom(training), parts.batches(config), config, _key(parts), privacy)
+    )
 
 
 def _server(parts: ServerParts, config: CzofoConfig) -> CzofoServer:
-    return CzofoServer(
-        *(gradient_top(parts, config), Synchrony()),
-        perturbations=config.perturbations,
-        smoothing=config.smoothing,
-        key=parts.key,
-        **cached(parts, config),
-    )
+    return CzofoServer(gradient_top(parts, config), config, _key(parts), **cached(parts, config))
+
+
+def _contradictions(config: CzofoConfig, sections: Sections) -> Iterator[str]:
+    if config.variant == "per_row" and config.directions != "uniform":
+        yield (
+            f'method.directions: wanted "uniform" with variant = "per_row", got "{config.directions}"; '
+            'set variant = "published" or leave directions out'
+        )
 
 
 CZOFO = VerticalMethod(
     config=CzofoConfig,
     client=_client,
     server=_server,
-    noise=lambda c: NoisePlan("embedding", calibration=c.calibration),
+    noise=lambda c: NoisePlan(
+        "embedding", calibration=c.calibration, traffic=lambda batch, width: traffic(c, batch, width)
+    ),
+    contradictions=_contradictions,
+    older={"variant": "per_row"},
 )

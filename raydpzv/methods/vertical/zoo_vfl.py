@@ -1,7 +1,8 @@
 """ZOO-VFL: the client sends its embeddings at w and at w + λu and forms a one-sided estimate from two losses.
 
 Source: Zhang et al. 2021, as the DPZV papers compare with it. The server returns the difference of the two mean losses,
-one number, from which the client can make no more than from the two.
+one number, from which the client can make no more than from the two. As published, the server learns by zeroth order
+too (server = "zo_one_sided"); the default head, which backpropagates, is ours.
 """
 
 # M clients, B batch, E embedding width
@@ -16,13 +17,13 @@ from typing import Any, Literal
 import numpy as np
 
 from raydpzv.data.batches import Batches
-from raydpzv.engine.split_model import Bottom, BottomTraining, Top
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
-from raydpzv.methods.vertical.dpzv import ZerothOrder, two_point_head
+from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, RowPrivacy, row_privacy
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import EmbeddingPair, LossDifference
@@ -47,8 +48,8 @@ class ZooVflConfig(Batched):
     """Smoothing radius λ of the estimate (f(w+λu) - f(w)) / λ."""
     direction: Law = "sphere"
     """Law of the directions."""
-    server: Literal["sgd", "zo"] = "sgd"
-    """How the head learns: backpropagation, or its own two-point step."""
+    server: Literal["sgd", "zo", "zo_one_sided"] = "sgd"
+    """How the head learns: backpropagation, its own two-point step (both ours), or the one-sided step as published."""
     calibration: Calibration = "counted"
     """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
 
@@ -104,7 +105,7 @@ class ZooVflServer(CachingServer):
         self._round += 1
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
-        difference = self.top.mean_difference(upload.client, body.ids, body.ahead)
+        difference = float(self.top.mean_differences(upload.client, body.ids, body.ahead[None])[0])
         if not math.isfinite(difference):
             raise Diverged(
                 f"a loss must be finite, but the one for client {upload.client}, step {upload.step} is not: choose a "
@@ -127,7 +128,12 @@ def _client(parts: ClientParts, config: ZooVflConfig) -> ZooVflClient:
 
 
 def _server(parts: ServerParts, config: ZooVflConfig) -> ZooVflServer:
-    return ZooVflServer(parts.top(two_point_head(config)), **cached(parts, config))
+    head = HeadSettings(
+        "sgd" if config.server == "sgd" else "zo",
+        *(config.server_lr, config.server_momentum, config.smoothing, config.direction),
+        one_sided=config.server == "zo_one_sided",
+    )
+    return ZooVflServer(parts.top(head), **cached(parts, config))
 
 
 ZOO_VFL = VerticalMethod(
@@ -135,6 +141,10 @@ ZOO_VFL = VerticalMethod(
     client=_client,
     server=_server,
     noise=lambda c: NoisePlan(
-        "embedding", per_upload=2, hidden=False, calibration=c.calibration, answers_rows=False
+        "embedding",
+        per_upload=2,
+        hidden=False,
+        calibration=c.calibration,
+        traffic=lambda batch, width: (4 * batch + 8 * batch * width, 4),
     ),
 )

@@ -6,12 +6,15 @@ import threading
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.config.toml import parse
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.registry import METHODS
+from scenarios.cli import app
 from tests.helpers.baseline_runs import MESSY, NOISE, SEEDED, SHORT, B, E, T, run
 from tests.helpers.runs import run_prepared
 
@@ -20,17 +23,29 @@ def bytes_of(found):
     return found.summary["bytes_up"], found.summary["bytes_down"]
 
 
+BY_ROW = ("method.variant=per_row",)
+
+
 @pytest.mark.parametrize(
-    ("name", "up", "down"),
+    ("name", "extra", "up", "down"),
     [
-        ("vafl", 4 * B + 4 * B * E, 4 * B * E),
-        ("czofo", 4 * B + 4 * B * E, 4 * B * E),
-        ("zoo_vfl", 4 * B + 8 * B * E, 4),
+        ("vafl", (), 4 * B + 4 * B * E, 4 * B * E),
+        ("czofo", (), 4 * B + 4 * B * E, 20),
+        ("czofo", ("method.perturbations=3",), 4 * B + 4 * B * E, 12),
+        ("czofo", ("method.directions=normal",), 4 * B + 4 * B * E, 20),
+        ("czofo", ("method.directions=coordinate",), 4 * B + 4 * B * E, 4 * B * E),
+        ("czofo", BY_ROW, 4 * B + 4 * B * E, 4 * B * E),
+        ("czofo", ("method.upload_bits=2", "method.answer_bits=4"), 4 * B + B * E // 4 + 8, 3 + 8),
+        ("czofo", (*BY_ROW, "method.answer_bits=3"), 4 * B + 4 * B * E, B * E * 3 // 8 + 8),
+        ("zoo_vfl", (), 4 * B + 8 * B * E, 4),
+        ("zoo_vfl", ("method.server=zo_one_sided", "method.server_lr=5e-4"), 4 * B + 8 * B * E, 4),
     ],
 )
-def test_the_bytes_are_the_formulas_with_and_without_noise(name, up, down):
-    assert bytes_of(run(name)) == (T * up, T * down)
-    assert bytes_of(run(name, *SEEDED)) == (T * up, T * down)
+def test_the_bytes_are_the_formulas_with_and_without_noise(name, extra, up, down):
+    assert bytes_of(run(name, *extra)) == (T * up, T * down)
+    assert bytes_of(run(name, *extra, *SEEDED)) == (T * up, T * down)
+    plan = METHODS[name].noise(scenarios.load(name, list(extra)).method)
+    assert plan.traffic is None or plan.traffic(B, E) == (up, down)
 
 
 def test_bytes_of_every_protocol_are_what_its_messages_add_up_to():
@@ -190,3 +205,18 @@ def test_noise_in_layers_that_a_model_has_not_is_refused():
     prepare_vertical(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1]"]))
     with pytest.raises(SpecError, match=r"method\.layer_noise: wanted at most 1 numbers.*got 2"):
         prepare_vertical(scenarios.load("vafl", [*SHORT, *noisy, "method.layer_noise=[0.1, 0.2]"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("method.upload_bits=0",), "method.upload_bits: wanted greater than or equal to 1, got 0"),
+        (("method.answer_bits=17",), "method.answer_bits: wanted less than or equal to 16, got 17"),
+        (("method.directions=sphere",), "method.directions: wanted 'uniform', 'normal' or 'coordinate'"),
+        ((*BY_ROW, "method.directions=normal"), 'method.directions: wanted "uniform" with variant'),
+    ],
+)
+def test_what_vfl_czofo_does_not_offer_ends_with_status_2(overrides, said):
+    result = CliRunner().invoke(app, ["run", "czofo", *(x for o in overrides for x in ("--set", o))])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())

@@ -33,7 +33,7 @@ METHODS = {
     "dpzv": ("privacy.noise=seeded", "method.perturbations=2"),
     "vafl": ("privacy.mode=none",),
     "zoo_vfl": ("privacy.noise=seeded",),
-    "czofo": ("privacy.noise=seeded",),
+    "czofo": ("privacy.noise=seeded", "method.upload_bits=8", "method.answer_bits=8"),
     "frozen": ("privacy.mode=none",),
     "sgd": ("privacy.mode=none",),
 }
@@ -92,6 +92,18 @@ def test_a_run_of_an_older_version_goes_on_with_torch(tmp_path: Path) -> None:
     spec = RunFolder.open(tmp_path / "run").spec()
     assert spec.model.engine == "torch"
     assert scenarios.run(spec).summary["model_digest"] == run.summary["model_digest"]
+
+
+def test_a_czofo_run_of_an_older_version_goes_on_by_rows(tmp_path: Path) -> None:
+    """Its scenario.toml has no variant, and there was one."""
+    run = scenarios.run(loaded("czofo", "torch", "method.variant=per_row"), tmp_path / "run")
+    path = tmp_path / "run" / "scenario.toml"
+    written = path.read_text()
+    assert 'variant = "per_row"\n' in written
+    path.write_text(written.replace('variant = "per_row"\n', ""))
+    assert RunFolder.open(tmp_path / "run").spec().method.variant == "per_row"
+    assert replay(tmp_path / "run").verified
+    assert scenarios.run(loaded("czofo", "torch")).summary["model_digest"] != run.summary["model_digest"]
 
 
 def test_the_parties_work_without_torch() -> None:

@@ -181,6 +181,8 @@ METHOD: dict[tuple[str, str], Change] = {
     ("vafl", "method.max_delay"): Change("2", SIGMA),
     ("vafl", "method.layer_noise"): Change("[0.1]"),
     ("vafl", "method.layer_law"): Change('"gaussian"', ("method.layer_noise=[0.1]",)),
+    ("czofo", "method.upload_bits"): Change("4"),
+    ("czofo", "method.answer_bits"): Change("4"),
     ("decomfl", "method.lr_at"): Change("[[3, 0.5]]"),
     ("decomfl", "method.perturbations_at"): Change("[[3, 5]]"),
     ("decomfl", "method.replicas"): Change('"per_client"', watch=("group",)),

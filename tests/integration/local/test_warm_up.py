@@ -40,7 +40,10 @@ VERTICAL: dict[str, tuple[str, ...]] = {
     "vafl, synchronous": ("vafl", "method.synchrony=synchronous"),
     "vafl, queries": ("vafl", "method.max_delay=4"),
     "zoo_vfl": ("zoo_vfl",),
-    "czofo": ("czofo",),
+    "zoo_vfl, one-sided head": ("zoo_vfl", "method.server=zo_one_sided"),
+    "czofo": ("czofo", "method.upload_bits=4", "method.answer_bits=4"),
+    "czofo, coordinates": ("czofo", "method.directions=coordinate"),
+    "czofo, by rows": ("czofo", "method.variant=per_row"),
     "frozen": ("frozen",),
     "sgd": ("sgd",),
 }
@@ -122,7 +125,7 @@ def test_every_kernel_of_a_vertical_run_is_called_before_it_begins(
     before = set(called)
     scenarios.run(spec)
     assert called == before
-    assert bool(before) == (engine == "compiled" or spec.method.name in ("dpzv", "zoo_vfl"))
+    assert bool(before) == (engine == "compiled" or kind.startswith(("dpzv", "zoo_vfl")) or kind == "czofo")
 
 
 @pytest.mark.parametrize("kind", HORIZONTAL)

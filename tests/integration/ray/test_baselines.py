@@ -17,12 +17,13 @@ NOISE = (
     "privacy.clip=1.0",
     "privacy.noise=seeded",
 )
+COMPRESSED = ("method.name=czofo", "method.upload_bits=4", "method.answer_bits=8")
 
 
 @pytest.mark.parametrize(
     "extra",
-    [("method.max_delay=8", BETWEEN), NOISE, ("method.name=zoo_vfl", *NOISE)],
-    ids=["queries", "noise by the clients", "two releases an upload"],
+    [("method.max_delay=8", BETWEEN), NOISE, ("method.name=zoo_vfl", *NOISE), (*COMPRESSED, *NOISE)],
+    ids=["queries", "noise by the clients", "two releases an upload", "shared directions, compressed"],
 )
 def test_the_digest_is_that_of_one_process(extra):
     spec = scenarios.load("vafl", [*SHORT, *extra])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,18 @@ def test_a_two_point_service_is_torchs(name: str, training: Any) -> None:
     assert (ours.sha256() == tops(name, HeadSettings("frozen", 1.0))[0].sha256()) == (training == "frozen")
 
 
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_a_heads_one_sided_step_is_torchs(name: str) -> None:
+    settings = HeadSettings("zo", 0.05, 0.9, 0.5, one_sided=True)
+    ours, theirs = filled(name, settings)
+    two_sided, _ = filled(name, replace(settings, one_sided=False))
+    for _ in range(3):
+        assert ours.train(IDS) == pytest.approx(theirs.train(IDS), abs=1e-5)
+        two_sided.train(IDS)
+    assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-5)
+    assert np.abs(ours.parameters() - two_sided.parameters()).max() > 1e-3, "control"
+
+
 def test_slopes_that_are_not_finite_count_as_zero() -> None:
     ours, _ = filled("mlp", HeadSettings("frozen", 1.0))
     plus = np.zeros((1, B, E), np.float32)
@@ -195,9 +208,14 @@ def test_slopes_that_are_not_finite_count_as_zero() -> None:
 def test_differences_estimates_and_evaluation_are_torchs(name: str) -> None:
     ours, theirs = filled(name, HeadSettings("sgd", 0.1))
     ahead = GRADIENT + np.float32(0.5)
-    found = ours.mean_difference(1, IDS, ahead)
-    assert found == pytest.approx(theirs.mean_difference(1, IDS, ahead), abs=1e-6)
-    assert abs(found) > 1e-3
+    found = ours.mean_differences(1, IDS, np.stack([ahead, -ahead]))
+    assert found == pytest.approx(theirs.mean_differences(1, IDS, np.stack([ahead, -ahead])), abs=1e-6)
+    assert found[:1] == ours.mean_differences(1, IDS, ahead[None]), "alone it is the same"
+    assert np.abs(found).min() > 1e-3
+    assert abs(found[0] - found[1]) > 1e-3
+    slopes = ours.row_slopes(1, IDS, ahead, -ahead, 0.5)
+    assert slopes == pytest.approx(theirs.row_slopes(1, IDS, ahead, -ahead, 0.5), abs=1e-5)
+    assert slopes.mean() == pytest.approx(found[0] - found[1], abs=1e-6)
     parts = [(KEY / "held out" / m).generator().standard_normal((N, E)).astype(np.float32) for m in range(M)]
     a, b = ours.evaluate(parts), theirs.evaluate(parts)
     assert (a.accuracy, a.top_share) == pytest.approx((b.accuracy, b.top_share))
@@ -236,7 +254,8 @@ def test_an_empty_batch_is_served() -> None:
     ours.train(IDS)  # from now on momentum alone would move it
     before, none = ours.sha256(), IDS[:0]
     assert math.isnan(ours.train(none))
-    assert ours.mean_difference(0, none, GRADIENT[:0]) == 0.0
+    assert ours.mean_differences(0, none, np.zeros((2, 0, E), np.float32)).tolist() == [0.0, 0.0]
+    assert ours.row_slopes(0, none, GRADIENT[:0], GRADIENT[:0], 0.1).shape == (0,)
     loss, gradient = ours.backward(none)
     assert math.isnan(loss)
     assert gradient.shape == (0, M, E)
@@ -290,7 +309,8 @@ def test_rows_that_are_not_there_are_refused_before_any_memory_is_touched(ids: n
         lambda: top.train(ids),
         lambda: top.backward(ids),
         lambda: top.backward_on(np.ones((2, M, E), np.float32), ids),
-        lambda: top.mean_difference(0, ids, values),
+        lambda: top.mean_differences(0, ids, values[None]),
+        lambda: top.row_slopes(0, ids, values, values, 0.1),
         lambda: top.row_gradients(0, ids, 2, 0.1, KEY),
         lambda: top.two_point(0, ids, values[None], values[None], 4, smoothing=0.1, clip=1.0),
     ]
@@ -309,7 +329,8 @@ def test_uploads_of_another_shape_are_refused() -> None:
     for wrong in (fit[:1], fit[:, :2], np.ones((3, E), np.float32)):
         for ask in (
             lambda wrong=wrong: top.put(0, ids, wrong, 4),
-            lambda wrong=wrong: top.mean_difference(0, ids, wrong),
+            lambda wrong=wrong: top.mean_differences(0, ids, wrong[None]),
+            lambda wrong=wrong: top.row_slopes(0, ids, fit, wrong, 0.1),
             lambda wrong=wrong: top.two_point(0, ids, wrong[None], wrong[None], 4, smoothing=0.1, clip=1.0),
             lambda wrong=wrong: bottom.backward(wrong),
         ):

@@ -9,8 +9,18 @@ from sklearn.metrics import accuracy_score, log_loss
 from torch.nn import functional
 
 from raydpzv.engine.split_model import HeadTraining
-from raydpzv.keys import SERVER_PARTY, Key
-from tests.helpers.vertical_parties import CLASSES, CLIENTS, WIDTH, flat_of, in_double, make_head, top
+from raydpzv.keys import SERVER_PARTY, Key, direction_seed
+from raydpzv.zo.directions import Direction
+from tests.helpers.vertical_parties import (
+    CLASSES,
+    CLIENTS,
+    KEY,
+    WIDTH,
+    flat_of,
+    in_double,
+    make_head,
+    top,
+)
 
 B = 6
 EMBEDDINGS = torch.from_numpy(Key(2).generator().standard_normal((B, CLIENTS, WIDTH)).astype(np.float32))
@@ -62,6 +72,23 @@ def test_a_zeroth_order_step_uses_a_new_direction_each_time() -> None:
         head.train(EMBEDDINGS, LABELS)
         moves.append(functional.normalize(head.model.flat - before, dim=0))
     assert abs(float(moves[0] @ moves[1])) < 0.9
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_a_zeroth_order_step_is_the_difference_of_losses_along_its_direction(one_sided: bool) -> None:
+    """From w_0 + λu to w_0 - λu, or to w_0 itself, at a radius where the two differ."""
+    head = make_head("zo", lr=0.01, smoothing=0.5, one_sided=one_sided)
+    before = head.model.flat.numpy().copy()
+    u = Direction(direction_seed(KEY, SERVER_PARTY, 0), before.size, "sphere").values().astype(np.float64)
+
+    def loss(amount: float) -> float:
+        module = in_double(top, torch.from_numpy(before + amount * u))
+        return float(functional.cross_entropy(module(EMBEDDINGS.double().flatten(1)), LABELS).detach())
+
+    ends = {True: (loss(0.5) - loss(0)) / 0.5, False: (loss(0.5) - loss(-0.5)) / 1.0}
+    assert abs(ends[True] - ends[False]) > 0.1
+    assert head.train(EMBEDDINGS, LABELS) == pytest.approx(loss(0), abs=1e-6)
+    assert head.model.flat.numpy() == pytest.approx(before - 0.01 * ends[one_sided] * u, abs=1e-6)
 
 
 @pytest.mark.parametrize("training", ["sgd", "zo", "frozen"])

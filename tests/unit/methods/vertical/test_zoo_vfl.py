@@ -1,4 +1,4 @@
-"""ZOO-VFL's and VFL-CZOFO's estimates against derivatives, with controls; their bytes."""
+"""ZOO-VFL's estimate against derivatives, with controls; its bytes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raydpzv.engine.torch_engine import row_gradients, unit_rows
 from raydpzv.errors import Diverged
 from raydpzv.keys import direction_seed
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.row_release import RowPrivacy
-from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
 from raydpzv.privacy.mechanisms import SeededNoise
 from raydpzv.wire.messages import EmbeddingPair, Slopes
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Rule
-from tests.helpers.baseline_parties import SIZES, czofo_server, vafl_clients
+from tests.helpers.baseline_parties import SIZES
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
@@ -37,66 +35,6 @@ from tests.helpers.vertical_parties import (
 )
 
 DATA = make_data()
-
-
-def true_row_gradients(inputs: torch.Tensor, labels: torch.Tensor, client: int) -> np.ndarray:
-    """Each row's own loss by its embedding, in float64."""
-    head = in_double(top, make_head("sgd").model.flat)
-    live = inputs.double().requires_grad_()
-    functional.cross_entropy(head(live.flatten(1)), labels, reduction="sum").backward()
-    return live.grad[:, client].numpy()
-
-
-def estimate(count: int, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    generator = (KEY / "estimate").generator()
-    inputs = torch.from_numpy(generator.standard_normal((BATCH, CLIENTS, WIDTH)).astype(np.float32))
-    labels = torch.from_numpy(generator.integers(0, 3, BATCH))
-    draws = generator.standard_normal((count, BATCH, WIDTH))
-    draws /= np.linalg.norm(draws, axis=2, keepdims=True)
-    directions = torch.from_numpy(draws.astype(np.float32))
-    found = row_gradients(make_head("sgd"), inputs, labels, 1, directions, 1e-2)
-    return factor * found.numpy(), true_row_gradients(inputs, labels, 1)
-
-
-def test_czofos_estimate_converges_to_the_embedding_gradient_as_n_grows() -> None:
-    errors = []
-    for count in (50, 5000):
-        found, true = estimate(count)
-        errors.append(float(np.linalg.norm(found - true) / np.linalg.norm(true)))
-    assert errors[1] < 0.05
-    assert 4 < errors[0] / errors[1] < 30  # about √100
-
-
-@pytest.mark.parametrize("factor", [1 / WIDTH, 0.9, 1.1])
-def test_control_another_factor_than_e_fails(factor: float) -> None:
-    found, true = estimate(5000, factor)
-    assert np.linalg.norm(found - true) / np.linalg.norm(true) > 0.05
-
-
-def test_a_czofo_server_sends_the_mean_losss_estimate_and_steps_its_head_after_it() -> None:
-    server, clients = czofo_server(DATA, 20_000, 1e-3), vafl_clients(DATA, FirstOrder(0.1))
-    head = make_head("sgd")
-    for m in wakes(4):
-        upload = clients[m].work()
-        before = in_double(top, torch.from_numpy(server.parameters()))
-        (order,) = server.receive(upload)
-        inputs = server.top.table.get(upload.ids).double().requires_grad_()
-        functional.cross_entropy(before(inputs.flatten(1)), DATA.y[upload.ids]).backward()
-        true = inputs.grad[:, m].numpy()
-        # 0.04 of the gradient is the estimate's own deviation at n = 20,000
-        assert np.linalg.norm(order.body.values - true) < 0.05 * np.linalg.norm(true)
-        assert upload.body.wire_bytes == order.upload_bytes == BATCH * (4 + 4 * WIDTH)
-        assert order.body.wire_bytes == BATCH * 4 * WIDTH
-        head.train(server.top.table.get(upload.ids), DATA.y[upload.ids])
-        assert server.parameters() == pytest.approx(head.model.flat.numpy(), abs=1e-6)
-
-
-def test_czofos_directions_are_unit_vectors_of_the_address() -> None:
-    draws = unit_rows(7, BATCH, WIDTH, KEY / 1 / 3)
-    assert draws.shape == (7, BATCH, WIDTH)
-    assert draws.norm(dim=2).numpy() == pytest.approx(1.0, abs=1e-6)
-    assert torch.equal(draws, unit_rows(7, BATCH, WIDTH, KEY / 1 / 3))
-    assert not torch.equal(draws, unit_rows(7, BATCH, WIDTH, KEY / 2 / 3))
 
 
 ZOO = ZerothOrder(3e-4, 0.5, law="gaussian")
