@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
+
+from tests.helpers.programs import Forked, said
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,27 +44,20 @@ def python_files():
     return [*program_files(), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 
 
-def run_python(code: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 def test_import_contracts():
     code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"
-    assert "5 kept, 0 broken" in run_python(code)
+    assert "5 kept, 0 broken" in said(Forked(["-c", code]))
 
 
 def test_the_core_runs_where_ray_pydantic_and_the_accountant_are_not_installed():
     """The GPU machines' benchmarks import these rooms; a run without them must not need what they do not use."""
-    run_python(
+    code = (
         "import sys\n"
         "for name in ('ray', 'pydantic', 'dp_accounting', 'matplotlib', 'typer', 'rich'):\n"
         "    sys.modules[name] = None\n"
         "import raydpzv.methods.vertical.dpzv, raydpzv.sim.virtual, raydpzv.records.recorder, raydpzv.data.sources\n"
     )
+    said(Forked(["-c", code]))
 
 
 def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_compiler():
@@ -74,7 +67,7 @@ def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_com
         "prepare(scenarios.load('digits_dpzv'))\n"
         "print([m for m in ('ray', 'dp_accounting', 'matplotlib', 'torch._dynamo') if m in sys.modules])"
     )
-    assert run_python(code).strip() == "[]"
+    assert said(Forked(["-c", code])).strip() == "[]"
 
 
 def test_files_say_what_they_are():

@@ -81,7 +81,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     path, base = Path(scenario), None
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()
-        if scenario in comparisons():
+        if scenario in {found.stem for found in COMPARISONS.glob("*.toml")}:
             raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
         if scenario not in names():
             raise SpecError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -86,11 +87,17 @@ def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: s
     """
     try:
         text = json.dumps(dict(given), default=_no_json)
-        return TypeAdapter(config).validate_json(text)
+        return _adapter(config).validate_json(text)  # type: ignore[arg-type]  # mypy takes its objects' hash
     except ValidationError as error:
         raise SpecError(_one_line(error, where, config, ("method",))) from None
     except ValueError as error:
         raise SpecError(f"method: {error} in {where}") from None
+
+
+@functools.cache
+def _adapter(config: type[MethodConfig]) -> TypeAdapter[MethodConfig]:
+    """Making one takes longer than all else that a scenario's reading does."""
+    return TypeAdapter(config)
 
 
 def _no_json(value: Any) -> NoReturn:

@@ -8,6 +8,7 @@ files hold no names of features; those are scikit-learn's, from the data sets' d
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def _read(name: str, features: int, *, heading: bool) -> tuple[np.ndarray, np.nd
         raise DataError(f"{name}: comes with scikit-learn, which is not installed: pip install scikit-learn")
     path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name
     try:
-        columns = np.loadtxt(path, delimiter=",", skiprows=int(heading), ndmin=2)
+        columns = _numbers(path, int(heading))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: wanted scikit-learn's file of numbers ({one_line(str(error))}): install scikit-learn again"
@@ -64,4 +65,10 @@ def _read(name: str, features: int, *, heading: bool) -> tuple[np.ndarray, np.nd
             f"{path}: wanted {features} features and a class in a line, got {columns.shape[1]} numbers: install "
             "scikit-learn again"
         )
-    return np.ascontiguousarray(columns[:, :-1]), columns[:, -1].astype(np.int64)
+    return columns[:, :-1].copy(), columns[:, -1].astype(np.int64)
+
+
+@functools.cache
+def _numbers(path: Path, heading: int) -> np.ndarray:
+    """Read once for all runs of a process; whoever gets its numbers gets a copy."""
+    return np.loadtxt(path, delimiter=",", skiprows=heading, ndmin=2)

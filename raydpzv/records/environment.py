@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -29,6 +31,12 @@ def environment(runner: str, device: str) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that are installed."""
+    return dict(_installed())
+
+
+@functools.cache
+def _installed() -> Mapping[str, str]:
+    """Looked up once in a process: it takes as long as a short run does."""
     found = {"raydpzv": __version__}
     for name in LIBRARIES:
         try:

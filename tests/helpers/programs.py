@@ -1,28 +1,93 @@
-"""The program and its benchmarks in processes of their own."""
+"""Programs and benchmarks in processes of their own, which need not import torch: they are forked from one that has."""
 
 from __future__ import annotations
 
 import os
-import subprocess
+import runpy
+import signal
 import sys
 import time
+from collections.abc import Mapping
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 INFINITE = ["--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch"])
+
+
+class Forked:
+    """A running `python ARGUMENTS`, used as one of `subprocess`: of a process that has imported torch, nothing else,
+    and has called nothing of it.
+
+    Not for what is said of imports, or of the number of threads that a library reads from the environment.
+    """
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str] = os.environ) -> None:
+        self._said = TemporaryDirectory()
+        self._files = [Path(self._said.name) / name for name in ("stdout", "stderr")]
+        given = (arguments, self._files, dict(environment))
+        self._process = _CONTEXT.Process(target=_work, args=given)
+        self._process.start()
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while it runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def communicate(self, timeout: float = 240) -> tuple[str, str]:
+        """Wait for its end; return what it printed, and its complaints."""
+        self._process.join(timeout)
+        if self.poll() is None:
+            self.send_signal(signal.SIGKILL)
+            self._process.join()
+        with self._said:
+            out, err = (file.read_text() for file in self._files)
+        return out, err
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+
+def _work(arguments: list[str], files: list[Path], environment: dict[str, str]) -> None:
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    kind, *rest = arguments
+    if kind == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    main = ModuleType("__main__")
+    sys.modules |= {"__main__": main, "__mp_main__": main}
+    if kind == "-c":
+        code, *rest = rest
+    else:
+        code, main.__file__ = Path(kind).read_text(), kind
+        sys.path.insert(0, str(Path(kind).parent))
+    sys.argv = [kind, *rest]
+    exec(compile(code, kind, "exec"), main.__dict__)
+
+
+def said(process: Forked) -> str:
+    """Return what a process printed until its end, which was a good one."""
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
 
 
 def start(folder, *arguments, **environment):
     """Start a run without end and return its process when the first releases are on disk."""
-    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", *INFINITE]
-    command += ["--out", str(folder), *arguments]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    command = ["-m", "scenarios", "run", "digits_dpzv", *INFINITE, "--out", str(folder), *arguments]
+    process = Forked(command, {**os.environ, **environment})
     limit = time.monotonic() + 120
     while not list(folder.glob("rows/release/part-*.parquet")) and time.monotonic() < limit:
         assert process.poll() is None, process.communicate()[1]
@@ -33,8 +98,4 @@ def start(folder, *arguments, **environment):
 def script(name: str, *arguments: str) -> None:
     """Run a benchmark to its end."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stderr
+    said(Forked([str(ROOT / "benchmarks" / name), *arguments], os.environ | {"PYTHONPATH": path}))

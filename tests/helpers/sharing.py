@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 ON_RAY = "tests/integration/ray"
-FIRST = (ON_RAY, "tests/integration/local", "tests/unit/benchmarks", "tests/integration", "tests/property")
+FIRST = (
+    ON_RAY,
+    "tests/integration/compiled",
+    "tests/integration/local",
+    "tests/unit/benchmarks",
+    "tests/integration",
+    "tests/property",
+)
 """What takes long must not begin last."""
 APART = (
     "tests/integration/local",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -268,41 +264,3 @@ def test_a_wall_clock_run_counts_from_its_own_first_upload(tmp_path: Path) -> No
     for m in {row["client"] for row in services}:
         steps = [row["step"] for row in services if row["client"] == m]
         assert steps == list(range(len(steps)))
-
-
-COUNTED = """
-import json, sys
-from numba.core import event
-import scenarios
-from raydpzv.experiment.run_vertical import run_vertical
-from raydpzv.experiment.vertical import prepare_vertical as prepare
-from raydpzv.experiment.warm_up import warm_up
-
-with event.install_recorder("numba:compile") as compiled:
-    spec = scenarios.load("digits_dpzv", sys.argv[1:])
-    warm_up(prepare(spec), "cpu")
-    before = len(compiled.buffer)
-    scenarios.run(spec)
-    print(json.dumps([before, len(compiled.buffer) - before]))
-"""
-
-
-@pytest.mark.slow
-def test_with_an_empty_cache_all_is_compiled_before_the_run_begins(tmp_path: Path) -> None:
-    overrides = [*SHORT, "method.server=zo", "privacy.noise=seeded"]
-    before, after = counted(COUNTED, overrides, tmp_path)
-    assert before > 0
-    assert after == 0
-
-
-def counted(script: str, arguments: Sequence[str], cache: Path) -> Any:
-    """Return what a script prints as JSON, with this kernel cache."""
-    found = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    return json.loads(found.stdout.splitlines()[-1])

@@ -6,8 +6,6 @@ import inspect
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 
@@ -20,6 +18,7 @@ from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import NEXT, OLD, RunFolder
 from raydpzv.records.store import digest, read_rows
+from tests.helpers.programs import Forked
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -75,14 +74,14 @@ def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     spec = small(*settings)
     whole = scenarios.run(spec).summary
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "scenarios", "run", "digits_dpzv", "--out", str(folder)]
+    command = ["-m", "scenarios", "run", "digits_dpzv", "--out", str(folder)]
     command += [part for item in settings for part in ("--set", item)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = Forked(command)
     limit = time.monotonic() + 60
     while len(list(folder.glob("rows/release/part-*.parquet"))) < 2 and time.monotonic() < limit:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.communicate(30)
     assert 0 < read_rows(folder, "release").num_rows < 600
     assert not (folder / "summary.json").exists()
     experiment, resumed, _ = resuming(folder)

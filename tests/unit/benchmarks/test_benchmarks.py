@@ -3,9 +3,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +14,7 @@ import torch
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Order
 from raydpzv.wire.messages import Evaluate, Start
-from tests.helpers.programs import script
+from tests.helpers.programs import Forked, said, script
 from tests.helpers.runs import run_prepared
 
 ROOT = Path(__file__).parents[3]
@@ -63,9 +60,11 @@ def test_memory_finishes_and_its_two_opinions_are_the_closed_form(tmp_path):
 
 @pytest.mark.parametrize("name", ["memory", "replay"])
 def test_a_kernel_benchmark_needs_neither_pydantic_nor_ray(name):
-    code = f"import sys; sys.modules |= dict.fromkeys(['pydantic', 'ray', 'pyarrow']); import {name}"
-    path = os.pathsep.join([str(FOLDER), str(ROOT)])
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True)
+    code = (
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n"
+        f"sys.modules |= dict.fromkeys(['pydantic', 'ray', 'pyarrow']); import {name}"
+    )
+    said(Forked(["-c", code]))
 
 
 def test_replay_finishes_and_its_figures_hang_together(tmp_path):

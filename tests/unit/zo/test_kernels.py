@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from raydpzv.zo import kernel_cache, kernels, philox
 from raydpzv.zo.kernels import Kernel
+from tests.helpers.programs import Forked, said
 
 IMPORTED = """
 import json, sys
@@ -50,30 +49,22 @@ print(len(told), kernel_cache.folder_of("raydpzv.zo.numba_kernel", "add_scaled")
 """
 
 
-def script(text: str, cache: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", text],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def script(text: str, cache: Path) -> Forked:
+    return Forked(["-c", text], {**os.environ, "NUMBA_CACHE_DIR": str(cache)})
 
 
-def said(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    return out.splitlines()[-1]
+def last(process: Forked) -> str:
+    return said(process).splitlines()[-1]
 
 
 def test_numba_is_not_imported_before_a_kernel_is_called(tmp_path: Path) -> None:
-    assert json.loads(said(script(IMPORTED, tmp_path))) is False
+    assert json.loads(last(script(IMPORTED, tmp_path))) is False
 
 
 @pytest.mark.slow
 def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bits(tmp_path: Path) -> None:
     together = [script(STEPPED, tmp_path) for _ in range(3)]
-    names, results = zip(*(json.loads(said(process)) for process in together), strict=True)
+    names, results = zip(*(json.loads(last(process)) for process in together), strict=True)
     expected = ["_subtract_tile", "_words", "add_scaled", "subtract_directions"]
     assert (
         sorted(name for found in names for name in found) == expected
@@ -83,7 +74,7 @@ def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bit
 
 @pytest.mark.slow
 def test_without_a_folder_for_the_cache_kernels_are_compiled_with_a_warning(tmp_path: Path) -> None:
-    assert said(script(WITHOUT_A_CACHE, tmp_path)) == "1 None"
+    assert last(script(WITHOUT_A_CACHE, tmp_path)) == "1 None"
 
 
 def test_a_cache_that_nobody_can_keep_needs_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:

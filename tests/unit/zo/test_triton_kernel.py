@@ -15,6 +15,7 @@ import pytest
 
 from raydpzv import zo
 from raydpzv.zo import device, philox
+from tests.helpers.programs import Forked, said
 
 ROOT = Path(__file__).parents[3]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -119,7 +120,7 @@ def test_a_cuda_tensor_goes_to_triton_where_there_is_one(monkeypatch: pytest.Mon
 
 def test_the_core_starts_without_triton() -> None:
     code = "import sys, raydpzv.zo.update; assert 'raydpzv.zo.triton_kernel' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    said(Forked(["-c", code]))
 
 
 def test_the_kernels_constants_are_the_definitions() -> None:
