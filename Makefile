@@ -46,6 +46,7 @@ test: check
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/memory_figure.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/vfl_throughput.py
 	$(BIN)/python benchmarks/small_models.py

@@ -211,3 +211,21 @@ def test_json_has_no_nan_and_medians_are_medians(monkeypatch, tmp_path):
     assert common.spread([1.0, 2.0, 3.0]) == 1.0
     assert (common.verdict(0.9, 0.8), common.verdict(0.7, 0.8)) == (">= 0.8 met", ">= 0.8 MISSED")
     assert (common.verdict(0.9, 0.8, at_most=True), common.verdict(1.0, None)) == ("<= 0.8 MISSED", "")
+
+
+def test_the_memory_figure_counts_what_each_method_keeps(monkeypatch):
+    figure, peaks = module("memory_figure", monkeypatch), module("peaks", monkeypatch)
+    name = "transformer of BERT's size"
+    found = {}
+    for method in figure.METHODS:
+        for momentum in (0.0, 0.9):
+            with peaks.LiveStorages() as live:
+                spec = figure.scenario(figure.SMALL[name], method, momentum, 4)
+                found[method, momentum] = figure.steps(spec, figure.SMALL[name], 4, "cpu", live)
+    size = found["dpzv", 0.0]["parameters"]
+    assert {case["parameters"] for case in found.values()} == {size}
+    for method in figure.METHODS:  # a velocity is a copy of the parameters
+        more = found[method, 0.9]["peak"] - found[method, 0.0]["peak"]
+        assert more == pytest.approx(size, rel=0.01), method
+    # backpropagation holds every gradient, zeroth order one perturbed layer; the largest here is most of the model
+    assert found["vafl", 0.0]["peak"] > 2 * size > found["dpzv", 0.0]["peak"] > size
