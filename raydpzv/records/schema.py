@@ -96,6 +96,14 @@ EVALUATION = pa.schema(
     ]
 )
 
+NUMBERS = pa.schema(
+    [
+        ("round", pa.int64()),  # an evaluation's: all messages up to and with this update
+        ("up", pa.int64()),  # numbers sent by the clients so far, whatever their width
+        ("down", pa.int64()),
+    ]
+)
+
 FAULT = pa.schema(
     [
         ("time", pa.float64()),
@@ -121,6 +129,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "sync": SYNC,
     "release": RELEASE,
     "evaluation": EVALUATION,
+    "numbers": NUMBERS,
     "fault": FAULT,
     "model": MODEL,
 }

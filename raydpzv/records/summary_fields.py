@@ -7,7 +7,16 @@ from typing import Any
 
 _TEXTS = ("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest")
 _COUNTS = ("seed", "updates", "uploads", "bytes_up", "bytes_down")
-_NUMBERS = ("accuracy", "best_accuracy", "loss", "top_share", "seconds", "simulated_seconds", "throughput")
+_NUMBERS = (
+    "accuracy",
+    "best_accuracy",
+    "loss",
+    "top_share",
+    "seconds",
+    "simulated_seconds",
+    "throughput",
+    "vector_length",
+)
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
 _CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only")
 
