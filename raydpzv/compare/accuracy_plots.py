@@ -74,6 +74,12 @@ def accuracy_over_bytes(lines: Sequence[Line]) -> ReportFigure | None:
     return _over(lines, "bytes", "bytes", caption, f"sent, up and down ({unit})", divisor)
 
 
+def accuracy_over_vector_length(lines: Sequence[Line]) -> ReportFigure | None:
+    """Draw test accuracy against DeComFL's communication vector length, of horizontal lines that send any."""
+    caption = "Test accuracy against the communication vector length: numbers sent both ways, per client on average."
+    return _over(lines, "vector_length", "vector_length", caption, "communication vector length", 1.0)
+
+
 def accuracy_over_seconds(lines: Sequence[Line]) -> ReportFigure | None:
     """Draw test accuracy against the simulated seconds, of lines in which time passes."""
     caption = "Test accuracy against the simulated seconds of the run's clock."
@@ -129,7 +135,7 @@ def _over(
     width = 8.0 if len(values) == 1 else max(8.0, 3.4 * columns)
     figure, axes = style.canvas(width, 0.9 + 3.2 * rows, rows, columns, share=True)
     look = looks(lines)
-    if name == "bytes" and wide(_ends(moving, by)):
+    if name in ("bytes", "vector_length") and wide(_ends(moving, by)):
         axes[0, 0].set_xscale("log", nonpositive="mask")
     for ax, value in zip(axes.flat, values, strict=False):
         shown = [line for line in moving if line.control or line.epsilon == value]

@@ -72,6 +72,8 @@ def brief_rows(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
         columns[f"at {seconds_text(seconds_at)}"] = lambda r: text.percent(r["equal_seconds_median"])
     columns["bytes up"] = lambda r: bytes_text(r["bytes_up_median"])
     columns["bytes down"] = lambda r: bytes_text(r["bytes_down_median"])
+    if not all(math.isnan(row["vector_length_median"]) for row in rows):
+        columns["numbers per client"] = lambda r: text.number(r["vector_length_median"])
     if not math.isnan(seconds_at):
         columns["simulated"] = lambda r: seconds_text(r["seconds_median"])
     return Grid(

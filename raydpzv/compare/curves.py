@@ -35,7 +35,7 @@ WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 }
 """What is suspicious in a run (a row of RUNS) that did not fail."""
 _NO_FLOATS = np.zeros(0)
-_FIELDS = ("update", "time", "bytes_up", "bytes_down", "accuracy")
+_FIELDS = ("update", "time", "bytes_up", "bytes_down", "vector_length", "accuracy")
 _NOTHING = dict.fromkeys(_FIELDS, _NO_FLOATS)
 
 Key = tuple[str, float | None, int]
@@ -51,6 +51,7 @@ class Curve:
     time: Floats
     bytes_up: Floats
     bytes_down: Floats
+    vector_length: Floats
     accuracy: Floats
     broken: bool
 

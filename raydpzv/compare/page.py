@@ -32,6 +32,7 @@ from raydpzv.report.figure import ReportFigure
 _NOT_DRAWN = {
     "accuracy_over_updates": "no run was evaluated after its first update",
     "accuracy_over_bytes": "nothing travels",
+    "accuracy_over_vector_length": "no horizontal run has sent a number",
     "accuracy_over_seconds": "no time passes: no delays are simulated",
     "accuracy_over_epsilon": "no noise is added, there is no ε",
     "bytes_to_target": "no line that sends anything reached a target with half of its runs",
@@ -146,6 +147,7 @@ def _pictures(
         "accuracy_over_epsilon": plots.accuracy_over_epsilon(found),
         "accuracy_over_updates": plots.accuracy_over_updates(found),
         "accuracy_over_bytes": plots.accuracy_over_bytes(found),
+        "accuracy_over_vector_length": plots.accuracy_over_vector_length(found),
         "accuracy_over_seconds": plots.accuracy_over_seconds(found),
         "bytes_to_target": costs.bytes_to_target(folded, found, targets),
         "seconds_to_target": costs.seconds_to_target(folded, found, targets),

@@ -15,6 +15,7 @@ from raydpzv.compare.curves import EARLY, NOT_RUN
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
 from raydpzv.compare.table import CLAIMS, CURVES, RUNS
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
@@ -79,7 +80,7 @@ def _read(planned: Planned, path: Path) -> _Read:
         check_own(planned, path)
         folder = RunFolder.open(path)
         summary, rows = folder.summary(), folder.rows()
-        curve = _curve(rows)
+        curve = _curve(rows, planned.spec)
         data = str(folder.environment().get("data_sha256", ""))
     except (InputError, pa.ArrowException, OSError) as error:
         return _Read({}, [], "", " ".join(str(error).split()))
@@ -119,7 +120,7 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
 
 _NUMBERS = (
     *("accuracy", "best_accuracy", "validation_accuracy", "peak_accuracy", "roc_auc", "pr_auc", "loss"),
-    *("top_share", "largest_class_share", "simulated_seconds", "seconds"),
+    *("top_share", "largest_class_share", "vector_length", "simulated_seconds", "seconds"),
 )
 _COUNTS = ("updates", "bytes_up", "bytes_down")
 
@@ -149,7 +150,10 @@ def _outcome(summary: Mapping[str, Any], reason: str) -> tuple[str, str]:
     return (FAILED, reason) if reason else (NOT_RUN, "not begun")
 
 
-def _curve(rows: Rows) -> list[Row]:
+def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
+    horizontal = spec.kind == "horizontal"
+    counted, lengths = metrics.vector_length(rows["numbers"], spec.split.clients) if horizontal else ((), ())
+    numbers = dict(zip(counted, lengths, strict=True))
     series = metrics.accuracy_series(rows["evaluation"], rows["message"])
     rounds, up, down = metrics.bytes_by_round(rows["message"])
     found = []
@@ -162,6 +166,7 @@ def _curve(rows: Rows) -> list[Row]:
                 "time": float(series.time[i]),
                 "bytes_up": amounts[0],
                 "bytes_down": amounts[1],
+                "vector_length": numbers.get(at),
                 "accuracy": float(series.accuracy[i]),
                 "loss": float(series.loss[i]),
             }

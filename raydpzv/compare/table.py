@@ -58,6 +58,10 @@ RUNS = pa.schema(
         ("updates", pa.int64()),
         ("bytes_up", pa.int64()),
         ("bytes_down", pa.int64()),
+        (
+            "vector_length",
+            pa.float64(),
+        ),  # numbers sent both ways, per client; NaN in vertical runs and older ones
         ("simulated_seconds", pa.float64()),
         ("seconds", pa.float64()),
         ("staleness", pa.float64()),  # mean
@@ -75,6 +79,7 @@ CURVES = pa.schema(
         ("time", pa.float64()),  # seconds of the run's clock
         ("bytes_up", pa.int64()),  # up to and including that update
         ("bytes_down", pa.int64()),
+        ("vector_length", pa.float64()),  # null where runs have NaN
         ("accuracy", pa.float64()),
         ("loss", pa.float64()),
     ]
@@ -169,7 +174,7 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
         **_spread("pr_auc", _of_model(runs, "pr_auc")),
         **{
             f"{name}_median": _median([run[name] for run in left])
-            for name in ("updates", "bytes_up", "bytes_down")
+            for name in ("updates", "bytes_up", "bytes_down", "vector_length")
         },
         "seconds_median": _median([run["simulated_seconds"] for run in left]),
         "staleness_median": _median([run["staleness"] for run in left]),
@@ -226,8 +231,8 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_{what}": float(value) for what, value in zip(_SPREAD, found, strict=True)}
 
 
-def _median(values: Sequence[float]) -> float:
-    known = [v for v in values if not math.isnan(v)]
+def _median(values: Sequence[float | None]) -> float:
+    known = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
     return float(np.median(known)) if known else math.nan
 
 
@@ -245,7 +250,7 @@ def _schema(targets: Sequence[str]) -> pa.Schema:
         *(field for name in ("best", "roc_auc", "pr_auc") for field in _floats(name, _SPREAD)),
         *(
             (f"{n}_median", pa.float64())
-            for n in ("updates", "bytes_up", "bytes_down", "seconds", "staleness")
+            for n in ("updates", "bytes_up", "bytes_down", "vector_length", "seconds", "staleness")
         ),
         *_floats("equal_bytes", _SPREAD),
         *_floats("equal_seconds", _SPREAD),

@@ -73,6 +73,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "uploads": service.num_rows,
         "bytes_up": metrics.bytes_up(message),
         "bytes_down": metrics.bytes_down(message),
+        **_vector_length(experiment, rows),
         "seconds": ending.seconds,
         "simulated_seconds": ending.simulated_seconds,
         "throughput": metrics.throughput(service),
@@ -86,6 +87,14 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "model_digest": model_digest(rows),
         "versions": versions(),
         **ending.facts,
+    }
+
+
+def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:
+    if experiment.spec.kind != "horizontal" or not rows["numbers"].num_rows:
+        return {}
+    return {
+        "vector_length": float(metrics.vector_length(rows["numbers"], experiment.spec.split.clients)[1][-1])
     }
 
 

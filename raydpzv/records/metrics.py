@@ -201,6 +201,12 @@ def accuracy_series(evaluation: pa.Table, message: pa.Table, part: str = "test")
     return AccuracySeries(at, time, sent, accuracy, loss)
 
 
+def vector_length(numbers: pa.Table, clients: int) -> tuple[IntArray, FloatArray]:
+    """Return rounds, and DeComFL's communication vector length up to each: numbers sent both ways, per client."""
+    sent = _column(numbers, "up") + _column(numbers, "down")
+    return _column(numbers, "round"), sent / clients
+
+
 def peak_accuracy(evaluation: pa.Table) -> float:
     """Return the highest test accuracy of any evaluation; NaN if there is none.
 

@@ -107,6 +107,14 @@ AUC = pa.schema(
     ]
 )
 
+NUMBERS = pa.schema(
+    [
+        ("round", pa.int64()),  # an evaluation's: all messages up to and with this update
+        ("up", pa.int64()),  # numbers sent by the clients so far, whatever their width
+        ("down", pa.int64()),
+    ]
+)
+
 FAULT = pa.schema(
     [
         ("time", pa.float64()),
@@ -133,6 +141,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "release": RELEASE,
     "evaluation": EVALUATION,
     "auc": AUC,
+    "numbers": NUMBERS,
     "fault": FAULT,
     "model": MODEL,
 }

@@ -14,8 +14,9 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
-DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc"))
-"""Areas are of scores whose accuracy and loss are digested; runs of before there were areas keep their digests."""
+DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc", "numbers"))
+"""What the digest covers. Areas are of scores whose accuracy and loss are digested, and numbers say nothing that messages
+do not; runs of before they were recorded keep their digests."""
 
 
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:

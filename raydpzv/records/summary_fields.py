@@ -17,7 +17,7 @@ _NUMBERS = (
         "roc_auc",
         "pr_auc",
     ),
-    *("loss", "top_share", "seconds", "simulated_seconds", "throughput"),
+    *("loss", "top_share", "seconds", "simulated_seconds", "throughput", "vector_length"),
 )
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
 _CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only")

@@ -42,6 +42,14 @@ def lag_rows(summary: Summary) -> list[Row]:
     return [*_lag(stale), *_catch_up(stale)]
 
 
+def vector_rows(summary: Summary) -> list[Row]:
+    """Return DeComFL's communication vector length; nothing of runs that do not have it."""
+    length = summary.get("vector_length")
+    if length is None:
+        return []
+    return [("communication vector length", f"{text.number(length)} numbers sent, both ways, per client")]
+
+
 def ledger_rows(summary: Summary) -> list[Row]:
     """Return size and digest of the run's ledger, and the drift of clients that revert without a snapshot."""
     rows: list[Row] = []

@@ -21,6 +21,8 @@ class _Account:
     time: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+    numbers_up: int = 0
+    numbers_down: int = 0
     late: int = 0
     accuracy: float = math.nan
     loss: float = math.nan
@@ -58,6 +60,7 @@ class ServerLoop:
         self._open_services: dict[int, _OpenService] = {}
         self._syncs: dict[int, Sync] = {}
         self._clients: ClientCounts | None = ClientCounts()
+        self._numbers_up = self._numbers_down = 0  # since the last update
         self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
         self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
         self._write_ages = observer.array_writer("staleness")
@@ -97,6 +100,7 @@ class ServerLoop:
         orders = self.server.first_orders()
         for order in orders:
             self._account.bytes_down += order.body.wire_bytes
+            self._numbers_down += order.body.numbers
         return orders
 
     def account(self) -> dict[str, Any]:
@@ -107,12 +111,15 @@ class ServerLoop:
         """Go on with the counts of a run that was interrupted; return the orders that they count as sent."""
         self._account = _Account(**account)
         self._clients = None  # an account does not say what each client did
-        return self.server.first_orders()
+        orders = self.server.first_orders()
+        self._numbers_down = sum(order.body.numbers for order in orders)
+        return orders
 
     def wake(self, client: int) -> Order:
         """Return what a client that has just woken is to work at; the server is a `PullServer`."""
         order: Order = cast(PullServer, self.server).wake(client)
         self._account.bytes_down += order.body.wire_bytes
+        self._numbers_down += order.body.numbers
         return order
 
     def stop_at_time(self) -> None:
@@ -138,8 +145,11 @@ class ServerLoop:
             self._record_releases(upload.releases, upload, upload.client, round)
         orders = server.receive(upload)
         account.time = served = now()
-        account.updates = server.updates
         account.bytes_up += size
+        self._numbers_up += upload.body.numbers
+        if server.updates > account.updates:
+            self._settle_numbers()
+        account.updates = server.updates
         self._write_message(round, upload.client, "up", type(upload.body).__name__, how.sent, arrived, size)
         if not is_query:
             account.uploads += 1
@@ -153,6 +163,7 @@ class ServerLoop:
                 return ()
         for order in orders:
             account.bytes_down += order.body.wire_bytes
+            self._numbers_down += order.body.numbers
             self._record_order(upload, order, served)
         if server.answers:
             self._check_budget()
@@ -175,6 +186,7 @@ class ServerLoop:
     def requested(self, order: Order, sent: float, arrived: float, size: int) -> None:
         """Record what a client sent to say how far it has come, which the order answers."""
         self._account.bytes_up += size
+        self._numbers_up += 1
         self._write_message(order.round, order.client, "up", "PullRequest", sent, arrived, size)
 
     def applied(self, client: int, at: float) -> None:
@@ -189,6 +201,9 @@ class ServerLoop:
         self._record_evaluation(metrics, "test", round, at)
         if metrics.validation:
             self._record_evaluation(metrics.validation, "validation", round, at)
+        self.observer.emit(
+            "numbers", round=self.updates, up=self._account.numbers_up, down=self._account.numbers_down
+        )
 
     def _record_evaluation(self, metrics: Metrics, part: str, round: int, at: float) -> None:
         self.observer.emit(
@@ -208,6 +223,12 @@ class ServerLoop:
         """Record the services whose answers were never applied."""
         for client in sorted(self._open_services):
             self.applied(client, math.nan)
+
+    def _settle_numbers(self) -> None:
+        """An update is made: what was sent for it counts from now on, as its bytes do by their round."""
+        self._account.numbers_up += self._numbers_up
+        self._account.numbers_down += self._numbers_down
+        self._numbers_up = self._numbers_down = 0
 
     def _check_budget(self) -> None:
         limit, used = self.budget, self._account

@@ -39,6 +39,11 @@ class Body:
                 total += array.nbytes
         return total
 
+    @property
+    def numbers(self) -> int:
+        """Numbers on the wire, whatever their width: what DeComFL calls the length of a communication vector."""
+        return sum(array.size for array in vars(self).values()) if self.metered else 0
+
     def encode(self) -> bytes:
         """Return the arrays' bytes, one after the other."""
         return b"".join(np.ascontiguousarray(array).tobytes() for array in self.arrays())

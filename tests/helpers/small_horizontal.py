@@ -96,6 +96,8 @@ def resume(folder: Path, **options: Any) -> Run:
 def same(run: Run, whole: Run) -> None:
     for name in ("digest", "model_digest", "updates", "bytes_up", "bytes_down"):
         assert run.summary[name] == whole.summary[name], name
+    # of no part of the digest
+    assert run.summary["vector_length"] == whole.summary["vector_length"]
     assert run.summary["status"] == "done"
     if "ledger" in whole.summary:
         assert run.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]

@@ -192,6 +192,32 @@ def test_clients_that_keep_their_last_round_are_asked_for_it_which_costs_bytes_a
     assert asked["simulated_seconds"] - told["simulated_seconds"] == pytest.approx(5 * (0.25 + 0.25 + 8 / 64))
 
 
+# --- numbers on the wire -----------------------------------------------------------------------------------
+
+
+def test_the_communication_vector_counts_numbers_both_ways_per_client() -> None:
+    """All M clients in all R rounds: KP up, K new seeds and, but in the first round, K seeds and KP scalars down."""
+    small = [
+        "data.train_rows=60",
+        "model.hidden=[4]",
+        "split.clients=4",
+        "method.cohort=4",
+        "budget.updates=6",
+    ]
+    width = ["method.perturbations=5", "method.local_steps=2", "evaluate.every=3"]
+    run = raydpzv.run(raydpzv.load("digits_decomfl", [*small, *width]))
+    assert run.summary["vector_length"] == 6 * 10 + 6 * 2 + 5 * (2 + 10)
+    rows = [(row["round"], row["up"], row["down"]) for row in run.rows("numbers").to_pylist()]
+    assert rows == [(r, 4 * 10 * r, 4 * (2 * r + 12 * max(0, r - 1))) for r in (0, 3, 6)]
+    whole = [*small, "method.name=fedavg", "method.lr=0.1", "method.cohort=2"]
+    weights = raydpzv.run(raydpzv.load("digits_decomfl", whole))
+    assert weights.summary["vector_length"] == 6 * 2 * 2 * weights.models["shared"].size / 4
+    # 8-bit numbers are numbers: the axis of DeComFL's figures does not see what bytes see
+    coded = raydpzv.run(raydpzv.load("digits_decomfl", [*whole, "method.name=fedcom"]))
+    assert coded.summary["vector_length"] == weights.summary["vector_length"] + 6 * 2 / 4
+    assert coded.summary["bytes_up"] < 0.3 * weights.summary["bytes_up"]
+
+
 # --- settings --------------------------------------------------------------------------------------------------
 
 
