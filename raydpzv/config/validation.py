@@ -35,6 +35,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _epsilon_budget(spec, noise)
     yield from _arrivals(spec)
     yield from _end(spec)
+    yield from _scaling(spec)
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
@@ -51,6 +52,7 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from _clock(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     yield from _cohort(spec)
+    yield from _scaling(spec)
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:
@@ -205,6 +207,16 @@ def _end_of_rounds(spec: HorizontalScenario) -> Iterator[str]:
             "budget.updates: wanted, since this run never ends otherwise: rounds take no simulated time without "
             "clock.compute, clock.service or network delays, and an agent alone sends no bytes"
         )
+
+
+def _scaling(spec: CommonSections) -> Iterator[str]:
+    given = {"data.centre": spec.data.centre, "data.spread": spec.data.spread}
+    public = spec.data.scale == "public"
+    for name in (name for name, value in given.items() if (value is None) == public):
+        if public:
+            yield f'{name}: wanted with data.scale = "public"; give one number, or one per column'
+        else:
+            yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
 
 
 def _clock(spec: HorizontalScenario) -> Iterator[str]:

@@ -6,6 +6,7 @@ D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,8 @@ from raydpzv.keys import Key
 
 MOST_TOKENS = 2**24
 """Largest vocabulary: up to here float32, in which features travel, holds every whole number exactly."""
+Constants = float | tuple[float, ...]
+"""One number for all columns, or one for each."""
 _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 
 
@@ -173,30 +176,65 @@ def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     return Split(table.select(train), table.select(test))
 
 
+def plain_split(table: Table, test_fraction: float, key: Key) -> Split:
+    """Divide the rows by a permutation of their numbers, whatever their labels are.
+
+    Raises SpecError for a fraction outside (0, 1) and DataError where no row is left to train on.
+    """
+    if not 0 < test_fraction < 1:
+        raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
+    held_out = math.ceil(test_fraction * table.rows)
+    if held_out == table.rows:
+        raise DataError(
+            f'"{table.name}" has {table.rows} rows, and test_fraction {test_fraction} leaves none to train on: add '
+            "rows or change it"
+        )
+    order = (key / "plain split").generator().permutation(table.rows)
+    return Split(table.select(order[held_out:]), table.select(order[:held_out]))
+
+
+SPLITS: dict[str, Callable[[Table, float, Key], Split]] = {
+    "stratified": stratified_split,
+    "plain": plain_split,
+}
+"""How rows are divided: by class, or without a look at labels."""
+
+
 @dataclass(frozen=True)
 class Limits:
-    """At most so many training and test rows (None: all), drawn at random and stratified.
+    """At most so many training and test rows (None: all), drawn at random, stratified or ("plain") not.
 
-    Every class keeps its proportional share within one row, and every row has the same chance. The draw needs the
-    labels alone, so that a source with many rows can choose before it reads their features.
+    Stratified, every class keeps its proportional share within one row; every row has the same chance. The draw needs
+    the labels alone, so that a source with many rows can choose before it reads their features.
     """
 
     train_rows: int | None
     test_rows: int | None
     key: Key
+    how: str = "stratified"
 
     def train(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
         """Return the training rows to keep, ascending, None for all; SpecError for fewer than classes."""
-        return _chosen(labels, classes, name, self.train_rows, "train_rows", self.key / "limit" / "train")
+        return self._chosen(labels, classes, name, "train")
 
     def test(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
         """Return the test rows to keep, ascending, None for all; SpecError for fewer than classes."""
-        return _chosen(labels, classes, name, self.test_rows, "test_rows", self.key / "limit" / "test")
+        return self._chosen(labels, classes, name, "test")
+
+    def _chosen(self, labels: np.ndarray, classes: int, name: str, part: str) -> np.ndarray | None:
+        rows, key = self.train_rows if part == "train" else self.test_rows, self.key / "limit" / part
+        if rows is None or rows >= len(labels):
+            return None
+        if self.how == "plain":
+            return np.sort(key.generator().permutation(len(labels))[:rows])
+        return _by_class(labels, classes, name, rows, f"{part}_rows", key)
 
 
-def limit(split: Split, train_rows: int | None, test_rows: int | None, key: Key) -> Split:
+def limit(
+    split: Split, train_rows: int | None, test_rows: int | None, key: Key, how: str = "stratified"
+) -> Split:
     """Return at most so many training and test rows in the table's order; see `Limits`."""
-    limits, train, test = Limits(train_rows, test_rows, key), split.train, split.test
+    limits, train, test = Limits(train_rows, test_rows, key, how), split.train, split.test
     keep_train = limits.train(train.y, train.classes, train.name)
     keep_test = limits.test(test.y, test.classes, test.name)
     return Split(
@@ -228,6 +266,33 @@ def scale(split: Split, how: str) -> Split:
     if how not in SCALINGS:
         raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
     return split if split.train.vocabulary is not None else SCALINGS[how](split)
+
+
+def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
+    """Return (x - centre) / spread, constants that were known without the data: one number, or one per column.
+
+    Columns are what `standardise` takes statistics of: of images, channels. Token ids stay as they are. Raises
+    SpecError for another count of numbers.
+    """
+    x = split.train.x
+    if split.train.vocabulary is not None:
+        return split
+    shape = tuple(1 if axis in _pooled(x) else size for axis, size in enumerate(x.shape))
+    centre_F, spread_F = (
+        per_column(values, math.prod(shape), name)
+        for values, name in ((centre, "centre"), (spread, "spread"))
+    )
+    return _rescale(split, centre_F.reshape(shape), spread_F.reshape(shape))
+
+
+def per_column(values: Constants, columns: int, name: str) -> np.ndarray:
+    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many."""
+    given = np.array(values, np.float64).ravel()
+    if given.size not in (1, columns):
+        raise SpecError(
+            f"data.{name}: wanted one number or {columns}, one per column (of images: per channel), got {given.size}"
+        )
+    return np.broadcast_to(given, columns)
 
 
 def _unit(split: Split) -> Split:
@@ -268,12 +333,8 @@ def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
         yield x[start : start + _BLOCK_ROWS]
 
 
-def _chosen(
-    labels: np.ndarray, classes: int, name: str, rows: int | None, setting: str, key: Key
-) -> np.ndarray | None:
+def _by_class(labels: np.ndarray, classes: int, name: str, rows: int, setting: str, key: Key) -> np.ndarray:
     """Systematic sampling along the rows sorted by class: equally spaced places from a random start."""
-    if rows is None or rows >= len(labels):
-        return None
     if rows < classes:
         raise SpecError(
             f'{setting} is {rows}, fewer than the {classes} classes of "{name}": ask for at least {classes} rows, or '

@@ -16,7 +16,7 @@ from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, Split, limit, scale
+from raydpzv.data.table import Limits, Split, limit, scale, scale_by
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -109,9 +109,13 @@ def load_data(data: DataSection, key: Key) -> Split:
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
         text=Text(data.tokens, data.vocabulary),
-        limits=Limits(data.train_rows, data.test_rows, key / "limit"),
+        limits=Limits(data.train_rows, data.test_rows, key / "limit", data.split),
+        split=data.split,
     )
-    return scale(limit(split, data.train_rows, data.test_rows, key / "limit"), data.scale)
+    limited = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
+    if data.centre is not None and data.spread is not None:
+        return scale_by(limited, data.centre, data.spread)
+    return scale(limited, data.scale)
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:

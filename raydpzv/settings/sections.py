@@ -16,6 +16,8 @@ from raydpzv.settings.fields import (
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
+    PerColumn,
+    PerColumnPositive,
     Section,
     Widths,
 )
@@ -33,13 +35,20 @@ class DataSection(Section):
     target: str | None = None
     """Column with the label (csv, parquet)."""
     test_fraction: Fraction = 0.2
-    """Share of the rows held out, stratified by class; ignored where the data set has its own test rows."""
-    scale: Literal["standard", "unit", "none"] = "standard"
-    """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
+    """Share of the rows held out, drawn as `split` says; ignored where the data set has its own test rows."""
+    split: Literal["stratified", "plain"] = "stratified"
+    """How test rows, train_rows and test_rows are drawn: by class, or without a look at labels, as proofs need."""
+    scale: Literal["standard", "unit", "none", "public"] = "standard"
+    """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
+    public constants, (x - centre) / spread. Token ids are never scaled."""
+    centre: PerColumn | None = None
+    """Subtracted by "public" scaling: one number, or one per column (of images: channel), known without the data."""
+    spread: PerColumnPositive | None = None
+    """What "public" scaling divides by: one number, or one per column (of images: channel), known without the data."""
     train_rows: Count | None = None
-    """Use only so many training rows, drawn by class."""
+    """Use only so many training rows, drawn as `split` says."""
     test_rows: Count | None = None
-    """Use only so many test rows, drawn by class."""
+    """Use only so many test rows, drawn as `split` says."""
     rows: Count = 1000
     """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out ones."""
     columns: Count = 16

@@ -67,6 +67,8 @@ WAITING = (
 ONE_STEP = ("method.local_steps=1",)
 PULLS = ("method.asynchronous=true", *ONE_STEP)
 
+PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
+
 COMMON = {
     "name": Change('"other"', watch=("scenario",)),
     "title": Change('"other"', watch=("title",)),
@@ -74,6 +76,8 @@ COMMON = {
     "data.file": Change('"{files}/b.csv"', TABLE),
     "data.target": Change('"second"', TABLE),
     "data.test_fraction": Change("0.4"),
+    "data.centre": Change("2.0", PUBLIC),
+    "data.spread": Change("3.0", PUBLIC),
     "data.train_rows": Change("50"),
     "data.test_rows": Change("20"),
     "data.rows": Change("90", GENERATED),
