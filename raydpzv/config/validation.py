@@ -30,6 +30,8 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
         spec.split.clients,
     )
     yield from spec.descriptor.contradictions(spec.method, spec)
+    if spec.method.coins == "system" and spec.method.batches != "poisson":
+        yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
     yield from _privacy(spec, noise)
     yield from _budget(limits)
     yield from _epsilon_budget(spec, noise)
@@ -136,6 +138,8 @@ def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterato
         yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
+    elif budget.adversary == "external" and getattr(spec.method, "coins", "") == "seed":
+        yield 'budget.adversary: "external" needs method.coins = "system"; coins from the seed can be guessed with it'
     if budget.adversary == "external" and (limits := budget.other_limits):
         yield (
             'budget.adversary: "external" needs a run that ends by its number of updates; leave out '

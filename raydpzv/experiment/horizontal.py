@@ -44,6 +44,7 @@ class PreparedHorizontal:
     parts: Partition
     timing: Timing
     setting: None = None
+    secret: None = None
 
     @property
     def engine(self) -> str:

@@ -6,7 +6,7 @@ A client's factory holds its own features and nothing of the others; the server'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -31,13 +31,14 @@ from raydpzv.registry import HEADS
 
 @dataclass(frozen=True)
 class ClientFactory:
-    """One client: its number, its features [D, ...] and [N, ...], the scenario, and the noise on what it sends."""
+    """One client: number, features [D, ...] and [N, ...], scenario, noise on what it sends, the key of its batches."""
 
     spec: VerticalScenario
     client: int
     x_train: np.ndarray
     x_test: np.ndarray
     noise: NoiseParts
+    coins: Key = field(repr=False)
 
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
@@ -71,19 +72,22 @@ class ClientFactory:
                 training,
             )
 
-        parts = ClientParts(self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise)
+        parts = ClientParts(
+            self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise, self.coins
+        )
         return self.spec.descriptor.client(parts, self.spec.method)
 
 
 @dataclass(frozen=True)
 class ServerFactory:
-    """The server: labels [D] and [N], number of classes, the scenario, and the noise on what it releases."""
+    """The server: labels [D] and [N], number of classes, scenario, noise on what it releases, the key of batches."""
 
     spec: VerticalScenario
     y_train: np.ndarray
     y_test: np.ndarray
     classes: int
     noise: NoiseParts
+    coins: Key = field(repr=False)
 
     def check(self) -> None:
         """Raise SpecError if the head does not fit or is larger than any machine holds; builds no parameters."""
@@ -126,7 +130,7 @@ class ServerFactory:
                 width=width,
             )
 
-        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise)
+        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise, self.coins)
         return spec.descriptor.server(parts, spec.method)
 
     def _head(self) -> torch.nn.Module:
@@ -138,17 +142,17 @@ class ServerFactory:
 
 
 def vertical_parties(
-    spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts
+    spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts, coins: Key
 ) -> tuple[tuple[ClientFactory, ...], ServerFactory]:
     """Return the factories of clients and server, each checked, their scenario's engine resolved.
 
     Raises SpecError and DataError.
     """
     clients = tuple(
-        ClientFactory(spec, m, part.select(split.train.x), part.select(split.test.x), noise)
+        ClientFactory(spec, m, part.select(split.train.x), part.select(split.test.x), noise, coins)
         for m, part in enumerate(parts)
     )
-    server = ServerFactory(spec, split.train.y, split.test.y, split.train.classes, noise)
+    server = ServerFactory(spec, split.train.y, split.test.y, split.train.classes, noise, coins)
     for client in clients:
         client.check()
     server.check()

@@ -49,6 +49,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def secret(self) -> int | None:
+        """What the coins of its batches come from, for the operator alone; None: the run's seed."""
+        ...
+
+    @property
     def timing(self) -> Timing:
         """Arrivals, delays and network."""
         ...

@@ -163,7 +163,9 @@ HORIZONTAL = COMMON | {
     "record.snapshots": Change("2", watch=("snapshots",)),
     "record.fsync": Change("true", watch=("fsyncs",)),
 }
+SECRET = Change('"system"', ("method.batches=poisson",))
 METHOD: dict[tuple[str, str], Change] = {
+    **{(name, "method.coins"): SECRET for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")},
     ("vafl", "method.synchrony"): Change('"synchronous"'),
     ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
     ("vafl", "method.max_delay"): Change("2", SIGMA),

@@ -111,6 +111,7 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget(small, adve
     spec = small(
         "method.server=frozen",
         "method.batches=poisson",
+        "method.coins=system" if adversary == "external" else "method.coins=seed",
         "privacy.noise=system",
         f"privacy.epsilon={calibrated}",
         f"budget.epsilon={limit}",

@@ -45,7 +45,7 @@ def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(scenar
     assert any(c.holds for c in claims(made)), "what was counted is no plan"
 
 
-POISSON = (*FROZEN, "method.batches=poisson")
+POISSON = (*FROZEN, "method.batches=poisson", "method.coins=system")
 
 
 def external(found: AnySetting) -> Claim:
@@ -104,3 +104,9 @@ def test_no_row_holds_where_scaling_or_split_look_at_records(scenario, change, s
 def test_the_range_of_releases_bounds_any_two_tables_however_they_were_scaled() -> None:
     for scenario in (HIDDEN, GRADIENT):
         assert claims(setting(*scenario)) == claims(setting(*scenario, *PUBLIC))
+
+
+def test_nor_if_the_seed_tells_the_batches() -> None:
+    seeded = setting(*POISSON, "method.coins=seed")
+    assert external(seeded).epsilon == client(seeded).epsilon > external(setting(*POISSON)).epsilon
+    assert "seed" in external(seeded).note
