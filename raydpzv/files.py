@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 
-def write_atomically(path: Path, data: bytes, fsync: bool = False) -> None:
-    """Write a file so that a reader sees either the old content or the new; with `fsync` also after a power loss."""
+def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0o666) -> None:
+    """Write a file so that a reader sees either the old content or the new; with `fsync` also after a power loss.
+
+    mode: who may read and write it, as far as the process's umask lets them.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with scratch.open("wb") as file:
+        with open(scratch, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             if fsync:
                 file.flush()

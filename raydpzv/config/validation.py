@@ -30,11 +30,14 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
         spec.split.clients,
     )
     yield from spec.descriptor.contradictions(spec.method, spec)
+    if spec.method.coins == "system" and spec.method.batches != "poisson":
+        yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
     yield from _privacy(spec, noise)
     yield from _budget(limits)
     yield from _epsilon_budget(spec, noise)
     yield from _arrivals(spec)
     yield from _end(spec)
+    yield from _scaling(spec)
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
@@ -51,6 +54,7 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from _clock(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     yield from _cohort(spec)
+    yield from _scaling(spec)
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:
@@ -134,6 +138,8 @@ def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterato
         yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
     if budget.adversary == "external" and getattr(spec.method, "batches", "") != "poisson":
         yield 'budget.adversary: "external" needs method.batches = "poisson"; without secret coins it is the client\'s'
+    elif budget.adversary == "external" and getattr(spec.method, "coins", "") == "seed":
+        yield 'budget.adversary: "external" needs method.coins = "system"; coins from the seed can be guessed with it'
     if budget.adversary == "external" and (limits := budget.other_limits):
         yield (
             'budget.adversary: "external" needs a run that ends by its number of updates; leave out '
@@ -205,6 +211,16 @@ def _end_of_rounds(spec: HorizontalScenario) -> Iterator[str]:
             "budget.updates: wanted, since this run never ends otherwise: rounds take no simulated time without "
             "clock.compute, clock.service or network delays, and an agent alone sends no bytes"
         )
+
+
+def _scaling(spec: CommonSections) -> Iterator[str]:
+    given = {"data.centre": spec.data.centre, "data.spread": spec.data.spread}
+    public = spec.data.scale == "public"
+    for name in (name for name, value in given.items() if (value is None) == public):
+        if public:
+            yield f'{name}: wanted with data.scale = "public"; give one number, or one per column'
+        else:
+            yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
 
 
 def _clock(spec: HorizontalScenario) -> Iterator[str]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from raydpzv.data.builtin import MOST_CELLS, Mixture, check_cells
 from raydpzv.data.horizontal import EvenParts, check_alpha, check_enough
-from raydpzv.data.table import Table
+from raydpzv.data.table import Table, per_column
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 
@@ -138,7 +138,7 @@ def synthetic_clients(
     tested = min(tested, data.test_rows or tested)
     _check(data, split, trained, tested)
     here = key / name
-    gaussians = _scaled(mixture, data.scale, here / "centres")
+    gaussians = _scaled(mixture, data, here / "centres")
     alpha = split.alpha if split.how == "dirichlet" else None
     generator = (here / "test").generator()
     labels = generator.permutation(np.arange(tested) % mixture.classes)
@@ -148,11 +148,14 @@ def synthetic_clients(
     )
 
 
-def _scaled(mixture: Mixture, scale: str, key: Key) -> Gaussians:
+def _scaled(mixture: Mixture, data: DataSection, key: Key) -> Gaussians:
     shape = (mixture.classes, mixture.columns)
     centres_CF = mixture.separation * key.generator().standard_normal(shape)
-    if scale == "none":
+    if data.scale == "none":
         return Gaussians(centres_CF, np.ones(mixture.columns))
+    if data.centre is not None and data.spread is not None:
+        width_F = 1 / per_column(data.spread, mixture.columns, "spread")
+        return Gaussians((centres_CF - per_column(data.centre, mixture.columns, "centre")) * width_F, width_F)
     width_F = 1 / np.sqrt(1 + centres_CF.var(0))
     return Gaussians((centres_CF - centres_CF.mean(0)) * width_F, width_F)
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from raydpzv.data.files import one_line
 from raydpzv.data.npz import count_classes, read_arrays
-from raydpzv.data.table import Split, Table, stratified_split
-from raydpzv.keys import Key
+from raydpzv.data.table import Split, Table
 
 
-def read_npz(file: Path, test_fraction: float, key: Key) -> Split:
+def read_npz(file: Path, drawn: Callable[[Table], Split]) -> Split:
     """Return the arrays x [D, V, ...] and y [D] (0..classes-1) of an archive.
 
-    With x_test and y_test these are the test rows, else a stratified share is drawn. uint8 values are taken
+    With x_test and y_test these are the test rows, else `drawn` divides the rows. uint8 values are taken
     for pixels and divided by 255. Raises DataError.
     """
     arrays = read_arrays(file, range(3, 65), "views want [D, V, ...], one axis more than a flat table")
     name, classes = one_line(file.name), count_classes(arrays)
     train = Table(name, _unit_pixels(arrays["x"]), arrays["y"], classes)
     if "x_test" not in arrays:
-        return stratified_split(train, test_fraction, key)
+        return drawn(train)
     return Split(train, Table(name, _unit_pixels(arrays["x_test"]), arrays["y_test"], classes))
 
 

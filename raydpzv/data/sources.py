@@ -41,6 +41,7 @@ class Request:
     mixture: Mixture
     text: Text
     limits: Limits
+    split: str
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,13 @@ def load(
     mixture: Mixture | None = None,
     text: Text | None = None,
     limits: Limits | None = None,
+    split: str = "stratified",
 ) -> Split:
     """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
-    An official test set is used where there is one; else `test_fraction` of the rows is drawn, stratified by
-    class. `groups`, `categories` and `missing` say what a table's columns are (`raydpzv.data.tabular.Columns`),
-    `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of texts.
+    An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
+    (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
+    (`raydpzv.data.tabular.Columns`), `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of texts.
     `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would leave;
     the others do not look at them. Raises SpecError for an unknown name and for settings that are missing or do not
     belong, DataError for files that are missing or malformed.
@@ -107,6 +109,7 @@ def load(
         mixture or Mixture(),
         text or Text(),
         limits or Limits(None, None, key),
+        split,
     )
     return source.read(request)
 
@@ -124,9 +127,9 @@ def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> N
 
 def _drawn(table: Table, request: Request) -> Split:
     """Split the rows of a source without a test set of its own."""
-    from raydpzv.data.table import stratified_split
+    from raydpzv.data.table import SPLITS
 
-    return stratified_split(table, request.test_fraction, request.key)
+    return SPLITS[request.split](table, request.test_fraction, request.key)
 
 
 def _digits(request: Request) -> Split:
@@ -202,7 +205,7 @@ def _columns(request: Request) -> Columns:
 def _multiview(request: Request) -> Split:
     from raydpzv.data import multiview
 
-    return multiview.read_npz(request.file, request.test_fraction, request.key)
+    return multiview.read_npz(request.file, lambda table: _drawn(table, request))
 
 
 def _mimic3(request: Request) -> Split:
@@ -226,7 +229,7 @@ def _amazon_polarity(request: Request) -> Split:
 def _tokens(request: Request) -> Split:
     from raydpzv.data import text
 
-    return text.read_npz(request.file, request.text, request.test_fraction, request.key)
+    return text.read_npz(request.file, request.text, lambda table: _drawn(table, request))
 
 
 def _synthetic_reviews(request: Request) -> Split:

@@ -6,6 +6,7 @@ D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from raydpzv.keys import Key
 
 MOST_TOKENS = 2**24
 """Largest vocabulary: up to here float32, in which features travel, holds every whole number exactly."""
+Constants = float | tuple[float, ...]
+"""One number for all columns, or one for each."""
 _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 
 
@@ -193,14 +196,16 @@ def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     return Split(*_divided(table, test_fraction, key, "test"))
 
 
-def with_validation(split: Split, fraction: float, key: Key) -> Split:
+def with_validation(split: Split, fraction: float, key: Key, how: str = "stratified") -> Split:
     """Return the same with a fraction of the training rows, or of their groups, held out for validation; 0: none.
 
-    They are drawn as test rows are. Raises DataError where a class has too few rows or groups to appear on both sides.
+    They are drawn as test rows are, `how` as in SPLITS. Raises DataError where a class has too few rows or groups to
+    appear on both sides.
     """
     if fraction == 0:
         return split
-    train, validation = _divided(split.train, fraction, key, "validation")
+    divide = _divided if how == "stratified" else _divided_plainly
+    train, validation = divide(split.train, fraction, key, "validation")
     return Split(train, split.test, validation)
 
 
@@ -213,6 +218,23 @@ def _divided(table: Table, fraction: float, key: Key, part: str) -> tuple[Table,
     if drawn is None:
         raise _too_few(table, fraction, part)
     return table.select(drawn[0]), table.select(drawn[1])
+
+
+def _divided_plainly(table: Table, fraction: float, key: Key, part: str) -> tuple[Table, Table]:
+    """Divide by a permutation of the rows' numbers, or of the groups', whatever the labels are."""
+    units = table.rows if table.groups is None else len(np.unique(table.groups))
+    held_out = math.ceil(fraction * units)
+    if held_out == units:
+        what = "rows" if table.groups is None else "groups"
+        raise DataError(
+            f'"{table.name}" has {units} {what}, and {part}_fraction {fraction} leaves none to train on: add {what} or '
+            "change it"
+        )
+    order = (key / "plain split").generator().permutation(units)
+    if table.groups is None:
+        return table.select(order[held_out:]), table.select(order[:held_out])
+    tested = np.isin(np.unique(table.groups, return_inverse=True)[1], order[:held_out])
+    return table.select(np.flatnonzero(~tested)), table.select(np.flatnonzero(tested))
 
 
 def check_both_classes(test: Table) -> None:
@@ -228,30 +250,58 @@ def check_both_classes(test: Table) -> None:
         )
 
 
+def plain_split(table: Table, test_fraction: float, key: Key) -> Split:
+    """Divide the rows by a permutation of their numbers, or their groups', whatever their labels are.
+
+    Raises SpecError for a fraction outside (0, 1) and DataError where no row is left to train on.
+    """
+    if not 0 < test_fraction < 1:
+        raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")
+    return Split(*_divided_plainly(table, test_fraction, key, "test"))
+
+
+SPLITS: dict[str, Callable[[Table, float, Key], Split]] = {
+    "stratified": stratified_split,
+    "plain": plain_split,
+}
+"""How rows are divided: by class, or without a look at labels."""
+
+
 @dataclass(frozen=True)
 class Limits:
-    """At most so many training and test rows (None: all), drawn at random and stratified.
+    """At most so many training and test rows (None: all), drawn at random, stratified or ("plain") not.
 
-    Every class keeps its proportional share within one row, and every row has the same chance. The draw needs the
-    labels alone, so that a source with many rows can choose before it reads their features.
+    Stratified, every class keeps its proportional share within one row; every row has the same chance. The draw needs
+    the labels alone, so that a source with many rows can choose before it reads their features.
     """
 
     train_rows: int | None
     test_rows: int | None
     key: Key
+    how: str = "stratified"
 
     def train(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
         """Return the training rows to keep, ascending, None for all; SpecError for fewer than classes."""
-        return _chosen(labels, classes, name, self.train_rows, "train_rows", self.key / "limit" / "train")
+        return self._chosen(labels, classes, name, "train")
 
     def test(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
         """Return the test rows to keep, ascending, None for all; SpecError for fewer than classes."""
-        return _chosen(labels, classes, name, self.test_rows, "test_rows", self.key / "limit" / "test")
+        return self._chosen(labels, classes, name, "test")
+
+    def _chosen(self, labels: np.ndarray, classes: int, name: str, part: str) -> np.ndarray | None:
+        rows, key = self.train_rows if part == "train" else self.test_rows, self.key / "limit" / part
+        if rows is None or rows >= len(labels):
+            return None
+        if self.how == "plain":
+            return np.sort(key.generator().permutation(len(labels))[:rows])
+        return _by_class(labels, classes, name, rows, f"{part}_rows", key)
 
 
-def limit(split: Split, train_rows: int | None, test_rows: int | None, key: Key) -> Split:
+def limit(
+    split: Split, train_rows: int | None, test_rows: int | None, key: Key, how: str = "stratified"
+) -> Split:
     """Return at most so many training and test rows in the table's order; see `Limits`."""
-    limits, train, test = Limits(train_rows, test_rows, key), split.train, split.test
+    limits, train, test = Limits(train_rows, test_rows, key, how), split.train, split.test
     keep_train = limits.train(train.y, train.classes, train.name)
     keep_test = limits.test(test.y, test.classes, test.name)
     return Split(
@@ -283,6 +333,33 @@ def scale(split: Split, how: str) -> Split:
     if how not in SCALINGS:
         raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
     return split if split.train.vocabulary is not None else SCALINGS[how](split)
+
+
+def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
+    """Return (x - centre) / spread, constants that were known without the data: one number, or one per column.
+
+    Columns are what `standardise` takes statistics of: of images, channels. Token ids stay as they are. Raises
+    SpecError for another count of numbers.
+    """
+    x = split.train.x
+    if split.train.vocabulary is not None:
+        return split
+    shape = tuple(1 if axis in _pooled(x) else size for axis, size in enumerate(x.shape))
+    centre_F, spread_F = (
+        per_column(values, math.prod(shape), name)
+        for values, name in ((centre, "centre"), (spread, "spread"))
+    )
+    return _rescale(split, centre_F.reshape(shape), spread_F.reshape(shape))
+
+
+def per_column(values: Constants, columns: int, name: str) -> np.ndarray:
+    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many."""
+    given = np.array(values, np.float64).ravel()
+    if given.size not in (1, columns):
+        raise SpecError(
+            f"data.{name}: wanted one number or {columns}, one per column (of images: per channel), got {given.size}"
+        )
+    return np.broadcast_to(given, columns)
 
 
 def _unit(split: Split) -> Split:
@@ -323,12 +400,8 @@ def _blocks(x: np.ndarray) -> Iterator[np.ndarray]:
         yield x[start : start + _BLOCK_ROWS]
 
 
-def _chosen(
-    labels: np.ndarray, classes: int, name: str, rows: int | None, setting: str, key: Key
-) -> np.ndarray | None:
+def _by_class(labels: np.ndarray, classes: int, name: str, rows: int, setting: str, key: Key) -> np.ndarray:
     """Systematic sampling along the rows sorted by class: equally spaced places from a random start."""
-    if rows is None or rows >= len(labels):
-        return None
     if rows < classes:
         raise SpecError(
             f'{setting} is {rows}, fewer than the {classes} classes of "{name}": ask for at least {classes} rows, or '

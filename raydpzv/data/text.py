@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from raydpzv.data.builtin import Mixture, check_cells
 from raydpzv.data.files import one_line
 from raydpzv.data.npz import count_classes, read_arrays
-from raydpzv.data.table import MOST_TOKENS, Split, Table, stratified_split
+from raydpzv.data.table import MOST_TOKENS, Split, Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 
@@ -56,17 +57,17 @@ def token_id(word: str, vocabulary: int) -> int:
     return _hashed(word) % (vocabulary - 1) + 1
 
 
-def read_npz(file: Path, text: Text, test_fraction: float, key: Key) -> Split:
+def read_npz(file: Path, text: Text, drawn: Callable[[Table], Split]) -> Split:
     """Return the token ids x [D, L] and labels y [D] of an archive, as some tokenizer made them (0: padding).
 
-    With x_test and y_test these are the test rows, else a stratified share is drawn. L is the file's. Raises
+    With x_test and y_test these are the test rows, else `drawn` divides the rows. L is the file's. Raises
     DataError, also for ids outside 0..V-1.
     """
     arrays = read_arrays(file, (2,), "token ids want [D, L], one row of ids a text")
     name, classes = one_line(file.name), count_classes(arrays)
     train = Table(name, arrays["x"], arrays["y"], classes, vocabulary=text.vocabulary)
     if "x_test" not in arrays:
-        return stratified_split(train, test_fraction, key)
+        return drawn(train)
     test = Table(name, arrays["x_test"], arrays["y_test"], classes, vocabulary=text.vocabulary)
     return Split(train, test)
 

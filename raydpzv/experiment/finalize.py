@@ -78,6 +78,8 @@ def run_folder(
         named = {"engine": experiment.engine, "scenario": scenario}
         facts = environment(runner, device) | named | experiment.fingerprint()
         folder = RunFolder.create(out, experiment.spec, facts)
+        if experiment.secret is not None:
+            folder.write_secret(experiment.secret)
     with folder:
         yield folder
 

@@ -60,6 +60,7 @@ class PreparedHorizontal:
     timing: Timing
     setting: None = None
     unused: tuple[str, ...] = ()
+    secret: None = None
 
     @property
     def engine(self) -> str:

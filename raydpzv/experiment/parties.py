@@ -6,7 +6,7 @@ A client's factory holds its own features and nothing of the others; the server'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from raydpzv.registry import HEADS
 
 @dataclass(frozen=True)
 class ClientFactory:
-    """One client: its number, its features [D, ...] and [N, ...], the scenario, and the noise on what it sends.
+    """One client: number, features [D, ...] and [N, ...], scenario, noise on what it sends, the key of its batches.
 
     Held-out rows are the test rows and, after them, the validation rows.
     """
@@ -41,6 +41,7 @@ class ClientFactory:
     x_train: np.ndarray
     x_held_out: np.ndarray
     noise: NoiseParts
+    coins: Key = field(repr=False)
 
     def check(self) -> None:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
@@ -74,13 +75,15 @@ class ClientFactory:
                 training,
             )
 
-        parts = ClientParts(self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise)
+        parts = ClientParts(
+            self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise, self.coins
+        )
         return self.spec.descriptor.client(parts, self.spec.method)
 
 
 @dataclass(frozen=True)
 class ServerFactory:
-    """The server: labels [D] and [N], number of classes, the scenario, and the noise on what it releases.
+    """The server: labels [D] and [N], number of classes, scenario, noise on what it releases, the key of batches.
 
     validated: how many of the held-out rows, the last ones, are for validation.
     """
@@ -90,6 +93,7 @@ class ServerFactory:
     y_held_out: np.ndarray
     classes: int
     noise: NoiseParts
+    coins: Key = field(repr=False)
     validated: int = 0
 
     def check(self) -> None:
@@ -138,7 +142,7 @@ class ServerFactory:
                 validated=self.validated,
             )
 
-        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise)
+        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise, self.coins)
         return spec.descriptor.server(parts, spec.method)
 
     def _head(self) -> torch.nn.Module:
@@ -150,7 +154,7 @@ class ServerFactory:
 
 
 def vertical_parties(
-    spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts
+    spec: VerticalScenario, split: Split, parts: Sequence[Part], noise: NoiseParts, coins: Key
 ) -> tuple[tuple[ClientFactory, ...], ServerFactory]:
     """Return the factories of clients and server, each checked, their scenario's engine resolved.
 
@@ -158,10 +162,12 @@ def vertical_parties(
     """
     x_held_out, y_held_out = split.held_out
     clients = tuple(
-        ClientFactory(spec, m, part.select(split.train.x), part.select(x_held_out), noise)
+        ClientFactory(spec, m, part.select(split.train.x), part.select(x_held_out), noise, coins)
         for m, part in enumerate(parts)
     )
-    server = ServerFactory(spec, split.train.y, y_held_out, split.train.classes, noise, split.validated)
+    server = ServerFactory(
+        spec, split.train.y, y_held_out, split.train.classes, noise, coins, split.validated
+    )
     for client in clients:
         client.check()
     server.check()

@@ -17,7 +17,7 @@ from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.encoding import encoded
 from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, Split, check_both_classes, limit, scale, with_validation
+from raydpzv.data.table import Limits, Split, check_both_classes, limit, scale, scale_by, with_validation
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -52,6 +52,11 @@ class Prepared(Protocol):
     @property
     def engine(self) -> str:
         """What computes the models: "torch" or "compiled"."""
+        ...
+
+    @property
+    def secret(self) -> int | None:
+        """What the coins of its batches come from, for the operator alone; None: the run's seed."""
         ...
 
     @property
@@ -119,12 +124,16 @@ def load_data(data: DataSection, key: Key) -> Split:
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
         text=Text(data.tokens, data.vocabulary),
-        limits=Limits(data.train_rows, data.test_rows, key / "limit"),
+        limits=Limits(data.train_rows, data.test_rows, key / "limit", data.split),
+        split=data.split,
     )
-    split = limit(split, data.train_rows, data.test_rows, key / "limit")
-    split = with_validation(split, data.validation_fraction or 0.0, key / "validation")
-    check_both_classes(split.test)
-    return scale(encoded(split), data.scale)
+    found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
+    found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
+    check_both_classes(found.test)
+    found = encoded(found)
+    if data.centre is not None and data.spread is not None:
+        return scale_by(found, data.centre, data.spread)
+    return scale(found, data.scale)
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:

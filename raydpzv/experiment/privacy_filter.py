@@ -15,7 +15,7 @@ from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_accountant import RowSpending
 from raydpzv.privacy.row_claims import row_defect
 from raydpzv.privacy.row_setting import RowSetting
-from raydpzv.privacy.statements import AnySetting
+from raydpzv.privacy.statements import AnySetting, missing_premises
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
@@ -57,6 +57,7 @@ class MeanPrivacyFilter:
     def __init__(self, setting: MeanSetting, budget: BudgetSection) -> None:
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)
+        self._proves = not missing_premises(dataclasses.replace(setting, planned=True))
         self._largest_batch, self._given_up = 0, False
 
     def refuses(self, upload: Upload) -> str | None:
@@ -75,7 +76,8 @@ class MeanPrivacyFilter:
         """Account the releases of one service; return what is spent (claimed by the paper, proved for clients)."""
         self._largest_batch = max(self._largest_batch, len(ids))
         self._spending.add(ids, releases)
-        return PrivacyLoss(self._spending.paper_mu(), self._spending.mu(), self._setting.delta)
+        proved = self._spending.mu() if self._proves else math.inf
+        return PrivacyLoss(self._spending.paper_mu(), proved, self._setting.delta)
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
         """Return ε of many privacy losses' μ at once."""

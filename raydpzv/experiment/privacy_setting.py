@@ -17,6 +17,7 @@ from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import DataSection
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,29 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
         perturbations=plan.per_upload,
         planned=spec.budget.updates is not None,
         exposed=_exposed(spec),
+        fitted=_fitted(spec.data),
     )
+
+
+def _fitted(data: DataSection) -> tuple[str, ...]:
+    """Return where one record moves what others are before any release, one clause each."""
+    found = []
+    if data.scale in ("standard", "unit"):
+        found.append(
+            f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")'
+        )
+    if data.categories or data.missing == "mean":
+        found.append("categories or gaps are filled in by the training rows (data.categories, data.missing)")
+    if data.split == "stratified":
+        found.append('rows are drawn by class, which looks at all labels (data.split = "stratified")')
+    return tuple(found)
 
 
 def _exposed(spec: VerticalScenario) -> str:
     """Return why an outsider's ε is not amplified by secret batches, or nothing."""
     limits = ", ".join(spec.budget.other_limits)
+    if spec.method.coins == "seed":
+        return 'their coins come from the run\'s seed, which can be guessed (method.coins = "seed")'
     return f"when the run ends may depend on its batches ({limits})" if limits else ""
 
 
@@ -103,6 +121,7 @@ def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:
         calibration=plan.calibration,
         target=privacy.epsilon,
         planned=spec.budget.updates is not None,
+        fitted=_fitted(spec.data),
     )
 
 

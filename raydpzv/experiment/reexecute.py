@@ -69,7 +69,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
             if recorded
             else f"{path}: no update is on record; there is nothing to replay"
         )
-    experiment = prepare_vertical(_vertical(folder))
+    experiment = _prepared(_vertical(folder), folder)
     check_same(experiment, folder)
     check_recomputable(experiment, path)
     if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
@@ -112,7 +112,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
     try:
         spec = _vertical(folder)
         check_resumable(folder, spec)
-        experiment = prepare_vertical(spec)
+        experiment = _prepared(spec, folder)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
         with _ledger(experiment, folder) as ledger:
@@ -133,6 +133,11 @@ def _vertical(folder: RunFolder) -> VerticalScenario:
     if not isinstance(spec, VerticalScenario):
         raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
     return spec
+
+
+def _prepared(spec: VerticalScenario, folder: RunFolder) -> PreparedVertical:
+    """Return a run's experiment with the coins that it began with."""
+    return prepare_vertical(spec, folder.secret() if spec.method.coins == "system" else None)
 
 
 def check_resumable(folder: RunFolder, spec: AnyScenario) -> None:

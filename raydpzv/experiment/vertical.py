@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raydpzv.config.scenario import VerticalScenario
@@ -15,6 +16,7 @@ from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_pa
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
 from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting
+from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
@@ -27,7 +29,8 @@ Releases = Mapping[Address, float]
 class PreparedVertical:
     """A scenario with its data loaded, its parties' factories ready and its privacy setting known.
 
-    unused: the columns that no client holds.
+    unused: the columns that no client holds; secret: what the coins of its batches come from, for the operator alone,
+    None: the run's seed.
     """
 
     spec: VerticalScenario
@@ -37,6 +40,7 @@ class PreparedVertical:
     privacy: PrivacySetting
     timing: Timing
     unused: tuple[str, ...] = ()
+    secret: int | None = field(default=None, repr=False)
 
     @property
     def setting(self) -> AnySetting | None:
@@ -90,8 +94,11 @@ class PreparedVertical:
         return replace(self, server=replace(self.server, noise=noise))
 
 
-def prepare_vertical(spec: VerticalScenario) -> PreparedVertical:
-    """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError."""
+def prepare_vertical(spec: VerticalScenario, secret: int | None = None) -> PreparedVertical:
+    """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError.
+
+    secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
+    """
     loaded = load_scenario(spec)
     how, train, batch = spec.split, loaded.split.train, spec.method.batch
     if batch > train.rows:
@@ -105,7 +112,10 @@ def prepare_vertical(spec: VerticalScenario) -> PreparedVertical:
         grid=how.grid,
     )
     privacy = privacy_setting(spec, train.rows)
-    clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise())
+    if secret is None and spec.method.coins == "system":
+        secret = secrets.randbits(256)
+    coins = Key(spec.seed if secret is None else secret)
+    clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
     check_first_release(privacy.claims, spec.budget)
     unused = without_client(parts, train.features)
-    return PreparedVertical(server.spec, clients, server, parts, privacy, loaded.timing, unused)
+    return PreparedVertical(server.spec, clients, server, parts, privacy, loaded.timing, unused, secret)

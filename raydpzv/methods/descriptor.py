@@ -139,23 +139,30 @@ class NoiseParts:
 
 @dataclass(frozen=True)
 class ClientParts:
-    """What a vertical client is made of: its bottom model by any engine, its D training rows, the key, noise."""
+    """What a vertical client is made of: its bottom model by any engine, its D training rows, the key, noise.
+
+    coins: the key of batches, which is another where they are secret.
+    """
 
     client: int
     bottom: Callable[[BottomTraining], Bottom]
     rows: int
     key: Key
     noise: NoiseParts
+    coins: Key
 
     def batches(self, config: Any, *, shared: bool = False) -> Batches:
         """Return the client's batches; shared: the same rows for every client."""
         whose = "server" if shared else self.client
-        return Batches(config.batches, config.batch, self.rows, self.key / "batches" / whose)
+        return Batches(config.batches, config.batch, self.rows, self.coins / "batches" / whose)
 
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What a vertical server is made of: its top model with the labels by any engine, D rows, M clients, width E."""
+    """What a vertical server is made of: its top model with the labels by any engine, D rows, M clients, width E.
+
+    coins: the key of batches, which is another where they are secret.
+    """
 
     top: Callable[[HeadSettings], Top]
     rows: int
@@ -163,10 +170,11 @@ class ServerParts:
     width: int
     key: Key
     noise: NoiseParts
+    coins: Key
 
     def batches(self, config: Any) -> Batches:
         """Return the batches of a server that names the rows."""
-        return Batches(config.batches, config.batch, self.rows, self.key / "batches" / "server")
+        return Batches(config.batches, config.batch, self.rows, self.coins / "batches" / "server")
 
 
 def _none(*of: Any) -> None:
@@ -289,7 +297,7 @@ def _complaints(name: str, descriptor: Any) -> Iterator[str]:
         return
     yield from _of_config(name, descriptor.config)
     if descriptor.kind == "vertical":
-        for needed in ("batch", "batches"):
+        for needed in ("batch", "batches", "coins"):
             if needed not in descriptor.config.__dataclass_fields__:
                 yield f"config: wanted a setting {needed}, which all vertical methods have; extend Batched"
     for field in dataclasses.fields(descriptor):

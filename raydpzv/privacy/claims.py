@@ -7,8 +7,6 @@ from dataclasses import dataclass
 UNCHARGED = (
     "hyper-parameter search",
     "evaluation (every accuracy and loss that is shown)",
-    "standardisation fitted on the data",
-    "the drawing of training and test rows, which looks at all labels",
     "the choice of the best model",
     "the timing of messages",
 )

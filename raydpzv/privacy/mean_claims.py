@@ -168,10 +168,7 @@ def _external(setting: MeanSetting, relation: str) -> Claim:
         why = setting.exposed or f'batches are "{setting.batches}", not "poisson"'
         note = f"No amplification is proved, since {why}: the bound against clients holds here."
         return _claim(setting, "external", relation, note, epsilon, _CLOSED, True)
-    note = (
-        "Valid while batch ids, batch sizes (also on the wire) and the run's seed stay secret (the coins come "
-        "from the seed: do not publish it)."
-    )
+    note = "Valid while batch ids, batch sizes (also on the wire) and the coins stay secret: they are the operator's."
     return _claim(setting, "external", relation, note, epsilon, _PLD, True)
 
 

@@ -25,7 +25,8 @@ class MeanSetting:
     part in and the most rows in a batch; None before it. The clip is two-sided and the divisor constant
     (`batch`). `target` is the ε asked for. `two_lambda` names the slope's form and changes no ε. `planned`: is
     `releases` what is planned or was made, or that of one update for want of a plan? `exposed`: why secret
-    Poisson batches hide no record from outsiders, "" if they do.
+    Poisson batches hide no record from outsiders, "" if they do. `fitted`: where one record moves what others
+    are before any release (scaling, split), one clause each.
     """
 
     rows: int
@@ -46,6 +47,7 @@ class MeanSetting:
     two_lambda: bool = True
     planned: bool = True
     exposed: str = ""
+    fitted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known in (("batches", BATCHES), ("server", SERVERS), ("noise", SOURCES)):

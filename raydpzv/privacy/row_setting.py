@@ -34,10 +34,10 @@ class RowSetting:
 
     `shares` is each client's expected share of the T updates. `hidden`: is there state that was trained on records
     without noise and that later rows depend on? `planned`: is `updates` what is planned or was made, or one for want of
-    a plan? `queries`: may rows be asked for again? `counted`, `rows_released` and
-    `uploads` are facts of a finished run (None before): the most releases of one record's rows, all rows released, and
-    the uploads, each of the client with most of them if the clients release (each has features of its own to protect),
-    else of all together.
+    a plan? `fitted`: where one record moves what others are before any release, one clause each. `queries`: may rows be
+    asked for again? `counted`, `rows_released` and `uploads` are facts of a finished run (None before): the most
+    releases of one record's rows, all rows released, and the uploads, each of the client with most of them if the
+    clients release (each has features of its own to protect), else of all together.
     """
 
     on: str
@@ -61,6 +61,7 @@ class RowSetting:
     rows_released: int | None = None
     uploads: int | None = None
     planned: bool = True
+    fitted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known in (("on", PLACES), ("batches", BATCHES), ("calibration", CALIBRATIONS)):

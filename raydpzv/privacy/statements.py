@@ -39,8 +39,12 @@ def verdict(setting: AnySetting) -> tuple[bool, str]:
 
 
 def missing_premises(setting: AnySetting) -> tuple[str, ...]:
-    """Return what the proofs suppose and this setting does not have, one clause each."""
-    return () if setting.planned else (_UNPLANNED,)
+    """Return what the proofs suppose and this setting does not have, one clause each.
+
+    With hidden state the range of a release is all that is proved, between any two tables, however they were scaled.
+    """
+    hidden = setting.hidden if isinstance(setting, RowSetting) else setting.hidden_state
+    return (*(() if hidden else setting.fitted), *(() if setting.planned else (_UNPLANNED,)))
 
 
 def _claims(setting: AnySetting) -> tuple[Claim, ...]:

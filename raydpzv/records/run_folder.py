@@ -33,7 +33,8 @@ SUMMARY_FORMAT = 3
 is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
 _CHECKPOINT = "checkpoint.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
-_CONTENTS = (_SCENARIO, "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", _SUMMARY)
+_OPERATOR = "operator.json"
+_CONTENTS = (_SCENARIO, _OPERATOR, "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", _SUMMARY)
 
 
 class RunFolder:
@@ -75,6 +76,20 @@ class RunFolder:
                 f"{path}: cannot write the run folder ({error.strerror or error}); choose another --out"
             ) from None
         return folder
+
+    def write_secret(self, secret: int) -> None:
+        """Write what the coins of the run's batches come from to a file that only its owner may read."""
+        write_atomically(self.path / _OPERATOR, as_json({"coins": f"{secret:064x}"}).encode(), mode=0o600)
+
+    def secret(self) -> int:
+        """Return what the coins of the run's batches come from. Raises DataError where the operator's file is away."""
+        found = self._json(_OPERATOR, "it holds the run's secret coins; put the operator's file back").get(
+            "coins"
+        )
+        try:
+            return int(str(found), 16)
+        except ValueError:  # whose text would show what is there
+            raise self._damaged(_OPERATOR, 'a hexadecimal number "coins"', "there is none") from None
 
     @classmethod
     def open(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:

@@ -15,7 +15,7 @@ from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
 DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc", "numbers"))
-"""What the digest covers. Areas are of scores whose accuracy and loss are digested, and numbers say nothing that messages
+"""What the digest covers. Areas are of scores whose accuracy and loss are digested, numbers say nothing that messages
 do not; runs of before they were recorded keep their digests."""
 
 

@@ -59,12 +59,20 @@ def _share(value: Any) -> Any:
     return value if value == "auto" else _checked(value, '0 or above, or "auto"', lambda v: 0 <= v <= MOST)
 
 
-def _checked(value: Any, wanted: str, holds: Any) -> Any:
-    """Accept a number, or a list with one number per client."""
+def _column_positive(value: Any) -> Any:
+    return _checked(value, f"above 0 ({LEAST:g} to {MOST:g})", lambda v: LEAST <= v <= MOST, "column")
+
+
+def _column(value: Any) -> Any:
+    return _checked(value, f"of size {MOST:g} at most", lambda v: True, "column")
+
+
+def _checked(value: Any, wanted: str, holds: Any, per: str = "client") -> Any:
+    """Accept a number, or a list with one number per client, or whatever it is per."""
     many = isinstance(value, list | tuple)
     values = list(value) if many else [value]
     if not values or not all(_is_number(v) and holds(v) for v in values):
-        raise ValueError(f"wanted one number {wanted}, or a list with one per client")
+        raise ValueError(f"wanted one number {wanted}, or a list with one per {per}")
     return tuple(float(v) for v in values) if many else float(value)
 
 
@@ -79,16 +87,18 @@ def _widths(value: Any) -> Any:
 WidthOrWidths = Annotated[int | tuple[int, ...], BeforeValidator(_widths)]
 PerClientPositive = Annotated[float | tuple[float, ...], BeforeValidator(_positive)]
 PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not_negative)]
+PerColumn = Annotated[float | tuple[float, ...], BeforeValidator(_column)]
+PerColumnPositive = Annotated[float | tuple[float, ...], BeforeValidator(_column_positive)]
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 
-def _column(value: Any) -> Any:
+def _number_or_name(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("wanted a column's number or its name")
     return value
 
 
-Column = Annotated[int | str, BeforeValidator(_column)]
+Column = Annotated[int | str, BeforeValidator(_number_or_name)]
 
 
 def per_client(value: float | tuple[float, ...], clients: int) -> Sequence[float]:

@@ -17,6 +17,8 @@ from raydpzv.settings.fields import (
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
+    PerColumn,
+    PerColumnPositive,
     Section,
     WidthOrWidths,
     Widths,
@@ -46,17 +48,24 @@ class DataSection(Section):
     """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers becomes the mean of
     the training rows and one of categories is 0 in all its columns."""
     test_fraction: Fraction = 0.2
-    """Share of the rows (with `groups`: of the groups) held out for the test, stratified by class; ignored where the
+    """Share of the rows (with `groups`: of the groups) held out for the test, drawn as `split` says; ignored where the
     data set has its own test rows."""
     validation_fraction: FractionOrNone | None = None
     """Share of the training rows (with `groups`: of their groups) held out to choose the best of a run's models by,
-    stratified by class; left out or 0: none. Test rows choose nothing."""
-    scale: Literal["standard", "unit", "none"] = "standard"
-    """Scaling fitted on the training rows: mean 0 and deviation 1, the range [0, 1], or none; never of token ids."""
+    drawn as `split` says; left out or 0: none. Test rows choose nothing."""
+    split: Literal["stratified", "plain"] = "stratified"
+    """How held-out rows, train_rows and test_rows are drawn: by class, or without a look at labels, as proofs need."""
+    scale: Literal["standard", "unit", "none", "public"] = "standard"
+    """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
+    public constants, (x - centre) / spread. Token ids are never scaled."""
+    centre: PerColumn | None = None
+    """Subtracted by "public" scaling: one number, or one per column (of images: channel), known without the data."""
+    spread: PerColumnPositive | None = None
+    """What "public" scaling divides by: one number, or one per column (of images: channel), known without the data."""
     train_rows: Count | None = None
-    """Use only so many training rows, drawn by class."""
+    """Use only so many training rows, drawn as `split` says."""
     test_rows: Count | None = None
-    """Use only so many test rows, drawn by class."""
+    """Use only so many test rows, drawn as `split` says."""
     rows: Count = 1000
     """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out ones."""
     columns: Count = 16

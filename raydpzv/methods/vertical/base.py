@@ -25,6 +25,9 @@ class Batched(MethodConfig):
     """Rows per upload, B."""
     batches: Literal["shuffle", "uniform", "poisson"] = "shuffle"
     """Permuted epochs, without replacement within a batch, or one coin per row with probability B/D."""
+    coins: Literal["seed", "system"] = "seed"
+    """Where the coins of "poisson" come from: the run's seed, or a secret of the operating system's, kept in the
+    operator's file of the run folder. Only a secret amplifies an outsider's ε."""
     server_lr: Positive = 0.02
     """Step size of the head; its own two-point step (server = "zo") wants a tenth of this."""
     server_momentum: Momentum = 0.9

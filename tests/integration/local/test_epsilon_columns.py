@@ -10,6 +10,7 @@ import pytest
 import raydpzv as scenarios
 from raydpzv.experiment.privacy_filter import MeanPrivacyFilter, RowPrivacyFilter
 from raydpzv.records.schema import MU_COLUMNS
+from tests.helpers.public_data import PUBLIC
 
 SMALL = ("data.train_rows=300", "data.test_rows=60", "budget.updates=70", "evaluate.every=1000")
 
@@ -18,7 +19,8 @@ SMALL = ("data.train_rows=300", "data.test_rows=60", "budget.updates=70", "evalu
     ("name", "settings", "kinds"),
     [
         ("digits_dpzv", (), "both finite"),
-        ("digits_dpzv", ("method.server=frozen", "method.perturbations=3"), "both finite"),
+        ("digits_dpzv", ("method.server=frozen", "method.perturbations=3", *PUBLIC), "both finite"),
+        ("digits_dpzv", ("method.server=frozen", *PUBLIC, "data.split=stratified"), "paper finite"),
         ("digits_dpzv", ("method.batches=poisson", "method.batch=20"), "both finite"),
         ("digits_dpzv", ("privacy.noise=seeded",), "infinite"),
         ("vafl", ("method.noise_on=gradient", "privacy.mode=paper", "privacy.epsilon=5", "privacy.delta=1e-3",

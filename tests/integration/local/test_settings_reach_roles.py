@@ -68,6 +68,8 @@ WAITING = (
 ONE_STEP = ("method.local_steps=1",)
 PULLS = ("method.asynchronous=true", *ONE_STEP)
 
+PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
+
 COMMON = {
     "name": Change('"other"', watch=("scenario",)),
     "title": Change('"other"', watch=("title",)),
@@ -82,6 +84,8 @@ COMMON = {
         '"refuse"', (*TABLE, "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
     ),
     "data.validation_fraction": Change("0.2"),
+    "data.centre": Change("2.0", PUBLIC),
+    "data.spread": Change("3.0", PUBLIC),
     "data.train_rows": Change("50"),
     "data.test_rows": Change("20"),
     "data.rows": Change("90", GENERATED),
@@ -174,7 +178,9 @@ HORIZONTAL = COMMON | {
     "record.snapshots": Change("2", watch=("snapshots",)),
     "record.fsync": Change("true", watch=("fsyncs",)),
 }
+SECRET = Change('"system"', ("method.batches=poisson",))
 METHOD: dict[tuple[str, str], Change] = {
+    **{(name, "method.coins"): SECRET for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")},
     ("vafl", "method.synchrony"): Change('"synchronous"'),
     ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
     ("vafl", "method.lr_decay"): Change("3"),

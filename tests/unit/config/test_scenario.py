@@ -77,6 +77,18 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {
                 "privacy": PAPER,
                 "method": {"server": "frozen", "batches": "poisson"},
+                "budget": {**GOOD["budget"], **EXTERNAL},
+            },
+            r'budget.adversary: "external" needs method.coins = "system"',
+        ),
+        (
+            {"method": {"coins": "system"}, **GOOD},
+            r'method.coins: "system" goes with method.batches = "poisson"',
+        ),
+        (
+            {
+                "privacy": PAPER,
+                "method": {"server": "frozen", "batches": "poisson", "coins": "system"},
                 "budget": {**GOOD["budget"], **EXTERNAL, "bytes": 10**6},
             },
             r'budget.adversary: "external" needs a run that ends by its number of updates; leave out budget.bytes',

@@ -94,6 +94,16 @@ def test_standard_scaling_is_what_scaling_many_rows_comes_to() -> None:
     assert np.abs(moments("none")[1] - 1).max() > 0.1
 
 
+def test_public_scaling_is_what_scaling_the_rows_comes_to() -> None:
+    sizes = ("data.rows=4000", "data.columns=3")
+    raw, _ = all_rows(made(*sizes, 'data.scale="none"').train)
+    public = ('data.scale="public"', "data.centre=[1, 2, 3]", "data.spread=4")
+    done, _ = all_rows(made(*sizes, *public).train)
+    np.testing.assert_allclose(done, (raw - np.array([1, 2, 3])) / 4, atol=1e-6)
+    with pytest.raises(SpecError, match=r"data\.centre: wanted one number or 3, .* got 2"):
+        made(*sizes, *public, "data.centre=[1, 2]")
+
+
 @pytest.mark.parametrize("alpha", [0.3, 5.0])
 def test_dirichlet_clients_have_the_moments_of_their_law(alpha: float) -> None:
     """Dir(α p), then a multinomial: variance p(1 - p)(n + α) / (n (1 + α)) of a class's share."""

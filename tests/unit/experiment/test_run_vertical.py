@@ -16,6 +16,7 @@ from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.privacy.mean_claims import claims
 from raydpzv.records import metrics
 from raydpzv.records.schema import SCHEMAS
+from tests.helpers.public_data import PUBLIC
 
 WANTED = {
     "scenario", "method", "seed", "accuracy", "best_accuracy", "loss", "updates", "bytes_up", "bytes_down",
@@ -86,10 +87,10 @@ def test_seeded_noise_is_never_private_and_system_noise_is_accounted(small):
 
 
 def test_a_frozen_head_is_private_with_counted_participation(small):
-    run = scenarios.run(small("method.server=frozen", "privacy.noise=system"))
+    run = scenarios.run(small("method.server=frozen", "privacy.noise=system", *PUBLIC))
     assert run.summary["private"] is True
     counts = np.zeros(1437, int)
-    experiment = prepare_vertical(run_spec := small("method.server=frozen", "privacy.noise=system"))
+    experiment = prepare_vertical(run_spec := small("method.server=frozen", "privacy.noise=system", *PUBLIC))
     for row in run.rows("service").to_pylist():
         batches = experiment.clients[row["client"]].make()._batches
         counts[batches.draw(row["step"])] += 1
@@ -110,10 +111,12 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget(small, adve
     spec = small(
         "method.server=frozen",
         "method.batches=poisson",
+        "method.coins=system" if adversary == "external" else "method.coins=seed",
         "privacy.noise=system",
         f"privacy.epsilon={calibrated}",
         f"budget.epsilon={limit}",
         f"budget.adversary={adversary}",
+        *PUBLIC,
     )
     run = scenarios.run(spec)
     assert 0 < run.summary["updates"] < 120
@@ -213,7 +216,7 @@ def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     found = summarise("x", unplanned, scenarios.run(small()).tables, lost)
     assert found["epsilon"] == []
     assert (found["private"], found["private_reason"]) == (False, NO_ACCOUNT)
-    planned = prepare_vertical(small("method.server=frozen", "privacy.noise=system"))
+    planned = prepare_vertical(small("method.server=frozen", "privacy.noise=system", *PUBLIC))
     bound = summarise("x", planned, scenarios.run(small()).tables, lost)
     assert bound["private"] is True
     assert {c["epsilon"] for c in bound["epsilon"]} == {c.epsilon for c in claims(planned.setting)}

@@ -209,7 +209,6 @@ def test_verdict_of_a_sound_run_says_what_it_leaves_out() -> None:
         "replace one record; closed form (GDP); participation bounded by the plan",
         "hyper-parameter search",
         "evaluation",
-        "standardisation",
         "floating-point",
         "not the target",
     ):

@@ -12,11 +12,12 @@ from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.statements import AnySetting, claims, verdict
 from raydpzv.sim.interfaces import Spent
+from tests.helpers.public_data import PUBLIC
 
 MEAN = ("privacy={mode='paper', sigma=1.0, delta=1e-5, clip=1.0}",)
-FROZEN = ("digits_dpzv", *MEAN, "method.server=frozen")
+FROZEN = ("digits_dpzv", *MEAN, *PUBLIC, "method.server=frozen")
 HIDDEN = ("digits_dpzv", *MEAN)
-ZOO = ("zoo_vfl", *MEAN)
+ZOO = ("zoo_vfl", *MEAN, *PUBLIC)
 GRADIENT = ("vafl", *MEAN, "method.noise_on=gradient")
 
 
@@ -44,7 +45,7 @@ def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(scenar
     assert any(c.holds for c in claims(made)), "what was counted is no plan"
 
 
-POISSON = (*FROZEN, "method.batches=poisson")
+POISSON = (*FROZEN, "method.batches=poisson", "method.coins=system")
 
 
 def external(found: AnySetting) -> Claim:
@@ -73,3 +74,39 @@ def test_nor_is_it_if_the_run_broke_off() -> None:
     assert broken is not None
     assert external(whole).epsilon < client(whole).epsilon, "control"
     assert external(broken).epsilon == client(broken).epsilon
+
+
+@pytest.mark.parametrize("scenario", [FROZEN, ZOO])
+@pytest.mark.parametrize(
+    ("change", "said", "not_said"),
+    [
+        ("data.split=stratified", "drawn by class", "scaled by"),
+        (
+            'data={source="digits", scale="standard", split="plain"}',
+            'data.scale = "standard"',
+            "drawn by class",
+        ),
+        ('data={source="digits", scale="unit", split="plain"}', 'data.scale = "unit"', "drawn by class"),
+    ],
+)
+def test_no_row_holds_where_scaling_or_split_look_at_records(scenario, change, said, not_said) -> None:
+    looked = setting(*scenario, change)
+    held = {c.adversary for c in claims(setting(*scenario)) if c.holds}
+    assert held, "control"
+    assert not any(c.holds for c in claims(looked))
+    assert all(said in c.note and not_said not in c.note for c in claims(looked) if c.adversary in held)
+    private, why = verdict(looked)
+    assert not private
+    assert said in why
+    assert not_said not in why
+
+
+def test_the_range_of_releases_bounds_any_two_tables_however_they_were_scaled() -> None:
+    for scenario in (HIDDEN, GRADIENT):
+        assert claims(setting(*scenario)) == claims(setting(*scenario, *PUBLIC))
+
+
+def test_nor_if_the_seed_tells_the_batches() -> None:
+    seeded = setting(*POISSON, "method.coins=seed")
+    assert external(seeded).epsilon == client(seeded).epsilon > external(setting(*POISSON)).epsilon
+    assert "seed" in external(seeded).note

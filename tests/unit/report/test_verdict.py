@@ -13,6 +13,7 @@ from raydpzv.keys import Key
 from raydpzv.privacy.statements import claims, verdict
 from raydpzv.report.verdict import accuracy_line, epsilon_line, private_line, verdict_lines
 from raydpzv.sim.virtual import NOBODY_WAKES
+from tests.helpers.public_data import PUBLIC
 
 PAPER = ["privacy.mode=paper", "privacy.epsilon=1", "privacy.delta=1e-3", "privacy.clip=1"]
 
@@ -35,16 +36,19 @@ def test_hidden_state_is_not_private_and_the_proved_epsilon_is_said_beside_the_c
 
 
 def test_a_private_run_says_on_what_terms():
-    epsilon, private = lines("digits_dpzv", "method.server=frozen", "privacy.epsilon=60")
+    epsilon, private = lines("digits_dpzv", "method.server=frozen", "privacy.epsilon=60", *PUBLIC)
     assert "is proved against the clients and whoever sees the final model" in epsilon
     assert private.startswith("PRIVATE against the clients")
     assert "This is not the target ε = 60." in private
     assert "An ε this large is vacuous." in private
     assert "Mind" not in private
+    epsilon, private = lines("digits_dpzv", "method.server=frozen", "privacy.epsilon=60")
+    assert epsilon == "No finite ε is proved; the claimed ε = 60 is not proved."
+    assert private.startswith("NOT PRIVATE: features are scaled by what is fitted on the training rows")
 
 
 def test_noise_against_the_server_alone_is_said_with_its_unit():
-    epsilon, private = lines("zoo_vfl", *PAPER)
+    epsilon, private = lines("zoo_vfl", *PAPER, *PUBLIC)
     assert "replace one record's features at one client) is proved against the server" in epsilon
     assert "nothing against the clients" in epsilon
     assert private.startswith("NOT PRIVATE")

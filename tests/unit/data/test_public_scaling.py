@@ -1,0 +1,118 @@
+"""Scaling and splits that look at no record: equal tables where one record is another, with controls that are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import raydpzv
+from raydpzv.data import builtin
+from raydpzv.data.table import Limits, Split, Table, plain_split, scale_by
+from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.prepare import load_data
+from raydpzv.keys import Key
+from tests.helpers.public_data import PUBLIC
+
+KEY = Key(3)
+RECORD = 700
+
+
+def flat(rows: int = 40, columns: int = 3) -> Table:
+    generator = (KEY / "table").generator()
+    return Table("t", generator.standard_normal((rows, columns)), np.arange(rows) % 3, 3)
+
+
+def images() -> Table:
+    x = (KEY / "images").generator().standard_normal((10, 2, 4, 4))
+    return Table("t", x, np.arange(10) % 2, 2)
+
+
+def neighbours(monkeypatch: pytest.MonkeyPatch, *changes: str) -> tuple[np.ndarray, np.ndarray]:
+    """Training rows of digits as they are, and with one record's label changed and its features 50 times larger."""
+    data, found, plain = raydpzv.load("digits_dpzv", changes).data, [], builtin.digits()
+    x, y = plain.x.copy(), plain.y.copy()
+    x[RECORD], y[RECORD] = -50 * x[RECORD], (y[RECORD] + 1) % 10
+    for table in (plain, replace(plain, x=x, y=y)):
+        monkeypatch.setattr(builtin, "digits", lambda table=table: table)
+        found.append(load_data(data, KEY).train.x)
+    return found[0], found[1]
+
+
+def moved(pair: tuple[np.ndarray, np.ndarray]) -> int:
+    """How many rows differ."""
+    return int((pair[0] != pair[1]).reshape(len(pair[0]), -1).any(1).sum())
+
+
+@pytest.mark.parametrize("rows", ["data.test_rows=10", "data.train_rows=900"])
+def test_one_record_moves_no_other_where_scaling_and_split_are_public(monkeypatch, rows):
+    assert moved(neighbours(monkeypatch, *PUBLIC, rows)) <= 1
+    assert moved(neighbours(monkeypatch, "data.scale=none", "data.split=plain", rows)) <= 1
+
+
+@pytest.mark.parametrize("control", ["data.split=stratified", "data.scale=standard", "data.scale=unit"])
+def test_it_moves_hundreds_of_others_where_either_looks_at_records(monkeypatch, control):
+    changes = [*PUBLIC, control] if "split" in control else [control, "data.split=plain"]
+    assert moved(neighbours(monkeypatch, *changes)) > 200
+
+
+def test_constants_are_taken_as_they_are():
+    table = flat()
+    done = scale_by(Split(table, table), (1.0, 2.0, 3.0), 4.0)
+    np.testing.assert_array_equal(done.train.x, ((table.x - np.array([1.0, 2, 3])) / 4).astype(np.float32))
+    np.testing.assert_array_equal(done.test.x, done.train.x)
+    pixels = images()
+    done = scale_by(Split(pixels, pixels), 0.5, (2.0, 4.0))
+    np.testing.assert_array_equal(done.train.x[:, 1], (pixels.x[:, 1] - np.float32(0.5)) / 4)
+    ids = Table("ids", np.arange(8).reshape(4, 2), np.arange(4) % 2, 2, vocabulary=9)
+    assert scale_by(Split(ids, ids), 1.0, 2.0).train is ids
+
+
+@pytest.mark.parametrize(
+    ("centre", "spread", "said"), [((1.0, 2.0), 1.0, "centre"), (1.0, (1.0,) * 4, "spread")]
+)
+def test_another_count_of_constants_says_how_many_are_wanted(centre, spread, said):
+    table = flat()
+    with pytest.raises(SpecError, match=rf"data\.{said}: wanted one number or 3, one per column"):
+        scale_by(Split(table, table), centre, spread)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            ["data.scale=public"],
+            r'data.centre: wanted with data.scale = "public"; give one number, or one per column',
+        ),
+        (["data.scale=public", "data.centre=1"], r"data.spread: wanted with"),
+        (["data.spread=2"], r'data.spread: goes with data.scale = "public", not "standard"'),
+        ([*PUBLIC, "data.spread=0"], r"data.spread: .*wanted one number above 0 .*one per column"),
+        ([*PUBLIC, "data.spread=[1, -2]"], r"data.spread: .*wanted one number above 0 .*one per column"),
+    ],
+)
+def test_what_contradicts_itself_says_what_is_wanted(changes, said):
+    for scenario in ("digits_dpzv", "digits_decomfl"):
+        with pytest.raises(SpecError, match=said):
+            raydpzv.load(scenario, changes)
+
+
+def test_a_plain_split_is_a_permutation_that_labels_do_not_move():
+    table = flat()
+    split, other = (plain_split(replace(table, y=y), 0.24, KEY) for y in (table.y, np.zeros(40, int)))
+    assert (split.train.rows, split.test.rows) == (30, 10)
+    both = np.concatenate([split.train.x, split.test.x])
+    np.testing.assert_array_equal(both[np.lexsort(both.T)], table.x[np.lexsort(table.x.T)])
+    np.testing.assert_array_equal(split.train.x, other.train.x)
+    assert not np.array_equal(split.test.x, plain_split(table, 0.24, Key(4)).test.x)
+    with pytest.raises(DataError, match="leaves none to train on"):
+        plain_split(flat(3), 0.9, KEY)
+
+
+def test_plain_limits_do_not_look_at_labels_either():
+    labels = flat().y
+    plain = [Limits(6, None, KEY, "plain").train(y, 3, "t") for y in (labels, np.sort(labels))]
+    np.testing.assert_array_equal(*plain)
+    assert len(set(plain[0])) == 6
+    by_class = [Limits(6, None, KEY).train(y, 3, "t") for y in (labels, np.sort(labels))]
+    assert not np.array_equal(*by_class), "control"
