@@ -83,10 +83,10 @@ def load(
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
-    (`raydpzv.data.tabular.Columns`), `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of texts.
-    `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would leave;
-    the others do not look at them. Raises SpecError for an unknown name and for settings that are missing or do not
-    belong, DataError for files that are missing or malformed.
+    (`raydpzv.data.tabular.Columns`), `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic
+    data, `text` the rows of texts. `limits` are kept by the sources that are too large to be read whole, with the rows
+    that `table.limit` would leave; the others do not look at them. Raises SpecError for an unknown name and for
+    settings that are missing or do not belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
     from raydpzv.data.table import Limits
