@@ -115,8 +115,8 @@ def test_with_hidden_state_only_the_range_of_all_rows_is_proved() -> None:
     assert "NOT PRIVATE" in row_verdict(counted)[1]
 
 
-def test_held_out_embeddings_of_hidden_state_leave_nothing_proved() -> None:
-    """The attack that this stands for: tests/unit/methods/vertical/test_held_out_embeddings.py."""
+def test_vafl_held_out_of_hidden_state_leave_nothing_proved() -> None:
+    """The attack that this stands for: tests/unit/methods/vertical/test_vafl_held_out.py."""
     counted = dataclasses.replace(VAFL, counted=6, rows_released=5000, uploads=100)
     found = by(counted)
     assert not any(claim.holds for claim in found.values())
