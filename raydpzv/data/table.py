@@ -356,9 +356,8 @@ def per_column(values: Constants, columns: int, name: str) -> np.ndarray:
     """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many."""
     given = np.array(values, np.float64).ravel()
     if given.size not in (1, columns):
-        raise SpecError(
-            f"data.{name}: wanted one number or {columns}, one per column (of images: per channel), got {given.size}"
-        )
+        many = f" or {columns}, one per column (of images: per channel)" if columns > 1 else ""
+        raise SpecError(f"data.{name}: wanted one number{many}, got {given.size}")
     return np.broadcast_to(given, columns)
 
 

@@ -137,7 +137,7 @@ def test_external_is_amplified_only_by_secret_poisson_coins() -> None:
     assert secret.epsilon == poisson_epsilon(
         noise_multiplier=SIGMA * 10, rate=0.05, releases=2000, delta=1e-5, relation="replace"
     )
-    assert "seed" in secret.note
+    assert "the coins stay secret" in secret.note
     assert "PLD" in secret.accountant
 
 

@@ -116,7 +116,7 @@ def test_with_hidden_state_only_the_range_of_all_rows_is_proved() -> None:
 
 
 def test_held_out_embeddings_of_hidden_state_leave_nothing_proved() -> None:
-    """The attack that this stands for: tests/unit/methods/vertical/test_row_release_held_out.py."""
+    """The attack that this stands for: tests/unit/methods/vertical/test_vafl_held_out.py."""
     counted = dataclasses.replace(VAFL, counted=6, rows_released=5000, uploads=100)
     found = by(counted)
     assert not any(claim.holds for claim in found.values())

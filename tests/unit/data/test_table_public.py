@@ -76,6 +76,9 @@ def test_another_count_of_constants_says_how_many_are_wanted(centre, spread, sai
     table = flat()
     with pytest.raises(SpecError, match=rf"data\.{said}: wanted one number or 3, one per column"):
         scale_by(Split(table, table), centre, spread)
+    narrow = flat(columns=1)
+    with pytest.raises(SpecError, match=r"wanted one number, got \d"):
+        scale_by(Split(narrow, narrow), centre, spread)
 
 
 @pytest.mark.parametrize(
