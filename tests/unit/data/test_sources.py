@@ -74,7 +74,8 @@ def test_a_mixture_that_makes_no_data_is_refused(wrong):
 
 def test_every_source_says_what_it_is_and_where_it_comes_from():
     assert list(DATA_SOURCES) == [
-        "digits", "breast_cancer", "wine", "mnist", "fashion_mnist", "cifar10", "csv", "parquet", "multiview",
+        "digits", "breast_cancer", "wine", "mnist", "mnist5k", "fashion_mnist", "cifar10", "csv", "parquet",
+        "multiview",
         "synthetic", "synthetic_clients", "mimic3", "synthetic_series", "amazon_polarity", "tokens",
         "synthetic_reviews",
     ]  # fmt: skip
