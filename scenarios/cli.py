@@ -30,6 +30,7 @@ from scenarios.options import (
     Set,
     Verbose,
     comparable_names,
+    grid_names,
 )
 
 app = typer.Typer(
@@ -100,6 +101,12 @@ def compare(
     targets: Annotated[
         str | None, typer.Option(help="Test accuracies whose cost is asked for [default: 0.8,0.9].")
     ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            help="Why the methods' heads learn differently, a sentence that stands with the tables."
+        ),
+    ] = None,
     set_: Set = None,
     out: Annotated[
         Path | None,
@@ -127,8 +134,41 @@ def compare(
             seeds=seeds,
             epsilons=epsilons,
             targets=targets,
+            heads=heads,
             how=ComparisonOptions(Output(as_json, quiet, explain), runner, jobs, address, verbose),
         )
+
+
+@app.command()
+def tune(
+    grid: Annotated[
+        str,
+        typer.Argument(help="A grid (see `raydpzv list`, or a TOML file).", autocompletion=grid_names),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Comparison file to write [default: tuned.toml in the folder]."),
+    ] = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the runs, or one to go on with [default: runs/tune-...]"),
+    ] = None,
+    jobs: Jobs = None,
+    runner: ComparisonRunner = "auto",
+    address: Address = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Choose the settings of a comparison's methods alike: by one grid, on validation rows, on seeds of their own."""
+    with errors(verbose):
+        with leaving_at_once():
+            from scenarios.compare import ComparisonOptions
+            from scenarios.run_output import Output
+            from scenarios.tune import tune as choose
+        how = ComparisonOptions(Output(as_json, quiet, explain=False), runner, jobs, address, verbose)
+        choose(grid, set_ or [], out, to, how)
 
 
 @app.command()

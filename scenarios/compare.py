@@ -49,10 +49,11 @@ def compare(
     seeds: str | None,
     epsilons: str | None,
     targets: str | None,
+    heads: str | None,
     how: ComparisonOptions,
 ) -> None:
     """Make a new comparison, or go on with the one in `out`; the arguments are the command's, as typed."""
-    comparison = resolved(_asked(what, methods, seeds, epsilons, targets), changes)
+    comparison = resolved(_asked(what, methods, seeds, epsilons, targets, heads), changes)
     carry_out(
         comparison,
         out or new_folder(f"compare-{comparison.name}"),
@@ -73,13 +74,23 @@ def carry_out(
     notes: what to say before the first run.
     Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
     """
-    console, reasons = screen.console(stderr=True), dict[str, str]()
+    console = screen.console(stderr=True)
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    compared, stopped = made(comparison, folder, how, console)
+    show_comparison(comparison, folder, compared, as_json=how.output.as_json, explain=how.output.explain)
+    _leave(compared, folder, console, stopped=stopped)
+
+
+def made(
+    comparison: Comparison, folder: Path, how: ComparisonOptions, console: Console
+) -> tuple[Compared, bool]:
+    """Make what is left of a comparison's runs and write its tables; return them, and whether the user stopped it."""
+    reasons = dict[str, str]()
     ray = _on_ray(how.runner, how.address, how.jobs)
     new = not is_comparison(folder)
     if new:
         check_ready(comparison)  # before anything is written
-    for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
     with begun(folder, comparison):
         todo = left(folder, comparison)
         if todo and not new:
@@ -105,8 +116,7 @@ def carry_out(
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
         compared = collect(comparison, folder, reasons)
         write(comparison, folder, compared)
-    show_comparison(comparison, folder, compared, as_json=how.output.as_json, explain=how.output.explain)
-    _leave(compared, folder, console, stopped=stop.is_set())
+    return compared, stop.is_set()
 
 
 def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
@@ -159,12 +169,14 @@ def _asked(
     seeds: str | None,
     epsilons: str | None,
     targets: str | None,
+    heads: str | None,
 ) -> ComparisonFile:
     """Return the comparison that the command line asks for."""
     given = {
         "seeds": _seeds(seeds),
         "epsilons": None if epsilons is None else _epsilons(epsilons),
         "targets": None if targets is None else _floats("--targets", targets),
+        "heads": heads,
     }
     changes = {key: value for key, value in given.items() if value is not None}
     listed = [name.strip() for name in (methods or "").split(",") if name.strip()]

@@ -17,6 +17,7 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.results import Compared
 from raydpzv.compare.run_comparison import STOPPED
 from raydpzv.compare.table import table
+from raydpzv.compare.text_tables import heads_line
 from raydpzv.files import as_json as json_text
 from raydpzv.sim.interfaces import Status
 from scenarios.progress import INTERVAL, limit_of, repeated
@@ -121,12 +122,14 @@ def show_comparison(
     if as_json:
         lines = table(*tables, comparison.targets).to_pylist()
         rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
-        print(json_text({"folder": str(folder), "lines": lines} | rows), end="")
+        print(json_text({"folder": str(folder), "heads": comparison.heads, "lines": lines} | rows), end="")
         return
     from raydpzv.compare.brief import brief_report
     from raydpzv.compare.page import console_report
 
     console, report = tables_console(_WIDTH), console_report if explain else brief_report
     console.print(report(*tables, compared.claims, comparison.targets))
+    if comparison.heads:
+        console.print(Text(heads_line(comparison.heads)))
     more = "" if explain else " (costs of every target, every ε and its notes: there, or --explain)"
     console.print(f"\ncomparison: {folder}\npage: {folder / 'comparison.html'}{more}", soft_wrap=True)

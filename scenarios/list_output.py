@@ -1,10 +1,10 @@
-"""`raydpzv list`: scenarios, comparisons, methods and data sets, one line each, at most 100 columns wide."""
+"""`raydpzv list`: scenarios, comparisons, grids, methods and data sets, one line each, at most 100 columns wide."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from raydpzv.config.catalog import Entry, comparison_entries, is_horizontal, scenario_entries
+from raydpzv.config.catalog import Entry, comparison_entries, grid_entries, is_horizontal, scenario_entries
 from raydpzv.registry import DATA_SOURCES, METHODS
 from scenarios import screen
 
@@ -48,6 +48,7 @@ def listed() -> Iterable[tuple[str, Sequence[Row]]]:
         rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
         yield f"Scenarios, {_kind(horizontal)}", rows
     yield "Comparisons, vertical", [_row(entry) for entry in comparison_entries()]
+    yield "Grids (raydpzv tune)", [_row(entry) for entry in grid_entries()]
     for horizontal in (False, True):
         names = [name for name in METHODS if is_horizontal(name) is horizontal]
         rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in names]

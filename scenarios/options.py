@@ -24,6 +24,11 @@ def comparable_names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
+def grid_names(incomplete: str) -> list[str]:
+    """Return the grids whose names begin so, for the shell to complete."""
+    return [name for name in catalog.grids() if name.startswith(incomplete)]
+
+
 def runner_names(incomplete: str) -> list[str]:
     """Return the runners whose names begin so, for the shell to complete."""
     return [name for name in RUNNERS if name.startswith(incomplete)]

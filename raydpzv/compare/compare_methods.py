@@ -19,9 +19,10 @@ def compare(
     out: str | Path,
     *,
     methods: Sequence[str] = (),
-    seeds: int | Sequence[int] = 3,
-    epsilons: Sequence[float | str] = ("none",),
-    targets: Sequence[float] = (0.8, 0.9),
+    seeds: int | Sequence[int] | None = None,
+    epsilons: Sequence[float | str] | None = None,
+    targets: Sequence[float] | None = None,
+    heads: str | None = None,
     overrides: Sequence[str] = (),
     progress: Callable[[Mapping[str, Status]], None] = lambda standing: None,
     stop: threading.Event | None = None,
@@ -29,12 +30,13 @@ def compare(
     """Compare methods x values of ε x seeds on one split and budget, one run after the other in this process.
 
     what: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
-    methods; methods: further ones by name. epsilons: "none" adds no noise. out: the folder to write, or to go on with.
+    methods; methods: further ones by name. seeds, epsilons ("none" adds no noise), targets, heads: left out, the
+    comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to go on with.
     progress: called often with where the run in progress stands. Raises InputError before anything is written.
     """
     names = [what] if isinstance(what, str) else list(what)
-    changes: dict[str, object] = {"epsilons": tuple(epsilons), "targets": tuple(targets)}
-    changes |= {"seeds": seeds if isinstance(seeds, int) else tuple(seeds)}
+    given = {"seeds": seeds, "epsilons": epsilons, "targets": targets, "heads": heads}
+    changes = {k: v if isinstance(v, int | str) else tuple(v) for k, v in given.items() if v is not None}
     comparison, folder = resolved(asked(names, methods, changes), overrides), Path(out)
     check_ready(comparison)
     reasons: dict[str, str] = {}
@@ -63,4 +65,5 @@ def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | 
         compared.curves,
         compared.claims,
         comparison.targets,
+        comparison.heads,
     )

@@ -71,6 +71,8 @@ class ComparisonFile(Section):
     """Settings of the control whose clients are never trained."""
     central: Overrides = ()
     """Settings of the control that is synchronous SGD through the whole model."""
+    heads: str = ""
+    """Why the entrants' heads learn by different step sizes or in different ways; left out: they do not."""
 
 
 def asked(
@@ -127,7 +129,7 @@ def read_entrants(path: Path) -> ComparisonFile:
     try:
         return ComparisonFile.model_validate({"name": path.stem, **tree})
     except ValidationError as error:
-        raise SpecError(_one_line(error, path.name)) from None
+        raise SpecError(fault(error, path.name, ComparisonFile, MethodEntry)) from None
 
 
 def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
@@ -144,7 +146,35 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
     ]
     if isinstance(base, VerticalScenario):
         lines += _controls(file, base, lines, first, last)
-    return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines))
+        if not file.heads:
+            _check_heads(lines)
+    return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines), file.heads)
+
+
+def _check_heads(lines: Sequence[PlannedLine]) -> None:
+    """Refuse heads that learn differently: what a method reaches may be its head's merit, not its own.
+
+    Central SGD has one step size for the whole model, and is no entrant.
+    """
+    found = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
+    first, alike = found[0]  # the frozen control is always there
+    for line, head in found:
+        if head != alike:
+            here, there = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))
+            raise SpecError(
+                f"entrants: the head of {line} learns otherwise ({here}) than that of {first} ({there}), so that a "
+                'difference may be the heads\'; give all the same, or say why not: heads = "a sentence for the tables" '
+                "(--heads on the command line)"
+            )
+
+
+def _head(method: Any) -> dict[str, Any]:
+    """Return how a vertical method's head learns."""
+    return {
+        "server": getattr(method, "server", "sgd"),
+        "server_lr": method.server_lr,
+        "server_momentum": method.server_momentum,
+    }
 
 
 def _lines(
@@ -167,6 +197,11 @@ def _items(entry: MethodEntry, epsilon: float | None, last: Sequence[str]) -> li
         return [*entry.set, *entry.private, *last]
     own = [o for o in entry.set if _key(o) not in _OF_NOISE]
     return own + [o for o in last if not _key(o).startswith("privacy.")]
+
+
+def method_of(entry: MethodEntry, base: AnyScenario) -> str:
+    """Return the name of an entrant's method. Raises SpecError."""
+    return str(_method(entry, base)["method"]["name"])
 
 
 def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
@@ -278,11 +313,12 @@ def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
-def _one_line(error: ValidationError, where: str) -> str:
+def fault(error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]) -> str:
+    """Return what is wrong with a file of that form, in one line."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        kind = MethodEntry if first["loc"][0] == "entrants" else ComparisonFile
+        kind = entry if first["loc"][0] == "entrants" else file
         known = sorted(kind.model_fields)
         wrong = str(first["loc"][-1])
         return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"

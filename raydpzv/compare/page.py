@@ -49,11 +49,13 @@ def write_comparison(
     curves: pa.Table,
     claims: pa.Table,
     targets: Sequence[float],
+    heads: str = "",
 ) -> Path:
     """Write `rows/*`, `table.*`, `plots/*.png` and `comparison.html` into `folder`; return the page.
 
     plan: comparison.toml's text, for the page. runs, curves, claims: tables of `raydpzv.compare.table`'s schemas.
-    targets: test accuracies, shares of 1. A picture that an earlier call left and this one has not is deleted.
+    targets: test accuracies, shares of 1. heads: why the methods' heads
+    learn differently, "" if they do not. A picture that an earlier call left and this one has not is deleted.
     """
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     (folder / "rows").mkdir(exist_ok=True)
@@ -85,6 +87,7 @@ def write_comparison(
                 for name, why in _NOT_DRAWN.items()
                 if found[name] is None
             ],
+            heads=tables.heads_line(heads),
             **_words(folded, runs, curves, claims, targets),
         )
     )

@@ -64,6 +64,8 @@ class Comparison:
     seeds: tuple[int, ...]
     targets: tuple[float, ...]
     lines: tuple[PlannedLine, ...]
+    heads: str = ""
+    """Why the methods' heads learn differently; "": they do not."""
 
     def __post_init__(self) -> None:
         self._check_lines()
@@ -84,6 +86,7 @@ class Comparison:
             for x in self.lines
         ]
         tree = {"name": self.name, "title": self.title, "seeds": list(self.seeds)}
+        tree |= {"heads": self.heads} if self.heads else {}
         return tomli_w.dumps(tree | {"targets": list(self.targets), "lines": lines})
 
     def _check_lines(self) -> None:
@@ -132,6 +135,7 @@ class _PlanFile(Section):
     seeds: Annotated[tuple[int, ...], Field(strict=False)]
     targets: Annotated[tuple[float, ...], Field(strict=False)]
     lines: Annotated[tuple[_PlanLine, ...], Field(strict=False)]
+    heads: str = ""
 
 
 def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
@@ -143,7 +147,7 @@ def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
     try:
         found = _PlanFile.model_validate(read_tree(path, "the plan of a comparison"))
         lines = tuple(_planned(line, moved) for line in found.lines)
-        return Comparison(found.name, found.title, found.seeds, found.targets, lines)
+        return Comparison(found.name, found.title, found.seeds, found.targets, lines, found.heads)
     except (SpecError, ValidationError) as error:
         fault = str(error) if isinstance(error, SpecError) else _fault(error)
         raise DataError(f"{path}: no readable plan of a comparison ({fault}); start a new one") from None

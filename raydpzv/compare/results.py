@@ -156,6 +156,7 @@ def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
     numbers = dict(zip(counted, lengths, strict=True))
     series = metrics.accuracy_series(rows["evaluation"], rows["message"])
     rounds, up, down = metrics.bytes_by_round(rows["message"])
+    validation = metrics.validation_by_round(rows["evaluation"])
     found = []
     for i, at in enumerate(series.round.tolist()):
         before = int(rounds.searchsorted(at, "right"))
@@ -169,6 +170,7 @@ def _curve(rows: Rows, spec: AnyScenario) -> list[Row]:
                 "vector_length": numbers.get(at),
                 "accuracy": float(series.accuracy[i]),
                 "loss": float(series.loss[i]),
+                "validation_accuracy": validation.get(at),
             }
         )
     return found

@@ -82,6 +82,7 @@ CURVES = pa.schema(
         ("vector_length", pa.float64()),  # null where runs have NaN
         ("accuracy", pa.float64()),
         ("loss", pa.float64()),
+        ("validation_accuracy", pa.float64()),  # null without validation rows
     ]
 )
 

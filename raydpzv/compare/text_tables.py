@@ -176,6 +176,11 @@ def failure_lines(runs: pa.Table) -> list[str]:
     return said
 
 
+def heads_line(heads: str) -> str:
+    """Return what is said of methods whose heads learn differently; "" where they do not."""
+    return f"Heads differ between the methods: {heads}" if heads else ""
+
+
 def warning_lines(runs: pa.Table, curves: pa.Table) -> list[str]:
     """Return one sentence per line of the table for what is suspicious in its runs that did not fail."""
     return [

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
+GRIDS = FOLDER / "grids"
 
 
 def names() -> list[str]:
@@ -26,7 +27,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A scenario, or a comparison by the scenario it is run on, as a list shows it; `source`: its data set."""
+    """A scenario, or a comparison or grid by the scenario it is run on, as a list shows it; `source`: its data set."""
 
     name: str
     title: str
@@ -43,7 +44,16 @@ def scenario_entries() -> list[Entry]:
 
 def comparison_entries() -> list[Entry]:
     """Return every comparison that comes with the program."""
-    trees = {path.stem: tomllib.loads(path.read_text()) for path in sorted(COMPARISONS.glob("*.toml"))}
+    return _entries(COMPARISONS)
+
+
+def grid_entries() -> list[Entry]:
+    """Return every grid that comes with the program."""
+    return _entries(GRIDS)
+
+
+def _entries(folder: Path) -> list[Entry]:
+    trees = {path.stem: tomllib.loads(path.read_text()) for path in sorted(folder.glob("*.toml"))}
     return [_entry(n, tree.get("title", ""), _scenario_tree(tree["scenario"])) for n, tree in trees.items()]
 
 
@@ -108,3 +118,21 @@ def comparison(name: str) -> Path | None:
     except SpecError:
         return None  # loaded as a scenario, it says what is wrong with it
     return path if isinstance(tree.get("scenario"), str) else None
+
+
+def grids() -> list[str]:
+    """Return the names of the grids that come with the program."""
+    return sorted(path.stem for path in GRIDS.glob("*.toml"))
+
+
+def grid(name: str) -> Path:
+    """Return the file of a grid by name or path. Raises SpecError."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    if name not in grids():
+        raise SpecError(
+            f'grid "{name}" is unknown. {suggest(name, grids())}Give a path to a TOML file or one of: '
+            f"{', '.join(grids())}"
+        )
+    return GRIDS / f"{name}.toml"

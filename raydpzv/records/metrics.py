@@ -233,6 +233,12 @@ def final_areas(auc: pa.Table) -> dict[str, float]:
     return {name: last[0][name] if last else math.nan for name in ("roc_auc", "pr_auc")}
 
 
+def validation_by_round(evaluation: pa.Table) -> dict[int, float]:
+    """Return the accuracy on validation rows by the round of the evaluation; nothing without such rows."""
+    validated = _of_part(evaluation, "validation")
+    return dict(zip(*(validated.column(name).to_pylist() for name in ("round", "accuracy")), strict=True))
+
+
 def loss_series(service: pa.Table) -> tuple[IntArray, FloatArray]:
     """Return (round, training loss) of the uploads whose loss was computed, in the order of rounds."""
     service = service.sort_by("round")

@@ -132,7 +132,9 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
     assert found.title
     vertical = isinstance(found.lines[0].spec, VerticalScenario)
     assert sum(line.control for line in found.lines) == (2 if vertical else 0)
-    heavy = [line.spec.method for line in found.lines if not vertical and line.spec.method.momentum]
+    heavy = [
+        line.spec.method for line in found.lines if not vertical and getattr(line.spec.method, "momentum", 0)
+    ]
     assert len({method.dampening for method in heavy}) <= 1, "momentum has one form in a comparison"
 
 
@@ -222,3 +224,23 @@ def test_vertical_and_horizontal_methods_are_not_compared():
         comparison(entrants=(MethodEntry(label="fedavg", set=("method.name=fedavg",)),))
     with pytest.raises(SpecError, match="digits_dpzv: dpzv and decomfl are not of one kind"):
         comparison(scenario="digits_decomfl", entrants=(MethodEntry(scenario="digits_dpzv"),))
+
+
+def test_heads_that_learn_differently_are_refused_unless_it_is_said():
+    entrants = (
+        MethodEntry(scenario="digits_dpzv"),
+        MethodEntry(scenario="vafl", set=("method.server_lr=0.2",)),
+    )
+    with pytest.raises(SpecError, match=r"the head of vafl learns otherwise \(server=sgd, server_lr=0.2"):
+        comparison(entrants=entrants)
+    zeroth = (MethodEntry(scenario="digits_dpzv", set=("method.server=zo",)),)
+    with pytest.raises(SpecError, match="server=zo"):
+        comparison(entrants=zeroth)
+    found = comparison(entrants=entrants, heads="each its own, tuned")
+    assert found.heads == "each its own, tuned"
+
+
+def test_a_control_has_the_methods_head():
+    with pytest.raises(SpecError, match="frozen clients"):
+        comparison(frozen=("method.server_lr=0.5",))
+    comparison(central=("method.lr=0.5",))

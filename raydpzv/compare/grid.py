@@ -1,0 +1,253 @@
+"""Grids: every method of a comparison tuned alike, on validation rows and on other seeds than are reported.
+
+A grid file is a comparison file (`raydpzv.compare.file`) with values to choose from. Its runs are a comparison of its
+own, a line for each method, ε and combination of values; what is chosen is written as a comparison file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from raydpzv.compare.curves import NOT_RUN
+from raydpzv.compare.file import ComparisonFile, MethodEntry, Seeds, fault, method_of, resolved
+from raydpzv.compare.plan import Comparison, by_seed
+from raydpzv.config import catalog
+from raydpzv.config.scenario import method_fields
+from raydpzv.config.tree import read_tree
+from raydpzv.errors import RunError, SpecError
+from raydpzv.registry import METHODS
+
+MOST_LINES = 5_000
+Values = Annotated[tuple[float | int | str, ...], Field(strict=False, min_length=1)]
+
+
+class GridEntry(MethodEntry):
+    """One method of a grid file: an entrant, and values of its own to choose from."""
+
+    grid: dict[str, Values] = Field(default_factory=dict)
+    """By setting, values of this method alone; they take the place of the file's for the same setting."""
+    private_grid: dict[str, Values] = Field(default_factory=dict)
+    """More of them, where noise is added; they take the place of `grid`'s for the same setting."""
+
+
+class GridFile(ComparisonFile):
+    """A comparison whose methods' settings are still to be chosen; `seeds`: those that the choice is made on."""
+
+    report_seeds: Seeds = 5
+    """Seeds of the comparison that is written: how many from 0, or which; none of `seeds`."""
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of the training rows that is held back in every run; the choice is made by the accuracy on these rows."""
+    soonest: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Choose what reaches this accuracy on them in the fewest simulated seconds; left out: the highest at the end."""
+    grid: dict[str, Values] = Field(default_factory=dict)
+    """By setting of [method] or [privacy], the values to choose from, for all methods that have the setting."""
+    entrants: Annotated[tuple[GridEntry, ...], Field(strict=False, min_length=1)]
+    """The methods."""
+
+    def criterion(self) -> str:
+        """Return what the choice is made by, in words."""
+        rows = f"on {self.validation_fraction:.0%} of the training rows, held back"
+        if self.soonest is None:
+            return f"the accuracy at the end {rows}"
+        return f"the simulated seconds to accuracy {self.soonest:g} {rows}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A combination of values, "key=value" each, for one method at one ε.
+
+    entry: place of the method in the file; method: its label; label: of its line in the runs.
+    """
+
+    entry: int
+    method: str
+    epsilon: float | None
+    values: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for one method at one ε.
+
+    accuracy: median validation accuracy of the seeds' last evaluations; seconds: median simulated time to `soonest`,
+    infinite if half of the seeds did not get there, NaN if it was not asked for; points: how many combinations it was
+    chosen from; edges: settings whose chosen value is the first or the last of several, so that a better one may lie
+    outside.
+    """
+
+    point: Point
+    accuracy: float
+    seconds: float
+    points: int
+    edges: tuple[str, ...]
+
+    def said(self) -> str:
+        """Return by what it was chosen."""
+        time = "" if math.isnan(self.seconds) else f", {self.seconds:.3g} s to the target"
+        return f"{self.accuracy:.3f}{time}"
+
+
+def read_grid(path: Path) -> GridFile:
+    """Read a grid file. Raises SpecError."""
+    tree = read_tree(path, "the grid file")
+    try:
+        file = GridFile.model_validate({"name": path.stem, **tree})
+    except ValidationError as error:
+        raise SpecError(fault(error, path.name, GridFile, GridEntry)) from None
+    both = sorted(set(by_seed(file.seeds)) & set(by_seed(file.report_seeds)))
+    if both:
+        raise SpecError(
+            f"seeds: {both[0]} is among report_seeds too; what is chosen on a seed cannot be reported on it"
+        )
+    return file
+
+
+def points(file: GridFile) -> list[Point]:
+    """Return every combination of every method at every ε, in the file's order. Raises SpecError."""
+    base = catalog.load(file.scenario)
+    found = []
+    for place, entry in enumerate(file.entrants):
+        method = method_of(entry, base)
+        for epsilon in _epsilons(file, entry, method):
+            for values in _combinations(file, entry, method, noisy=epsilon is not None):
+                said = " ".join(item.partition(".")[2] for item in values)
+                label = entry.label or entry.scenario or method
+                found.append(Point(place, label, epsilon, values, f"{label}, {said or 'as set'}"))
+    if len(found) > MOST_LINES:
+        raise SpecError(
+            f"grid: wanted at most {MOST_LINES:,} combinations in all, got {len(found):,}; give fewer values"
+        )
+    return found
+
+
+def grid_comparison(file: GridFile, overrides: Sequence[str] = ()) -> Comparison:
+    """Return the runs that the choice is made on: a line for each point, `validation_fraction` held back.
+
+    overrides: "key=value" for all. Raises SpecError.
+    """
+    entrants = []
+    for point in points(file):
+        entry = file.entrants[point.entry]
+        values = (
+            {"set": (*entry.set, *point.values)}
+            if point.epsilon is None
+            else {"private": (*entry.private, *point.values)}
+        )
+        own = entry.model_dump() | {"label": point.label, "epsilons": (_word(point.epsilon),)} | values
+        entrants.append(MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields}))
+    held_back = f"data.validation_fraction={file.validation_fraction!r}"
+    tree = {k: v for k, v in dict(file).items() if k in ComparisonFile.model_fields}
+    tree |= {"entrants": tuple(entrants), "set": (*file.set, held_back), "heads": file.heads or "tuned"}
+    return resolved(ComparisonFile(**tree), overrides)
+
+
+def choose(
+    file: GridFile, runs: Iterable[Mapping[str, Any]], curves: Iterable[Mapping[str, Any]]
+) -> list[Choice]:
+    """Return the best point for each method and ε, of equals the first; see `GridFile.soonest`.
+
+    runs, curves: rows of the comparison's tables. A run that broke off has accuracy 0 and reached nothing. Raises
+    RunError if a run was not made.
+    """
+    reached: dict[tuple[str, float | None, int], list[tuple[float, float]]] = {}
+    for row in curves:
+        key = (row["label"], row["epsilon"], row["seed"])
+        reached.setdefault(key, []).append((row["time"], row["validation_accuracy"] or 0.0))
+    scores: dict[tuple[str, float | None], list[tuple[float, float]]] = {}
+    for row in runs:
+        if row["outcome"] == NOT_RUN:
+            raise RunError(f"runs/{row['run']} was not made to its end: nothing can be chosen yet")
+        curve = (
+            reached.get((row["label"], row["epsilon"], row["seed"]), []) if row["status"] == "done" else []
+        )
+        scores.setdefault((row["label"], row["epsilon"]), []).append(_score(curve, file.soonest))
+    tried: dict[tuple[int, float | None], list[tuple[Point, float, float]]] = {}
+    for point in points(file):
+        accuracies, seconds = zip(*scores[point.label, point.epsilon], strict=True)
+        median = (statistics.median(accuracies), statistics.median(seconds))
+        tried.setdefault((point.entry, point.epsilon), []).append((point, *median))
+    return [_choice(found) for found in tried.values()]
+
+
+def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
+    """Return a comparison file with what was chosen, as TOML text; `command`: what made it, for its first lines."""
+    own = {
+        k: v for k, v in file.model_dump(exclude_defaults=True).items() if k in ComparisonFile.model_fields
+    }
+    own |= {"seeds": file.report_seeds, "entrants": [_entrant(file, choice) for choice in choices]}
+    own.pop("name", None)
+    seeds = ", ".join(str(seed) for seed in by_seed(file.seeds))
+    head = [
+        f"Made by: {command}",
+        f"Chosen by {file.criterion()}, median of seeds {seeds}.",
+        *(_remark(choice) for choice in choices),
+    ]
+    return "".join(f"# {line}\n" for line in head) + tomli_w.dumps(_plain(own), multiline_strings=False)
+
+
+def _score(curve: Sequence[tuple[float, float]], soonest: float | None) -> tuple[float, float]:
+    """Return the last validation accuracy (0 without one) and when `soonest` was reached (NaN if it is not asked)."""
+    last = max(curve, default=(0.0, 0.0))[1]
+    if soonest is None:
+        return last, math.nan
+    return last, min((time for time, accuracy in curve if accuracy >= soonest), default=math.inf)
+
+
+def _choice(tried: Sequence[tuple[Point, float, float]]) -> Choice:
+    point, accuracy, seconds = min(tried, key=lambda one: (0.0 if math.isnan(one[2]) else one[2], -one[1]))
+    edges = []
+    for place, item in enumerate(point.values):
+        values = list(dict.fromkeys(other.values[place] for other, *_ in tried))
+        if len(values) > 1 and item in (values[0], values[-1]):
+            edges.append(item)
+    return Choice(point, accuracy, seconds, len(tried), tuple(edges))
+
+
+def _entrant(file: GridFile, choice: Choice) -> dict[str, Any]:
+    entry, point = file.entrants[choice.point.entry], choice.point
+    own = entry.model_dump(exclude_defaults=True, exclude={"grid", "private_grid"})
+    key = "set" if point.epsilon is None else "private"
+    return own | {key: [*own.get(key, ()), *point.values], "epsilons": [_word(point.epsilon)]}
+
+
+def _remark(choice: Choice) -> str:
+    where = "without noise" if choice.point.epsilon is None else f"at ε={choice.point.epsilon:g}"
+    edge = f"; at the edge of its grid: {', '.join(choice.edges)}" if choice.edges else ""
+    return f"{choice.point.method} {where}: {choice.said()}, best of {choice.points}{edge}"
+
+
+def _epsilons(file: GridFile, entry: GridEntry, method: str) -> Iterator[float | None]:
+    for value in ("none",) if METHODS[method].control else file.epsilons:
+        if entry.epsilons is None or value in entry.epsilons:
+            yield None if isinstance(value, str) else float(value)
+
+
+def _combinations(file: GridFile, entry: GridEntry, method: str, *, noisy: bool) -> Iterator[tuple[str, ...]]:
+    grid = {k: v for k, v in file.grid.items() if k not in entry.grid} | entry.grid
+    grid |= entry.private_grid if noisy else {}
+    has = {f"method.{field}" for field in method_fields(METHODS[method].config)}
+    of_all = {k for k in file.grid if k not in has and not (noisy and k.startswith("privacy."))}
+    grid = {k: v for k, v in grid.items() if k not in of_all or k in entry.grid}
+    for values in itertools.product(*grid.values()):
+        yield tuple(f"{key}={value}" for key, value in zip(grid, values, strict=True))
+
+
+def _word(epsilon: float | None) -> float | str:
+    return "none" if epsilon is None else epsilon
+
+
+def _plain(value: Any) -> Any:
+    """Return lists for tuples, as TOML wants them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
