@@ -1,0 +1,227 @@
+"""The papers' figures and tables, each by one command, on what runs offline: `python -m benchmarks.results`.
+
+Every part is a comparison in a folder of its own below --out, and goes on where it was stopped. When all that was asked
+for is there the page is written anew, with the pictures beside it. `--list` says what there is and how long it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from raydpzv.compare import text_tables
+from raydpzv.compare.brief import brief_rows, failures_line, target_line
+from raydpzv.compare.curves import final_accuracy, lines
+from raydpzv.compare.file import asked, resolved
+from raydpzv.compare.folder import is_comparison, left
+from raydpzv.compare.plan import Comparison
+from raydpzv.compare.privacy_table import privacy_line
+from raydpzv.compare.results import Compared
+from raydpzv.compare.table import equal_bytes, equal_seconds, table
+from raydpzv.files import write_atomically
+from scenarios.compare import ComparisonOptions, made
+from scenarios.run_output import Output
+
+PAGE = Path("docs/results.md")
+TIMES = "times.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A figure or table of a paper.
+
+    comparison: by name, of what runs offline; picture: of its plots; real: the comparisons of the paper's own data,
+    which need the files in `files` ("" if the data are the paper's).
+    """
+
+    name: str
+    paper: str
+    claim: str
+    comparison: str
+    differs: str
+    picture: str = "accuracy_over_updates"
+    real: tuple[str, ...] = ()
+    files: str = ""
+
+
+DPZV_FILES = "the files of MNIST, CIFAR-10, ModelNet40 and Amazon's reviews that docs/data.md names, in data/"
+
+PARTS = (
+    Part(
+        "dpzv_accuracy",
+        "DPZV journal, Figure 2 and Table I (preprint, Figure 2)",
+        "Under noise DPZV is the most accurate and the quickest of all methods, and reaches targets with the least "
+        "bytes.",
+        "digits_field",
+        "digits in place of the four data sets; every method's step size and clip tuned by one grid; ε is what each "
+        "method's noise is calibrated to by its own argument, the line on privacy says what is proved.",
+        real=("mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"),
+        files=DPZV_FILES,
+    ),
+    Part(
+        "vafl_delays",
+        "VAFL, Figure 2",
+        "Asynchronous training reaches an accuracy sooner than synchronous training.",
+        "delay_times",
+        "digits in place of MNIST, Fashion-MNIST, CIFAR-10 and Parkinson; the paper's delays.",
+        picture="accuracy_over_seconds",
+    ),
+    Part(
+        "vafl_straggler",
+        "VAFL, Section 1 (stragglers)",
+        "Waiting for the slowest client costs what the slowest client costs.",
+        "straggler_times",
+        "digits; one of four clients ten times slower.",
+        picture="accuracy_over_seconds",
+    ),
+    Part(
+        "decomfl_baselines",
+        "DeComFL, Figures 3 and 6",
+        "DeComFL reaches an accuracy with orders of magnitude fewer numbers sent than first-order methods.",
+        "digits_baselines",
+        "digits and 2,410 parameters, where the paper has Fashion-MNIST and 1.2 million; step sizes tuned alike.",
+        picture="accuracy_over_bytes",
+        real=("fashion_field",),
+        files="Fashion-MNIST's four IDX files in data/fashion",
+    ),
+)
+
+
+def main() -> None:
+    """Make the parts that are asked for and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[p.name for p in PARTS], help="these parts alone")
+    parser.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of the comparisons")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page to write; pictures go beside it")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="for every run; the page says so"
+    )
+    parser.add_argument("--runner", default="auto", help="auto, local or ray, as of raydpzv compare")
+    parser.add_argument("--list", action="store_true", help="say what there is, and leave")
+    given = parser.parse_args()
+    parts = [p for p in PARTS if given.only is None or p.name in given.only]
+    if given.list:
+        for part in parts:
+            print(
+                f"{part.name:<20} {_took(given.out, part.name):<12} raydpzv compare {part.comparison}: {part.paper}"
+            )
+        return
+    console = Console(stderr=True)
+    pages = []
+    for part in parts:
+        comparison = resolved(asked([part.comparison]), given.set)
+        console.print(
+            f"{part.name}: raydpzv compare {part.comparison} ({_took(given.out, part.name)})", highlight=False
+        )
+        folder, start = given.out / part.name, time.monotonic()
+        if not is_comparison(folder):
+            _add_time(given.out, part.name, -_times(given.out).get(part.name, 0.0))
+        todo = left(folder, comparison)
+        compared, stopped = made(
+            comparison, folder, ComparisonOptions(Output(False, False, False), given.runner), console
+        )
+        _add_time(given.out, part.name, time.monotonic() - start if todo else 0.0)
+        if stopped:
+            console.print("stopped; the same command goes on")
+            sys.exit(130)
+        pages.append(_section(part, comparison, compared, folder, given.page, given.set))
+    if given.only is None:
+        write_atomically(given.page, page(pages, given.set).encode())
+        console.print(f"page: {given.page}", highlight=False)
+
+
+def page(sections: list[str], changes: list[str]) -> str:
+    """Return the page of all sections; changes: settings of every run that are not the comparisons' own."""
+    changed = (
+        f"\nEvery run here with `{' '.join(changes)}`: not the comparisons' own settings.\n"
+        if changes
+        else ""
+    )
+    return HEAD + changed + "\n" + "\n".join(sections)
+
+
+HEAD = """# The papers' figures, on what runs here
+
+Made by `python -m benchmarks.results`: each part is one command and a comparison with a page of its own, and goes on
+where it was stopped. Real data sets do not come with the program: a part on a stand-in names the command for the real
+one and the files it wants. A claim is the paper's; the figures are ours, medians over the seeds with the lowest and the
+highest.
+"""
+
+
+def _section(
+    part: Part, comparison: Comparison, compared: Compared, folder: Path, page_file: Path, changes: list[str]
+) -> str:
+    folded = table(compared.runs, compared.curves, comparison.targets)
+    sent, passed = equal_bytes(compared.curves, compared.runs), equal_seconds(compared.curves, compared.runs)
+    grid = brief_rows(folded, sent, passed)
+    said = [
+        *(target_line(folded, target) for target in comparison.targets),
+        *([text_tables.heads_line(comparison.heads)] if comparison.heads else []),
+        privacy_line(compared.claims, compared.runs),
+        failures_line(compared.runs),
+        _below_frozen(compared),
+    ]
+    command = f"raydpzv compare {part.comparison}{''.join(f' --set {c}' for c in changes)}"
+    lines = [
+        f"## {part.paper}",
+        "",
+        f"**Claim.** {part.claim}",
+        f"**Ours.** `{command}`; seeds {', '.join(map(str, comparison.seeds))}; {_took(folder.parent, part.name)}.",
+        f"**Differs.** {part.differs[0].upper()}{part.differs[1:]}",
+    ]
+    if part.real:
+        commands = ", ".join(f"`raydpzv compare {name}`" for name in part.real)
+        lines.append(f"**With the paper's data.** {commands}; wants {part.files}.")
+    lines += ["", _row(grid.heads), _row(["---"] * len(grid.heads)), *(_row(row) for row in grid.rows), ""]
+    lines += [f"- {line}" for line in said if line]
+    picture = folder / "plots" / f"{part.picture}.png"
+    if picture.is_file():
+        to = page_file.parent / "results" / f"{part.name}.png"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(picture, to)
+        lines += ["", f"![{part.paper}]({to.relative_to(page_file.parent)})"]
+    return "\n".join(lines) + "\n"
+
+
+def _below_frozen(compared: Compared) -> str:
+    """Return which methods are not above frozen clients in half of their runs or more."""
+    found = []
+    for line in lines(compared.runs, compared.curves):
+        below = sum(final_accuracy(run) <= run["control_accuracy"] for run in line.runs)
+        if not line.control and 2 * below >= len(line.runs) > 0:
+            found.append(f"{text_tables.named(line.label, line.epsilon)} ({below} of {len(line.runs)})")
+    return f"Not above frozen clients with the same seed: {'; '.join(found)}" if found else ""
+
+
+def _row(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _times(out: Path) -> dict[str, float]:
+    path = out / TIMES
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def _add_time(out: Path, name: str, seconds: float) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    times = _times(out)
+    times[name] = times.get(name, 0.0) + seconds
+    write_atomically(out / TIMES, json.dumps(times, indent=1).encode())
+
+
+def _took(out: Path, name: str) -> str:
+    """Return how long a part's runs took here, on and off."""
+    seconds = _times(out).get(name)
+    return "not run yet" if seconds is None else f"took {seconds / 60:.1f} minutes"
+
+
+if __name__ == "__main__":
+    main()

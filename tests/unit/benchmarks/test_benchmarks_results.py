@@ -1,0 +1,64 @@
+"""The page of results: each part by its command, its figures those of the comparison's table."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pyarrow.parquet as pq
+
+from benchmarks import results
+from raydpzv.config import catalog
+
+PART = results.Part(
+    "times",
+    "Paper, Figure 9",
+    "Waiting costs.",
+    "delay_times",
+    "digits.",
+    "accuracy_over_seconds",
+    ("mnist_field",),
+    "MNIST",
+)
+
+
+def make(monkeypatch, folder, *words):
+    monkeypatch.setattr(results, "PARTS", (PART,))
+    page = folder / "docs" / "results.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    words = ("results", "--out", folder / "runs", "--page", page, "--runner", "local", *words)
+    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+    results.main()
+    return page
+
+
+def test_a_page_is_made_and_made_again_without_a_run(tmp_path, monkeypatch, capsys):
+    changes = ("--set", "budget.updates=20")
+    text = make(monkeypatch, tmp_path, *changes).read_text()
+    assert "`raydpzv compare delay_times --set budget.updates=20`; seeds 0, 1, 2; took" in text
+    assert "wants MNIST" in text
+    assert "![Paper, Figure 9](results/times.png)" in text
+    assert (tmp_path / "docs" / "results" / "times.png").stat().st_size > 5_000
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    labels = [line.split("|")[1].strip() for line in lines[2:]]
+    assert labels[:4] == ["asynchronous", "t-synchronous, t=2", "t-synchronous, t=3", "synchronous"]
+    medians = pq.read_table(tmp_path / "runs" / "times" / "table.parquet")["accuracy_median"].to_pylist()
+    assert len(lines) == 2 + len(medians)
+    for line, median in zip(lines[2:], medians, strict=True):
+        assert f"| {100 * median:.2f} %" in line
+
+    times = json.loads((tmp_path / "runs" / "times.json").read_text())
+    assert make(monkeypatch, tmp_path, *changes).read_text() == text
+    assert json.loads((tmp_path / "runs" / "times.json").read_text()) == times
+    capsys.readouterr()
+    make(monkeypatch, tmp_path, "--list")
+    assert "raydpzv compare delay_times" in capsys.readouterr().out
+
+
+def test_every_part_is_a_comparison_of_the_program():
+    known = catalog.comparisons()
+    assert len({part.name for part in results.PARTS}) == len(results.PARTS)
+    for part in results.PARTS:
+        assert part.comparison in known
+        assert set(part.real) <= known.keys()
+        assert bool(part.real) == bool(part.files)
