@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from raydpzv.compare.grid import Choice, GridFile, choose, chosen_file, grid_comparison, read_grid
+from raydpzv.compare.grid import MADE, Choice, GridFile, choose, chosen_file, grid_comparison, read_grid
 from raydpzv.config import catalog
 from raydpzv.errors import InputError
 from raydpzv.files import as_json, write_atomically
@@ -35,17 +35,24 @@ def tune(
     comparison = grid_comparison(file, changes)
     folder = out or new_folder(f"tune-{comparison.name}")
     path = to or folder / "tuned.toml"
-    if not path.parent.is_dir() and path.parent != folder:
-        raise InputError(f"{path}: there is no such folder to write to; make it, or choose another --to")
+    _check_writable(path, folder)
     console = screen.console(stderr=True)
     compared, stopped = made(comparison, folder, how, console)
-    command = shlex.join(["raydpzv", "tune", grid, *(part for c in changes for part in ("--set", c))])
+    asked = shlex.join([grid, *(part for change in changes for part in ("--set", change))])
     if stopped:
-        console.print(f"stopped; continue with: {command} --out {folder}", soft_wrap=True)
+        console.print(f"stopped; continue with: raydpzv tune {asked} --out {folder}", soft_wrap=True)
         raise typer.Exit(STOPPED)
     choices = choose(file, compared.runs.to_pylist(), compared.curves.to_pylist())
-    write_atomically(path, chosen_file(file, choices, command).encode())
+    write_atomically(path, chosen_file(file, choices, asked).encode())
     show_choices(file, choices, folder, path, json=how.output.as_json)
+
+
+def _check_writable(path: Path, folder: Path) -> None:
+    """Refuse a place that cannot be written, or a file that no tuning made, before the first run."""
+    if not path.parent.is_dir() and path.parent != folder:
+        raise InputError(f"{path}: there is no such folder to write to; make it, or choose another --to")
+    if path.exists() and not (path.is_file() and path.read_bytes().startswith(MADE.encode())):
+        raise InputError(f"{path}: is there and was not made by raydpzv tune; choose another --to")
 
 
 def show_choices(file: GridFile, choices: Sequence[Choice], folder: Path, path: Path, *, json: bool) -> None:

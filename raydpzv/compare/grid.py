@@ -27,6 +27,8 @@ from raydpzv.errors import RunError, SpecError
 from raydpzv.registry import METHODS
 
 MOST_LINES = 5_000
+MADE = "# Made by: raydpzv tune"
+"""How a comparison file begins that was written here."""
 Values = Annotated[tuple[float | int | str, ...], Field(strict=False, min_length=1)]
 
 
@@ -180,7 +182,7 @@ def choose(
 
 
 def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
-    """Return a comparison file with what was chosen, as TOML text; `command`: what made it, for its first lines."""
+    """Return a comparison file with what was chosen, as TOML text; `command`: what `tune` was asked for."""
     own = {
         k: v for k, v in file.model_dump(exclude_defaults=True).items() if k in ComparisonFile.model_fields
     }
@@ -188,11 +190,14 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
     own.pop("name", None)
     seeds = ", ".join(str(seed) for seed in by_seed(file.seeds))
     head = [
-        f"Made by: {command}",
         f"Chosen by {file.criterion()}, median of seeds {seeds}.",
         *(_remark(choice) for choice in choices),
     ]
-    return "".join(f"# {line}\n" for line in head) + tomli_w.dumps(_plain(own), multiline_strings=False)
+    return (
+        f"{MADE} {command}\n"
+        + "".join(f"# {line}\n" for line in head)
+        + tomli_w.dumps(_plain(own), multiline_strings=False)
+    )
 
 
 def _score(curve: Sequence[tuple[float, float]], soonest: float | None) -> tuple[float, float]:

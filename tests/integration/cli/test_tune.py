@@ -88,6 +88,7 @@ def test_the_same_again_makes_no_run_and_says_the_same_in_json(tuned):
         (("digits_feild",), 'Did you mean "digits_field"'),
         (("nowhere.toml",), "cannot read the grid file"),
         (("digits_field", "--to", "no/such/folder/x.toml"), "there is no such folder"),
+        (("digits_field", "--to", __file__), "was not made by raydpzv tune"),
     ],
 )
 def test_wrong_input_is_said_and_nothing_is_written(tmp_path, monkeypatch, words, said):

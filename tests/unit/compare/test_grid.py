@@ -98,9 +98,7 @@ def test_the_highest_median_is_chosen_and_a_run_that_broke_off_counts_as_zero(tm
 
 def test_what_is_chosen_is_a_comparison_on_the_reported_seeds(tmp_path):
     file = grid_file(tmp_path)
-    text = chosen_file(
-        file, choose(file, *tables(file, lambda p, s: float("lr=0.003" in p.label))), "raydpzv tune x"
-    )
+    text = chosen_file(file, choose(file, *tables(file, lambda p, s: float("lr=0.003" in p.label))), "x")
     path = tmp_path / "made.toml"
     path.write_text(text)
     found = resolved(read_entrants(path))
