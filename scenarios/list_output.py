@@ -47,7 +47,7 @@ def listed() -> Iterable[tuple[str, Sequence[Row]]]:
     for horizontal in (False, True):
         rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
         yield f"Scenarios, {_kind(horizontal)}", rows
-    yield "Comparisons, vertical", [_row(entry) for entry in comparison_entries()]
+    yield "Comparisons", [_row(entry) for entry in comparison_entries()]
     yield "Grids (raydpzv tune)", [_row(entry) for entry in grid_entries()]
     for horizontal in (False, True):
         names = [name for name in METHODS if is_horizontal(name) is horizontal]
