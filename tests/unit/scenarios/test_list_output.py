@@ -16,7 +16,7 @@ def test_every_scenario_stands_under_its_kind_with_the_files_it_needs():
         kind = spec.kind
         (row,) = [row for row in parts[f"Scenarios, {kind}"] if row[0] == name]
         assert (row[1] != "") == bool(DATA_SOURCES[spec.data.source].needs), name
-    assert {row[0]: row[1] for row in parts["Comparisons, vertical"]}["mnist_field"] == "folder"
+    assert {row[0]: row[1] for row in parts["Comparisons"]}["mnist_field"] == "folder"
     assert {row[0]: row[1] for row in parts["Data sets"]}["csv"] == "file"
 
 
