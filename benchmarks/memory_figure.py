@@ -78,10 +78,10 @@ def steps(spec: VerticalScenario, model: Model, rows: int, device: str, meter: M
     draws, noise = Key(0).generator(), NoiseParts(Key(0))
     values = draws.integers(1, spec.data.vocabulary, (rows, *model.shape)).astype(np.float32)
     y = np.arange(rows) % _CLASSES
-    server = ServerFactory(spec, y, y, _CLASSES, noise).make(device)
+    server = ServerFactory(spec, y, y, _CLASSES, noise, Key(0)).make(device)
     order = next(order for order in server.first_orders() if order.client == 0)
     before = meter.now()
-    client = ClientFactory(spec, 0, values, values[:1], noise).make(device)
+    client = ClientFactory(spec, 0, values, values[:1], noise, Key(0)).make(device)
     peaks = []
     for _ in range(_STEPS):
         meter.reset()

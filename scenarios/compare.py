@@ -169,7 +169,7 @@ def _asked(
     seeds: str | None,
     epsilons: str | None,
     targets: str | None,
-    heads: str | None,
+    heads: str | None = None,
 ) -> ComparisonFile:
     """Return the comparison that the command line asks for."""
     given = {

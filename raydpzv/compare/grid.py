@@ -186,7 +186,7 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
     own = {
         k: v for k, v in file.model_dump(exclude_defaults=True).items() if k in ComparisonFile.model_fields
     }
-    own |= {"seeds": file.report_seeds, "entrants": [_entrant(file, choice) for choice in choices]}
+    own |= {"seeds": file.report_seeds, "entrants": [_method_entry(file, choice) for choice in choices]}
     own.pop("name", None)
     seeds = ", ".join(str(seed) for seed in by_seed(file.seeds))
     head = [
@@ -218,7 +218,7 @@ def _choice(tried: Sequence[tuple[Point, float, float]]) -> Choice:
     return Choice(point, accuracy, seconds, len(tried), tuple(edges))
 
 
-def _entrant(file: GridFile, choice: Choice) -> dict[str, Any]:
+def _method_entry(file: GridFile, choice: Choice) -> dict[str, Any]:
     entry, point = file.entrants[choice.point.entry], choice.point
     own = entry.model_dump(exclude_defaults=True, exclude={"grid", "private_grid"})
     key = "set" if point.epsilon is None else "private"

@@ -80,7 +80,8 @@ for step in range(6):
     seen.update(repr((loss, slopes[0])).encode() + slopes[1].tobytes())
     for values in (whole.losses(at, along, 0.1, batches), gradient.numpy(), at.numpy()):
         seen.update(values.tobytes())
-seen.update(repr(whole.evaluate(at, torch.tensor(x), torch.zeros(90, dtype=int))).encode())
+score = whole.evaluate(at, torch.tensor(x), torch.zeros(90, dtype=int))
+seen.update(f"Metrics(accuracy={score.accuracy!r}, loss={score.loss!r}, top_share={score.top_share!r})".encode())
 print(json.dumps([found.hexdigest(), bottom.sha256(), top.sha256(), seen.hexdigest()]))
 """
 

@@ -87,13 +87,15 @@ def wait_until(holds, what: str) -> None:
         time.sleep(0.005)
 
 
-def no_session_of(pid: int) -> bool:
-    return not list(Path("/tmp/ray").glob(f"session_*_{pid}"))
+def began(driver: subprocess.Popen[str]) -> float:
+    """When the driver's process began: numbers of processes come again, and with them names of old sessions."""
+    return Path(f"/proc/{driver.pid}").stat().st_mtime - 1
 
 
 @pytest.mark.parametrize("moment", ["gcs_server", "raylet/raylet", "agent", "ready"])
 def test_no_process_outlives_a_killed_driver(tmp_path, moment):
     driver = started(tmp_path)
+    since = began(driver)
     try:
         mark = mark_of(driver)
         if moment == "ready":
@@ -105,13 +107,15 @@ def test_no_process_outlives_a_killed_driver(tmp_path, moment):
         os.kill(driver.pid, signal.SIGKILL)
         driver.communicate()
     wait_until(lambda: not programs(mark), "processes of Ray outlive their driver")
-    wait_until(lambda: no_session_of(driver.pid), "the session's folder outlives its driver")
+    wait_until(
+        lambda: not ray_watcher.sessions(driver.pid, since), "the session's folder outlives its driver"
+    )
 
 
 def test_a_driver_that_ends_takes_its_watcher_with_it_and_keeps_the_logs(tmp_path):
     driver = started(tmp_path)
-    mark = mark_of(driver)
+    since, mark = began(driver), mark_of(driver)
     driver.communicate("x", timeout=LIMIT)
     assert driver.returncode == 0
     wait_until(lambda: not programs(mark), "processes of Ray outlive their driver")
-    assert not no_session_of(driver.pid)
+    assert ray_watcher.sessions(driver.pid, since)
