@@ -242,11 +242,11 @@ def check_both_classes(split: Split) -> None:
 
     They have no AUC, and a constant is always right.
     """
-    parts = (("test", split.test, "data.test_rows, data.test_fraction"),)
-    if split.validation is not None:
-        parts += (("validation", split.validation, "data.validation_fraction"),)
-    for part, table, settings in parts:
-        if table.classes == 2 and len(found := np.unique(table.y)) == 1:
+    for part, table, settings in (
+        ("test", split.test, "data.test_rows, data.test_fraction"),
+        ("validation", split.validation, "data.validation_fraction"),
+    ):
+        if table is not None and table.classes == 2 and len(found := np.unique(table.y)) == 1:
             raise DataError(
                 f'the {table.rows} {part} rows of "{table.name}" hold class {found[0]} alone of two: wanted both, '
                 "without which there is no AUC and a constant prediction is always right; give more of them "
