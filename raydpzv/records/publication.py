@@ -1,14 +1,13 @@
 """What may leave of a private run, derived here alone: from the adversary that its proved rows speak of.
 
-| proved rows                   | suppose                          | leave of the claims                                  |
-|-------------------------------|----------------------------------|------------------------------------------------------|
-| one client's, all clients'    | the batches may be known         | all                                                  |
-| an outsider's, ε below theirs | batches, their sizes and their   | the outsider's and the server's: the others tell how |
-|                               | coins are secret                 | often a record was drawn                             |
+| proved rows                   | suppose                       | leave of the claims                              |
+|-------------------------------|-------------------------------|--------------------------------------------------|
+| one client's, all clients'    | the batches may be known      | all                                              |
+| an outsider's, ε below theirs | batches, their sizes and      | the outsider's and the server's: the others tell |
+|                               | their coins are secret        | how often a record was drawn                     |
 
-In either case what was released leaves, with the models, which follow from it, and the settings. What no ε covers stays,
-though an adversary may know it: losses, accuracies (of held-out rows, without noise), batches, their sizes, times,
-digests.
+In either case what was released leaves, the models, which follow from it, and the settings. What no ε covers stays,
+though an adversary may know it: losses, accuracies (of held-out rows, without noise), batches, sizes, times, digests.
 """
 
 from __future__ import annotations
