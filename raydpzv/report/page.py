@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,20 @@ def write_report(
     (target / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
     images = [style.png(p.figure) if p.figure else b"" for p in drawn]
-    for picture, image in zip(drawn, images, strict=True):
-        if image:
-            write_atomically(target / "plots" / f"{picture.name}.png", image)
+    _write_pictures(
+        target / "plots", {p.name: image for p, image in zip(drawn, images, strict=True) if image}
+    )
     page = _render(folders, [(p.caption, image) for p, image in zip(drawn, images, strict=True)], targets)
     write_atomically(target / "report.html", page.encode())
     return target / "report.html"
+
+
+def _write_pictures(folder: Path, images: Mapping[str, bytes]) -> None:
+    """Write pictures by name, and delete those of another page: an operator's are not to lie beside a public one."""
+    for name in {draw.__name__ for draw in DRAWINGS} - set(images):
+        (folder / f"{name}.png").unlink(missing_ok=True)
+    for name, image in images.items():
+        write_atomically(folder / f"{name}.png", image)
 
 
 def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True) -> list[ReportedRun]:
@@ -95,34 +103,30 @@ def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool
 
     Raises DataError; InputError if all is asked for of what was published.
     """
-    folders = [RunFolder.open(run, moved) for run in runs]
-    summaries = [folder.summary() for folder in folders]
-    named = zip(folders, labels(summaries, [f.settings() for f in folders]), summaries, strict=True)
-    return [_read(folder, label, summary, operator=operator) for folder, label, summary in named]
+    found = [_read(RunFolder.open(run, moved), operator=operator) for run in runs]
+    names = labels([run.view.summary for run in found], [run.settings for run in found])
+    return [replace(run, view=replace(run.view, label=name)) for run, name in zip(found, names, strict=True)]
 
 
-def _read(folder: RunFolder, label: str, summary: dict[str, Any], *, operator: bool) -> ReportedRun:
-    settings, environment, scenario = folder.settings(), folder.environment(), folder.scenario()
+def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
+    """Return what is shown of a run, without a label."""
+    summary, settings = folder.summary(), folder.settings()
+    environment, scenario = folder.environment(), folder.scenario()
     if folder.published and operator:
         raise InputError(
             f"{folder.path}: holds what was published of a run alone; --operator wants the run's own folder"
         )
     private = summary.get("private") is True
     if operator or not private:
-        view = RunView(label, summary, folder.rows())
+        view = RunView("", summary, folder.rows())
         return ReportedRun(view, scenario, settings, _shown(environment), operators=private)
     if not folder.published:
         found = publication(summary, settings, environment)
         summary, settings, environment = found.summary, found.settings, found.environment
         scenario = tomli_w.dumps(settings)
     nothing = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
-    return ReportedRun(
-        RunView(label, summary, nothing),
-        scenario,
-        settings,
-        _shown(environment),
-        withheld=str(summary["published"]["withheld"]),
-    )
+    withheld = str(summary["published"]["withheld"])
+    return ReportedRun(RunView("", summary, nothing), scenario, settings, _shown(environment), withheld)
 
 
 def _shown(environment: Mapping[str, Any]) -> str:

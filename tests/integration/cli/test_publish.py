@@ -256,6 +256,8 @@ def test_the_page_of_a_private_run_is_that_of_what_was_published(copied):
     assert "training loss" in operators, "control"
     assert "This page is the operator" in operators
     assert (run / "plots" / "loss_over_updates.png").is_file()
+    assert call("report", run).exit_code == 0
+    assert not list((run / "plots").iterdir()), "no picture of the operator's lies beside the public page"
 
 
 def test_the_screen_of_a_private_run_shows_no_training_loss_and_no_digest_of_its_rows(made, tmp_path):
