@@ -107,7 +107,7 @@ def asked(
 
 
 def _check_known(what: Sequence[str]) -> None:
-    known = [*catalog.comparisons(), *catalog.names()]
+    known = [*catalog.comparison_names(), *catalog.names()]
     for name in what:
         if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
             raise SpecError(

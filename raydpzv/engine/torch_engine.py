@@ -97,8 +97,10 @@ class TorchBottom:
         assert self._training.descent is not None
         parameters = list(self.model.module.parameters())
         gradient = torch.tensor(gradient_BE, device=self._embedded.device)
+        # its gradient by the embeddings is the one given; given as `grad_outputs`, torch imports its compiler
         with torch.enable_grad():
-            gradients = torch.autograd.grad(self._embedded, parameters, gradient)
+            product = torch.vdot(self._embedded.flatten(), gradient.flatten())
+            gradients = torch.autograd.grad(product, parameters)
         self._embedded, l2 = None, self._training.descent.l2
         self._first_order.step(
             [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients,
