@@ -147,7 +147,8 @@ class Ledger:
         entries ascending by (step, perturbation), finite scalars. Only the round is checked.
         """
         with self._mutex:
-            self._require_open()
+            if self._shut is not None:
+                self._require_open()
             memory, before = self._memory, self._chain
             if update.round != memory.version + 1:
                 raise InputError(f"wanted update {memory.version + 1}, the next one, got {update.round}")
