@@ -76,11 +76,13 @@ class TorchBottom:
             blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
         return np.concatenate(blocks)
 
-    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+    def embed_along(
+        self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
+    ) -> np.ndarray:
         """Return embeddings at w + amount · u for every amount and seed."""
         assert self._training.rule is not None
         x, law = self._rows(ids), self._training.rule.law
-        directions = [Direction(seed, self.size, law) for seed in seeds]
+        directions = [Direction(int(seed), self.size, law) for seed in seeds]
         with torch.no_grad():
             return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
 
