@@ -76,6 +76,7 @@ def run_folder(
         folder = out
     else:
         named = {"engine": experiment.engine, "scenario": scenario}
+        named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint()
         folder = RunFolder.create(out, experiment.spec, facts)
         if experiment.secret is not None:
