@@ -129,7 +129,7 @@ def load_data(data: DataSection, key: Key) -> Split:
     )
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
-    check_both_classes(found.test)
+    check_both_classes(found)
     found = encoded(found)
     if data.centre is not None and data.spread is not None:
         return scale_by(found, data.centre, data.spread)
