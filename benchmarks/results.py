@@ -121,6 +121,11 @@ PARTS = (
         "clip tuned by one grid.",
         real=("amazon_field", "amazon_epsilons"),
         files="the Amazon reviews' train.csv and test.csv in data/amazon",
+        shows=(
+            "No: VAFL with noise on the gradient is ahead of DPZV at ε = 1 and without noise, VFL-CZOFO without noise. "
+            "DPZV, with either head, is ahead of ZOO-VFL, and of VFL-CZOFO at ε = 1, where noise on embeddings leaves "
+            "constant predictions."
+        ),
     ),
     Part(
         "vafl_delays",
