@@ -85,8 +85,7 @@ class RunOptions:
 
     out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
     on record; left out: the scenario's own. progress: called after every update with where the run stands, if it is not
-    `Paced`. stop: set it to end the
-    run early, cleanly. address, verbose: for Ray, which cluster to join and whether to show what actors print.
+    `Paced`. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join and whether to show what actors print.
     """
 
     out: Path | RunFolder | None = None
@@ -112,6 +111,7 @@ def run_folder(
     else:
         named = {"engine": experiment.engine, "scenario": scenario}
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
+        named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
         folder = RunFolder.create(out, experiment.spec, facts, operator)
     with folder:

@@ -113,6 +113,14 @@ class Embeddings(Body):
 
 
 @dataclass(frozen=True)
+class EmbeddingsAndMore(Embeddings):
+    """The same with rows beside the batch: their ids int32 [R] and embeddings float32 [R, E], for the cache alone."""
+
+    more_ids: np.ndarray
+    more_values: np.ndarray
+
+
+@dataclass(frozen=True)
 class PerturbedEmbeddings(Body):
     """Row ids int32 [B]; embeddings at w + λu_p and at w - λu_p, float32 [P, B, E] each."""
 
