@@ -30,7 +30,7 @@ class SoundPlan:
     """A run but for its length and its noise; SpecError where nothing could be proved of it.
 
     rows: D; batch: B, rows of an upload (D for all); clip: C, so that V = C√P bounds a record's slopes; grid: G;
-    head_share: of μ², spent on the head with "dp_sgd", else None. large_delta: is δ >= 1/D permitted? exposed: why
+    head_share: of μ², spent on the head with "dp_sgd", else None. permit_large_delta: is δ >= 1/D permitted? exposed: why
     secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof supposes of table, model
     and plan and this run lacks, one clause each that names the setting; any refuses the plan.
     """
@@ -49,7 +49,7 @@ class SoundPlan:
     relation: str = "replace"
     adversary: str = "client"
     noise: str = "system"
-    large_delta: bool = False
+    permit_large_delta: bool = False
     exposed: str = ""
     unmet: tuple[str, ...] = ()
 
@@ -136,10 +136,10 @@ class SoundPlan:
     def _require_delta(self) -> None:
         if not 0 < self.delta < 1:
             raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {self.delta}")
-        if self.delta * self.rows >= 1 and not self.large_delta:
+        if self.delta * self.rows >= 1 and not self.permit_large_delta:
             raise SpecError(
                 f"privacy.delta: {self.delta:g} is not below 1/D = {1 / self.rows:g} and would permit revealing whole "
-                "records; lower it, or say privacy.large_delta = true"
+                "records; lower it, or say privacy.permit_large_delta = true"
             )
 
     def _require_gather(self) -> None:
