@@ -30,9 +30,9 @@ class SoundPlan:
     """A run but for its length and its noise; SpecError where nothing could be proved of it.
 
     rows: D; batch: B, rows of an upload (D for all); clip: C, so that V = C√P bounds a record's slopes; grid: G;
-    head_share: of μ², spent on the head with "dp_sgd", else None. permit_large_delta: is δ >= 1/D permitted? exposed: why
-    secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof supposes of table, model
-    and plan and this run lacks, one clause each that names the setting; any refuses the plan.
+    head_share: of μ², spent on the head with "dp_sgd", else None. permit_large_delta: may δ be 1/D or more? exposed:
+    why secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof supposes of table,
+    model and plan and this run lacks, one clause each that names the setting; any refuses the plan.
     """
 
     rows: int
