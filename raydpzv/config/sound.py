@@ -18,7 +18,7 @@ ALONE = ("noise_multiplier", "relation", "adversary", "head_clip", "head_share",
 def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     """Yield a sentence for each setting that does not go with the mode, or with others in it."""
     if noise is None or not noise.sound_heads:
-        yield f'privacy.mode: "sound" is for method.name = "dpzv", got "{spec.method.name}"; use that, or mode = "paper"'
+        yield f'privacy.mode: "sound" is for method.name = "dpzv", got "{spec.method.name}"; use mode = "paper"'
         return
     yield from _head(spec, noise)
     yield from _noise(spec)
@@ -37,14 +37,14 @@ def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
         )
     if head == "frozen" and spec.model.head != "sum":
         yield (
-            f'model.head: wanted "sum" with method.server = "frozen", got "{spec.model.head}", random weights that nobody '
-            'trains; use model.head = "sum", or method.server = "joint"'
+            f'model.head: wanted "sum" with method.server = "frozen", got "{spec.model.head}", random weights that '
+            'nobody trains; use model.head = "sum", or method.server = "joint"'
         )
     given = {"privacy.head_clip": privacy.head_clip, "privacy.head_share": privacy.head_share}
     for name in (name for name, value in given.items() if value is not None and head != "dp_sgd"):
         yield f'{name}: goes with method.server = "dp_sgd", not "{head}"; leave it out or set that'
     if head == "dp_sgd" and privacy.head_clip is None:
-        yield 'privacy.head_clip: wanted with method.server = "dp_sgd"; give the norm of a record\'s gradient, above 0'
+        yield 'privacy.head_clip: wanted with method.server = "dp_sgd"; give the norm of a gradient, above 0'
 
 
 def _noise(spec: VerticalScenario) -> Iterator[str]:
@@ -75,8 +75,8 @@ def _table(spec: VerticalScenario) -> Iterator[str]:
         )
     if data.split != "plain":
         yield (
-            f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; use '
-            'data.split = "plain"'
+            f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; '
+            'use data.split = "plain"'
         )
     for name, fitted in (
         ("data.categories", data.categories),
@@ -84,7 +84,7 @@ def _table(spec: VerticalScenario) -> Iterator[str]:
         ("data.groups", data.groups),
     ):
         if fitted:
-            yield f'{name}: makes other rows depend on a record, so that nothing is proved with mode = "sound"; leave it out'
+            yield f'{name}: makes other rows depend on a record, which mode = "sound" does not allow; leave it out'
 
 
 def _limits(spec: VerticalScenario) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _outsider(spec: VerticalScenario) -> Iterator[str]:
     if method.batches != "poisson":
         yield (
             f'privacy.adversary: "external" needs method.batches = "poisson", got "{method.batches}"; without secret coins '
-            'it is the client\'s'
+            "it is the client's"
         )
     elif method.coins != "system":
         yield (

@@ -89,7 +89,7 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
     for name in ALONE:
         if getattr(privacy, name) is not None:
-            yield f'privacy.{name}: has no meaning with privacy.mode = "{privacy.mode}"; set mode = "sound" or leave it out'
+            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out or set that'
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:

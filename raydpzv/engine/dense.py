@@ -79,7 +79,9 @@ def dense_bottom(
         return None
     inner = tuple(hidden) if name == "mlp" else ()
     layers = len(inner) + 1
-    return DenseNetwork((math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)), zero_last)
+    return DenseNetwork(
+        (math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)), zero_last
+    )
 
 
 def dense_whole(kind: str, shape: Sequence[int], hidden: Sequence[int], outputs: int) -> DenseNetwork | None:

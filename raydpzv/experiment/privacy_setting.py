@@ -14,13 +14,17 @@ from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
-from raydpzv.privacy.integer_release import IntegerRelease
+from raydpzv.privacy.integer_release import GRID, IntegerRelease
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
-from raydpzv.privacy.sound_accountant import SoundSetting
+from raydpzv.privacy.sound_accountant import solve
+from raydpzv.privacy.sound_setting import SoundPlan, default_delta
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
+
+HEAD_SHARE = 0.2
+"""Share of μ² for the head's gradient where none is given."""
 
 
 @dataclass(frozen=True)
@@ -199,20 +203,41 @@ def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
 
 
 def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
-    """The setting of privacy.mode = "sound": of ε, noise multiplier and updates the third from the other two."""
-    from raydpzv.privacy.calibration import planned_participations
-    from raydpzv.privacy.gdp import mu_of
-
+    """The setting of privacy.mode = "sound", with the third of ε, noise multiplier and updates worked out."""
     method, privacy = spec.method, spec.privacy
-    delta = privacy.delta or 1 / (10 * rows)
-    updates = spec.budget.updates
-    n = planned_participations(
-        batches=method.batches, releases=updates, rows=rows, batch=method.batch, clients=spec.split.clients
+    assert privacy.clip is not None
+    setting = solve(
+        SoundPlan(
+            rows=rows,
+            batch=method.batch,
+            delta=default_delta(rows) if privacy.delta is None else privacy.delta,
+            clip=privacy.clip,
+            batches=method.batches,
+            gather=plan.gathered,
+            clients=spec.split.clients,
+            perturbations=plan.per_upload,
+            grid=GRID,
+            server=plan.head,
+            head_share=(privacy.head_share or HEAD_SHARE) if plan.head == "dp_sgd" else None,
+            relation=privacy.relation or "replace",
+            adversary=privacy.adversary or "client",
+            noise=privacy.noise,
+            permit_large_delta=bool(privacy.permit_large_delta),
+            exposed=_exposed(spec),
+            unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+        ),
+        epsilon=privacy.epsilon,
+        noise_multiplier=privacy.noise_multiplier,
+        updates=spec.budget.updates,
     )
-    c = 1 if privacy.relation == "add_remove" else 2
-    z = privacy.noise_multiplier or c * math.sqrt(n) / mu_of(privacy.epsilon, delta)
-    setting = SoundSetting(rows, method.batch, updates, n, z, delta, privacy.relation or "replace")
-    integers = IntegerRelease(privacy.clip, plan.per_upload, z, method.batch, plan.clip_over or "vector")
-    return PrivacySetting(
-        plan, privacy.clip, 0.0, False, setting, Key(spec.seed), updates, integers
+    integers = IntegerRelease(
+        *(privacy.clip, plan.per_upload, setting.noise_multiplier, setting.release_rows),
+        over=plan.clip_over or "vector",
     )
+    key, updates = Key(spec.seed), setting.updates
+    return PrivacySetting(plan, privacy.clip, 0.0, False, setting, key, updates, integers)
+
+
+def _grouped(data: DataSection) -> tuple[str, ...]:
+    """Return why a split by groups is none by row numbers alone."""
+    return ("which rows are held out depends on a column's values (data.groups)",) if data.groups else ()

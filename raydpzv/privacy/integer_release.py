@@ -97,9 +97,9 @@ class RecordedIntegers:
         """Return the recorded numbers of this address, or a new release where the record has none."""
         places = [(*address, p) for p in range(len(sums_P))]
         if all(place in self._values for place in places):
+            source = "system" if self._then else "recorded"
             receipt = Receipt(
-                *("rounded gaussian", "system" if self._then else "recorded", how.scale),
-                *(2.0 * GRID, float(GRID), how.rows, batch, nonfinite),
+                "rounded gaussian", source, how.scale, 2.0 * GRID, float(GRID), how.rows, batch, nonfinite
             )
             return np.array([self._values[place] for place in places], np.float32), receipt
         if self._then is None:

@@ -144,8 +144,8 @@ class PrivacySection(Section):
     """What neighbouring tables of "sound" differ in: one record replaced (left out: this), its term set to zero, or its
     label alone."""
     adversary: Literal["client", "external"] | None = None
-    """Against whom "sound" promises its ε: all clients together (left out: this), or whoever sees releases and the final
-    model but no row numbers, which wants secret Poisson batches."""
+    """Against whom "sound" promises its ε: all clients together (left out: this), or whoever sees releases and the
+    final model but no row numbers, which wants secret Poisson batches."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None
