@@ -91,8 +91,8 @@ def _limits(spec: VerticalScenario) -> Iterator[str]:
     budget = spec.budget
     if budget.adversary != "client":
         yield (
-            f'budget.adversary: wanted "client" with privacy.mode = "sound", got "{budget.adversary}"; whom the noise is '
-            "for is privacy.adversary"
+            f'budget.adversary: wanted "client" with privacy.mode = "sound", got "{budget.adversary}"; whom the noise '
+            "is for is privacy.adversary"
         )
 
 
@@ -103,8 +103,8 @@ def _outsider(spec: VerticalScenario) -> Iterator[str]:
         return
     if method.batches != "poisson":
         yield (
-            f'privacy.adversary: "external" needs method.batches = "poisson", got "{method.batches}"; without secret coins '
-            "it is the client's"
+            f'privacy.adversary: "external" needs method.batches = "poisson", got "{method.batches}"; without secret '
+            "coins it is the client's"
         )
     elif method.coins != "system":
         yield (

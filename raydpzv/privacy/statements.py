@@ -45,7 +45,8 @@ def verdict(setting: AnySetting) -> tuple[bool, str]:
 def missing_premises(setting: AnySetting) -> tuple[str, ...]:
     """Return what the proofs suppose and this setting does not have, one clause each.
 
-    A `SoundSetting` is refused without them. With hidden state the range of a release is all that is proved, between any two tables, however they were scaled.
+    A `SoundSetting` is refused without them. With hidden state the range of a release is all that is proved, between
+    any two tables, however they were scaled.
     """
     if isinstance(setting, SoundSetting):
         return ()
