@@ -143,9 +143,9 @@ class PrivacySection(Section):
     relation: Literal["replace", "add_remove", "labels"] | None = None
     """What neighbouring tables of "sound" differ in: one record replaced (left out: this), its term set to zero, or its
     label alone."""
-    adversary: Literal["client", "external"] | None = None
-    """Against whom "sound" promises its ε: all clients together (left out: this), or whoever sees releases and the
-    final model but no row numbers, which wants secret Poisson batches."""
+    adversary: Literal["client", "external", "server"] | None = None
+    """Against whom "sound" promises its ε: all clients together (left out: this); whoever sees releases and the final
+    model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None
