@@ -110,8 +110,9 @@ class ModelSection(Section):
     """Linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
-    initial: Literal["random", "zero_last"] = "random"
-    """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros."""
+    initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
+    """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
+    orthonormal weights without a bias."""
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
