@@ -181,6 +181,7 @@ HORIZONTAL = COMMON | {
 SECRET = Change('"system"', ("method.batches=poisson",))
 METHOD: dict[tuple[str, str], Change] = {
     **{(name, "method.coins"): SECRET for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")},
+    ("frozen", "method.server"): Change(given=("model.head=linear",)),
     ("vafl", "method.synchrony"): Change('"synchronous"'),
     ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
     ("vafl", "method.lr_decay"): Change("3"),
