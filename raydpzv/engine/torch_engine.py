@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head
 from raydpzv.engine.split_model import (
@@ -26,7 +27,7 @@ from raydpzv.engine.split_model import (
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
-from raydpzv.privacy.mechanisms import clip_two_sided
+from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import LayerwisePerturbation
@@ -271,14 +272,40 @@ class TorchTop:
         return found
 
     def row_slopes(
-        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_BE: np.ndarray,
+        minus_BE: np.ndarray,
+        smoothing: float,
+        along: int | None = None,
     ) -> np.ndarray:
         """Return every row's slope."""
-        plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
-        slopes_1B = self._slopes(
-            self.table.get(ids), plus_1BE, minus_1BE, self._labels(ids), client, smoothing
-        )
-        return slopes_1B[0].cpu().numpy()
+        labels_B, batch_BME = self._labels(ids), self.table.get(ids)
+        if along is None:
+            plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
+            return self._slopes(batch_BME, plus_1BE, minus_1BE, labels_B, client, smoothing)[0].cpu().numpy()
+        losses: list[torch.Tensor] = []
+        for values_BE, amount in ((plus_BE, smoothing), (minus_BE, -smoothing)):
+            batch_BME[:, client] = self._tensor(values_BE)
+            losses.append(self.head.losses_along(batch_BME, labels_B, along, amount))
+        return slope(losses[0], losses[1], smoothing).cpu().numpy()
+
+    def descend(self, step: Step) -> None:
+        """Take a zeroth-order step."""
+        self.head.descend(step)
+
+    def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
+        """Return the sum of the rows' clipped gradients."""
+        if len(ids) == 0:
+            return np.zeros(self.head.model.size)
+        gradients_Bd = self.head.row_gradients(self.table.get(ids), self._labels(ids))
+        clipped, _ = clip_rows(gradients_Bd, clip)
+        return clipped.sum(0)
+
+    def descend_by(self, gradient: np.ndarray) -> None:
+        """Take a first-order step."""
+        self.head.descend_by(self._tensor(gradient.astype(np.float32)))
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
@@ -288,6 +315,16 @@ class TorchTop:
         directions_nBE = unit_rows(count, len(ids), self._width, key).to(inputs_BME.device)
         found_BE = row_gradients(self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing)
         return found_BE.cpu().numpy()
+
+    def fit(self, variance: float) -> None:
+        """Set a linear head to its discriminant."""
+        ids = self.table.complete()
+        rows_NF = self.table.get(ids).flatten(1).cpu().numpy()
+        flat = self.head.model.flat
+        classes = flat.numel() // (rows_NF.shape[1] + 1)
+        if found := discriminant(rows_NF, self._labels(ids).cpu().numpy(), classes, variance):
+            with torch.no_grad():
+                flat.copy_(torch.from_numpy(np.concatenate([part.ravel() for part in found])))
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows."""

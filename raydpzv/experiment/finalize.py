@@ -85,7 +85,8 @@ class RunOptions:
 
     out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
     on record; left out: the scenario's own. progress: called after every update with where the run stands, if it is not
-    `Paced`. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join and whether to show what actors print.
+    `Paced`. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join and whether to
+    show what actors print.
     """
 
     out: Path | RunFolder | None = None

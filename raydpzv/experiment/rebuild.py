@@ -170,8 +170,8 @@ def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = 
                 f"--at: wanted 0..{ledger.version}, the updates in the ledger of {folder.path}, got {at}"
             )
         models = {f"client {m}": _rebuilt(plan, ledger, m, updates) for m in clients}
-        digest = ledger.digest
-    agreed = [_agrees(rows, name, updates, x) for name, x in models.items()]
+        digest, last = ledger.digest, updates == ledger.version
+    agreed = [_agrees(rows, name, updates, x, last=last) for name, x in models.items()]
     return Rebuilt(models, updates, digest, None if None in agreed else True)
 
 
@@ -202,10 +202,10 @@ def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) ->
         )
 
 
-def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray) -> bool | None:
-    recorded = [
-        r["sha256"] for r in rows["model"].to_pylist() if r["party"] == party and r["round"] == updates
-    ]
+def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False) -> bool | None:
+    """last: these are all updates, which are fewer than the uploads by which models are recorded if some gather."""
+    mine = [r for r in rows["model"].to_pylist() if r["party"] == party]
+    recorded = [r["sha256"] for r in mine if last or r["round"] == updates]
     if not recorded:
         return None
     if recorded[-1] != sha256(x):

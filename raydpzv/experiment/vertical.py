@@ -10,12 +10,11 @@ from typing import Any
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
-from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
 from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
-from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting
+from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.statements import AnySetting
@@ -59,7 +58,7 @@ class PreparedVertical:
     def budget(self) -> Budget:
         """Return what ends the run (besides the privacy filter)."""
         b = self.spec.budget
-        return Budget(b.updates, b.seconds, b.bytes)
+        return Budget(self.privacy.updates, b.seconds, b.bytes)
 
     @property
     def barrier(self) -> int:
@@ -100,11 +99,8 @@ def prepare_vertical(spec: VerticalScenario, secret: int | None = None) -> Prepa
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
     """
     loaded = load_scenario(spec)
-    how, train, batch = spec.split, loaded.split.train, spec.method.batch
-    if batch > train.rows:
-        raise SpecError(
-            f"method.batch: wanted at most {train.rows}, the number of training rows, got {batch}"
-        )
+    how, train = spec.split, loaded.split.train
+    spec = with_batch(spec, train.rows)
     parts = partition(
         *(train.x.shape[1:], how.how, how.clients),
         columns=how.columns,

@@ -30,8 +30,16 @@ from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
+from raydpzv.privacy.integer_release import (
+    ClipOver,
+    IntegerNoise,
+    IntegerRelease,
+    RecordedIntegers,
+    SystemIntegers,
+)
 from raydpzv.privacy.mechanisms import (
     Address,
+    GradientRelease,
     Noise,
     NoNoise,
     RecordedNoise,
@@ -71,7 +79,7 @@ class UpdateRule:
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
     shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
     directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
-    message made of an upload's P scalars.
+    message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q.
     """
 
     rule: Rule
@@ -80,6 +88,7 @@ class UpdateRule:
     secret_seeds: bool = False
     step_seeds: bool = False
     answer: Callable[[np.ndarray], Body] = Slopes
+    gathered: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,10 @@ class NoisePlan:
     later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
     may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
     (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
-    the embeddings or an answer less than a row per record.
+    the embeddings or an answer less than a row per record. sound_heads: ways to train w_0 under which all that persists
+    at the server is a function of releases; methods without privacy.mode = "sound" have none. clip_over: what its clip
+    bounds. gathered: uploads of one client that go into one of its releases, Q. memoized: rows of clients that never
+    learn, each noised once and repeated, with privacy.mode = "sound" against the server and in no other mode.
     """
 
     on: Literal["mean", "embedding", "gradient"]
@@ -102,6 +114,10 @@ class NoisePlan:
     even_shares: bool = False
     calibration: str = "counted"
     traffic: Callable[[int, int], tuple[int, int]] | None = None
+    sound_heads: tuple[str, ...] = ()
+    clip_over: ClipOver | None = None
+    gathered: int = 1
+    memoized: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,8 @@ class NoiseParts:
 
     on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold (mean) or norm of a
     row; sigma: standard deviation; recorded: releases to give out again in place of new ones; continues: what the
-    record lacks is drawn anew.
+    record lacks is drawn anew. integers: of privacy.mode = "sound", in place of clip and sigma; gradient: of the head
+    that is trained with noise of its own.
     """
 
     key: Key
@@ -120,6 +137,19 @@ class NoiseParts:
     seeded: bool = False
     recorded: Mapping[Address, float] | None = None
     continues: bool = False
+    integers: IntegerRelease | None = None
+    gradient: GradientRelease | None = None
+
+    @property
+    def unit(self) -> float:
+        """What a released number is multiplied by before it is used: 1, or V / (G B) of integers."""
+        return self.integers.unit if self.integers else 1.0
+
+    def of_integers(self) -> IntegerNoise:
+        """Return the source of noise on released integers."""
+        if self.recorded is None:
+            return SystemIntegers()
+        return RecordedIntegers(self.recorded, SystemIntegers() if self.continues else None)
 
     def of_means(self) -> Noise:
         """Return the source of noise on released means."""
@@ -203,6 +233,7 @@ class VerticalMethod(Generic[C]):
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
+    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None.
     older: what run folders stand for that say nothing of a setting, where it is not the setting's default.
     """
 
@@ -215,6 +246,7 @@ class VerticalMethod(Generic[C]):
     contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
+    unrecorded: Callable[[C], str | None] = _none
     engines: tuple[Engine, ...] = ENGINES
     older: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     control: bool = False

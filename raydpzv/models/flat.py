@@ -11,6 +11,7 @@ import torch
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.models.orthogonal import orthonormal
 
 
 class FlatModel:
@@ -52,6 +53,24 @@ class FlatModel:
         """Return the digest of the parameters' names and shapes in order: what a flat vector has to fit."""
         shapes = [(name, tuple(p.shape)) for name, p in self.module.named_parameters()]
         return hashlib.sha256(repr(shapes).encode()).hexdigest()
+
+    def zero_last(self) -> None:
+        """Set the parameters of the last layer that has any to 0."""
+        for p in self._last().parameters(recurse=False):
+            p.data.zero_()
+
+    def orthogonal_last(self) -> None:
+        """Make the last layer's weights orthonormal and its bias 0. Raises InputError for one that is not linear."""
+        layer = self._last()
+        if not isinstance(layer, torch.nn.Linear):
+            raise InputError(f"orthonormal weights want a linear last layer, not {type(layer).__name__}")
+        weights = layer.weight.data
+        weights.copy_(torch.from_numpy(orthonormal(weights.cpu().numpy())))
+        if layer.bias is not None:
+            layer.bias.data.zero_()
+
+    def _last(self) -> torch.nn.Module:
+        return self.module.get_submodule(list(self.offsets)[-1].rpartition(".")[0])
 
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
