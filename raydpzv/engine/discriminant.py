@@ -11,6 +11,8 @@ without noise: log p_k + xᵀ A d_k - (m + d_k/2)ᵀ A d_k with A the inverse of
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -46,12 +48,14 @@ def discriminant(
 def _shrunk_offsets(offsets_KF: Reals, sizes_K: npt.NDArray[np.int64], trace: float) -> tuple[Reals, float]:
     """Return the classes' offsets as posterior means under N(0, τ² I), and their mean posterior variance.
 
-    trace: of the rows' covariance within classes; τ² is what the offsets spread beyond what that explains.
+    trace: of the rows' covariance within classes; τ² is what the offsets spread beyond what that explains, and no less
+    than the standard error of this estimate.
     """
     total, (count, width) = int(sizes_K.sum()), offsets_KF.shape
     noise = trace / width
     spread = float((sizes_K[:, None] * offsets_KF**2).sum()) / total / width
-    prior = max(spread - (count - 1) / total * noise, 1e-6 * spread)
+    explained = (count - 1) / total * noise
+    prior = max(spread - explained, explained * math.sqrt(2 / (max(count - 1, 1) * width)))
     kept_K = prior / (prior + noise / np.maximum(sizes_K, 1e-9))
     return offsets_KF * kept_K[:, None], float(prior * np.sum(sizes_K * (1 - kept_K)) / total)
 

@@ -29,7 +29,7 @@ def test_a_bottom_is_the_torch_modules(name: str, hidden: tuple[int, ...], shape
 
 
 def test_a_last_layer_of_zeros_is_the_torch_models() -> None:
-    found = dense_bottom("mlp", (5,), (7, 4), 3, zero_last=True)
+    found = dense_bottom("mlp", (5,), (7, 4), 3, "zero_last")
     model = FlatModel(lambda: BOTTOMS["mlp"]((5,), (7, 4), 3), KEY)
     drawn = model.flat.clone()
     model.zero_last()
