@@ -23,6 +23,7 @@ from raydpzv.config.scenario import (
     method_fields,
     shared_fields,
 )
+from raydpzv.config.sound import ALONE
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
@@ -162,7 +163,9 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
         table = tree.setdefault(parts[0], {}) if len(parts) == 2 else table
         table[parts[-1]] = _literal(text)
         if parts == ["privacy", "mode"] and table["mode"] == "none":
-            tree["privacy"] = {k: v for k, v in table.items() if k not in ("epsilon", "delta", "sigma")}
+            tree["privacy"] = {
+                k: v for k, v in table.items() if k not in ("epsilon", "delta", "sigma", *ALONE)
+            }
     return tree
 
 
