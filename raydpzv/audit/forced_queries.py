@@ -18,7 +18,8 @@ import numpy as np
 from raydpzv.experiment.reexecute import serve_again
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.methods.descriptor import NoiseParts
-from raydpzv.privacy.mechanisms import Address, Noise
+from raydpzv.privacy.integer_release import IntegerNoise, IntegerRelease
+from raydpzv.privacy.mechanisms import Address, Noise, Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyLoss
@@ -41,6 +42,21 @@ class _Noted:
         return self._inner.release(mean, sigma, address)
 
 
+class _NotedIntegers:
+    """The same of integers: one vector of P queries, each with noise of its own."""
+
+    def __init__(self, inner: IntegerNoise, note: Note) -> None:
+        self._inner, self._note = inner, note
+
+    def release(
+        self, sums_P: np.ndarray, how: IntegerRelease, address: tuple[int, int], *, batch: int, nonfinite: int
+    ) -> tuple[np.ndarray, Receipt]:
+        """Return what is on record."""
+        for p, query in enumerate(sums_P.tolist()):
+            self._note((*address, p), query, how.scale)
+        return self._inner.release(sums_P, how, address, batch=batch, nonfinite=nonfinite)
+
+
 @dataclass(frozen=True)
 class NotingParts(NoiseParts):
     """The noise of a run whose queries somebody wants to know."""
@@ -50,6 +66,10 @@ class NotingParts(NoiseParts):
     def of_means(self) -> Noise:
         """Return the source of noise on released means."""
         return _Noted(super().of_means(), self.note)
+
+    def of_integers(self) -> IntegerNoise:
+        """Return the source of noise on released sums of integers."""
+        return _NotedIntegers(super().of_integers(), self.note)
 
 
 class _Batches(NoPrivacyFilter):

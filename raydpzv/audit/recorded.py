@@ -52,8 +52,8 @@ class RecordedRun:
 def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     """Open the folder of a finished run. moved: see `RunFolder.open`.
 
-    Raises DataError if it is no run's folder, InputError if the run has not ended, adds no noise, or if scenario or data
-    are not what they were.
+    Raises DataError if it is no run's folder, InputError if the run has not ended, adds no noise, or if scenario or
+    data are not what they were.
     """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
@@ -83,8 +83,8 @@ def recorded_releases(run: RecordedRun) -> tuple[Rows, dict[Address, float]]:
         )
     if not (run.folder.ledger / "header.json").is_file():
         raise DataError(
-            f"{path}: has no ledger (ledger/header.json), which holds what the run released; bring it back from a copy, "
-            "or use --by runs or --by guesses"
+            f"{path}: has no ledger (ledger/header.json), which holds what the run released; bring it back from a "
+            "copy, or use --by runs or --by guesses"
         )
     rows = run.folder.rows()
     with Ledger.open(run.folder.ledger, expect=plan.header()) as ledger:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.config.sound import ALONE, sound_contradictions
 from raydpzv.config.timing import stands_still
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
@@ -23,7 +24,7 @@ def check(spec: AnyScenario, where: str) -> None:
 
 def _vertical(spec: VerticalScenario) -> Iterator[str]:
     noise = spec.descriptor.noise(spec.method)
-    limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
+    limits = (_updates(spec), spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
     resources = {"client_cpus": spec.resources.client_cpus, "client_gpus": spec.resources.client_gpus}
     yield from _lengths(
         _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
@@ -32,9 +33,12 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
         yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
-    yield from _privacy(spec, noise)
+    if spec.privacy.mode == "sound":
+        yield from sound_contradictions(spec, noise)
+    else:
+        yield from _privacy(spec, noise)
+        yield from _epsilon_budget(spec, noise)
     yield from _budget(limits)
-    yield from _epsilon_budget(spec, noise)
     yield from _arrivals(spec)
     yield from _end(spec)
     yield from _scaling(spec)
@@ -74,8 +78,18 @@ def _lengths(values: Mapping[str, Any], clients: int) -> Iterator[str]:
             yield f"{name}: wanted one number or {clients} (split.clients), got a list of {len(value)}"
 
 
+def _updates(spec: VerticalScenario) -> float | None:
+    """The limit on updates, given or worked out of ε and the noise multiplier."""
+    privacy = spec.privacy
+    solved = privacy.mode == "sound" and None not in (privacy.epsilon, privacy.noise_multiplier)
+    return 1 if solved else spec.budget.updates
+
+
 def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
+    for name in ALONE:
+        if getattr(privacy, name) is not None:
+            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out or set that'
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:
@@ -187,7 +201,7 @@ def _quantum(spec: CommonSections) -> Iterator[str]:
 
 def _end(spec: VerticalScenario) -> Iterator[str]:
     """Complain of a budget of seconds that is never spent."""
-    limits = (spec.budget.updates, spec.budget.bytes, spec.budget.epsilon)
+    limits = (_updates(spec), spec.budget.bytes, spec.budget.epsilon)
     if all(limit is None for limit in limits) and stands_still(spec):
         yield (
             "budget.updates: wanted, since this run never ends otherwise: clients that begin immediately and need no "

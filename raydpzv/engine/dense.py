@@ -23,11 +23,13 @@ class DenseNetwork:
     """Linear layers with ReLU between; or, with no layers, the sum of the clients' embeddings with a bias.
 
     widths: from the input on; of the sum, the number of classes alone. paths: each layer's place in the torch module
-    that the same names of a scenario give, by which its first parameters are drawn and its layout is told.
+    that the same names of a scenario give, by which its first parameters are drawn and its layout is told. zero_last:
+    the last layer's first parameters are 0.
     """
 
     widths: tuple[int, ...]
     paths: tuple[str, ...]
+    zero_last: bool = False
 
     @property
     def size(self) -> int:
@@ -54,7 +56,10 @@ class DenseNetwork:
             for name, count in (("weight", before * after), ("bias", after)):
                 draws = (key / "initial" / path / name).generator().random(count, dtype=np.float32)
                 parts.append((draws * 2 - 1) * bound)
-        return np.concatenate(parts)
+        found = np.concatenate(parts)
+        if self.zero_last:
+            found[len(found) - (self.widths[-2] + 1) * self.widths[-1] :] = 0
+        return found
 
     def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         if not self.paths:
@@ -66,13 +71,17 @@ class DenseNetwork:
         return found
 
 
-def dense_bottom(name: str, shape: Sequence[int], hidden: Sequence[int], width: int) -> DenseNetwork | None:
+def dense_bottom(
+    name: str, shape: Sequence[int], hidden: Sequence[int], width: int, *, zero_last: bool = False
+) -> DenseNetwork | None:
     """Return the bottom model of that name for records of `shape`; None if it is none of dense layers."""
     if name not in ("mlp", "linear"):
         return None
     inner = tuple(hidden) if name == "mlp" else ()
     layers = len(inner) + 1
-    return DenseNetwork((math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)))
+    return DenseNetwork(
+        (math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)), zero_last
+    )
 
 
 def dense_whole(kind: str, shape: Sequence[int], hidden: Sequence[int], outputs: int) -> DenseNetwork | None:

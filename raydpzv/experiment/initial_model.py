@@ -33,7 +33,10 @@ def check_size(module: torch.nn.Module, what: str) -> None:
 
 def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
     """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
-    return FlatModel(lambda: bottom_module(spec, shape), Key(spec.seed) / "client" / client, device)
+    model = FlatModel(lambda: bottom_module(spec, shape), Key(spec.seed) / "client" / client, device)
+    if spec.model.initial == "zero_last":
+        model.zero_last()
+    return model
 
 
 def bottom_module(spec: VerticalScenario, shape: Sequence[int]) -> torch.nn.Module:

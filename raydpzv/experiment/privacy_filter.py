@@ -15,6 +15,8 @@ from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_accountant import RowSpending
 from raydpzv.privacy.row_claims import row_defect
 from raydpzv.privacy.row_setting import RowSetting
+from raydpzv.privacy.sound_accountant import SoundSpending, clients_epsilon
+from raydpzv.privacy.sound_setting import SoundSetting
 from raydpzv.privacy.statements import AnySetting, missing_premises
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
@@ -28,6 +30,8 @@ def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> Privacy
         return NoPrivacyFilter()
     if isinstance(setting, RowSetting):
         return RowPrivacyFilter(setting, budget)
+    if isinstance(setting, SoundSetting):
+        return SoundPrivacyFilter(setting, budget)
     return MeanPrivacyFilter(setting, budget)
 
 
@@ -35,6 +39,9 @@ def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> No
     """Refuse an ε budget that not even one update fits into. Raises SpecError."""
     limit = budget.epsilon
     if limit is None or setting is None:
+        return
+    if isinstance(setting, SoundSetting):
+        _check_first_of(setting, limit)
         return
     ids = np.arange(setting.batch)
     if isinstance(setting, RowSetting):
@@ -46,6 +53,15 @@ def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> No
         raise SpecError(
             f"budget.epsilon: one update alone exceeds ε={limit:g} against {budget.adversary} (δ={setting.delta:g}"
             f"{unit}); raise it, add noise, or ask: raydpzv privacy"
+        )
+
+
+def _check_first_of(setting: SoundSetting, limit: float) -> None:
+    if SoundSpending(setting).would_exceed(np.arange(setting.batch), limit):
+        alone = clients_epsilon(dataclasses.replace(setting, counted=1))
+        raise SpecError(
+            f"budget.epsilon: not one release fits, which alone is ε={alone:.4g} against all clients together "
+            f"(δ={setting.delta:g}, {setting.relation}), above {limit:g}; raise it or add noise"
         )
 
 
@@ -78,6 +94,50 @@ class MeanPrivacyFilter:
         self._spending.add(ids, releases)
         proved = self._spending.mu() if self._proves else math.inf
         return PrivacyLoss(self._spending.paper_mu(), proved, self._setting.delta)
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once."""
+        return epsilons_of(mus, self._setting.delta)
+
+    def spent(self) -> Spent | None:
+        """Return what the final claims need; None where the account was given up."""
+        if self._given_up:
+            return None
+        return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
+
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
+        self._given_up = True
+
+
+class SoundPrivacyFilter:
+    """Counts how many releases each record took part in, and refuses one that would exceed the budget.
+
+    A release counts once for each of its records, however many directions it has.
+    """
+
+    of_uploads = False
+
+    def __init__(self, setting: SoundSetting, budget: BudgetSection) -> None:
+        self._setting, self._budget = setting, budget
+        self._spending = SoundSpending(setting)
+        self._largest_batch, self._given_up = 0, False
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why serving this upload would exceed the ε budget, or None."""
+        limit = self._budget.epsilon
+        if limit is None or not self._spending.would_exceed(upload.ids, limit):
+            return None
+        return (
+            f"the next release would exceed the budget ε={limit:g} (all clients together, "
+            f"δ={self._setting.delta:g}, {self._setting.relation})"
+        )
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account one release of so many numbers on these rows; return what is proved against the clients."""
+        self._largest_batch = max(self._largest_batch, len(ids))
+        self._spending.add(ids)
+        return PrivacyLoss(math.nan, self._spending.mu(), self._setting.delta)
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
         """Return ε of many privacy losses' μ at once."""
@@ -149,14 +209,16 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> An
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
     does, and None is returned.
     """
-    if isinstance(setting, MeanSetting) and not done:
+    if not isinstance(setting, RowSetting) and not done:
         setting = dataclasses.replace(setting, exposed=setting.exposed or _BROKE_OFF)
     if spent is None:
-        return setting if setting.planned else None
+        return setting if isinstance(setting, SoundSetting) or setting.planned else None
     if isinstance(setting, RowSetting):
         return _final_row_setting(setting, spent)
     if spent.releases == 0:
         return setting
+    if isinstance(setting, SoundSetting):
+        return dataclasses.replace(setting, made=spent.releases, counted=spent.counted)
     return dataclasses.replace(
         setting,
         releases=spent.releases,

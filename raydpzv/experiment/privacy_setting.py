@@ -6,23 +6,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import round_trips
+from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
+from raydpzv.privacy.integer_release import GRID, IntegerRelease
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
+from raydpzv.privacy.sound_accountant import solve
+from raydpzv.privacy.sound_setting import SoundPlan, default_delta
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
 
+HEAD_SHARE = 0.2
+"""Share of μ² for the head's gradient where none is given."""
+
 
 @dataclass(frozen=True)
 class PrivacySetting:
-    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added)."""
+    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added).
+
+    integers: how they are released with privacy.mode = "sound"; updates: those planned, given or worked out.
+    """
 
     plan: NoisePlan | None
     clip: float | None
@@ -30,21 +40,34 @@ class PrivacySetting:
     seeded: bool
     claims: AnySetting | None
     key: Key
+    updates: int | None = None
+    integers: IntegerRelease | None = None
 
     def noise(self) -> NoiseParts:
         """Return what the parties that add noise are told."""
         on = self.plan.on if self.plan and self.claims else ""
-        return NoiseParts(self.key, on, self.clip, self.sigma, self.seeded)
+        return NoiseParts(self.key, on, self.clip, self.sigma, self.seeded, integers=self.integers)
 
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
-    privacy, plan = spec.privacy, spec.descriptor.noise(spec.method)
+    spec = with_batch(spec, rows)
+    privacy, plan, updates = spec.privacy, spec.descriptor.noise(spec.method), spec.budget.updates
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
     if plan is None or privacy.mode == "none":
-        return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key)
+        return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key, updates)
+    if privacy.mode == "sound":
+        return _sound(spec, plan, rows)
     found = _of_means(spec, plan, rows) if plan.on == "mean" else _of_rows(spec, plan, rows)
-    return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key)
+    return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key, updates)
+
+
+def with_batch(spec: VerticalScenario, rows: int) -> VerticalScenario:
+    """Return a scenario whose method.batch is a number, D for "all". Raises SpecError for one above D."""
+    batch = rows if spec.method.batch == "all" else spec.method.batch
+    if batch > rows:
+        raise SpecError(f"method.batch: wanted at most {rows}, the number of training rows, got {batch}")
+    return spec.model_copy(update={"method": replace(spec.method, batch=batch)})
 
 
 def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting:
@@ -179,3 +202,44 @@ def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
 def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
     """Bytes of row ids with embeddings, and of a row per record."""
     return 4 * batch * (1 + width), 4 * batch * width
+
+
+def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
+    """The setting of privacy.mode = "sound", with the third of ε, noise multiplier and updates worked out."""
+    method, privacy = spec.method, spec.privacy
+    assert privacy.clip is not None
+    setting = solve(
+        SoundPlan(
+            rows=rows,
+            batch=method.batch,
+            delta=default_delta(rows) if privacy.delta is None else privacy.delta,
+            clip=privacy.clip,
+            batches=method.batches,
+            gather=plan.gathered,
+            clients=spec.split.clients,
+            perturbations=plan.per_upload,
+            grid=GRID,
+            server=plan.head,
+            head_share=(privacy.head_share or HEAD_SHARE) if plan.head == "dp_sgd" else None,
+            relation=privacy.relation or "replace",
+            adversary=privacy.adversary or "client",
+            noise=privacy.noise,
+            permit_large_delta=bool(privacy.permit_large_delta),
+            exposed=_exposed(spec),
+            unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+        ),
+        epsilon=privacy.epsilon,
+        noise_multiplier=privacy.noise_multiplier,
+        updates=spec.budget.updates,
+    )
+    integers = IntegerRelease(
+        *(privacy.clip, plan.per_upload, setting.noise_multiplier, setting.release_rows),
+        over=plan.clip_over or "vector",
+    )
+    key, updates = Key(spec.seed), setting.updates
+    return PrivacySetting(plan, privacy.clip, 0.0, False, setting, key, updates, integers)
+
+
+def _grouped(data: DataSection) -> tuple[str, ...]:
+    """Return why a split by groups is none by row numbers alone."""
+    return ("which rows are held out depends on a column's values (data.groups)",) if data.groups else ()

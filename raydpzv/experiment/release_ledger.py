@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,9 @@ def with_ledger(
     plan = experiment.plan()
     if ledger is None or plan is None:
         return server
-    return LedgerServer(server, ledger, updates=plan.updates, key=Key(experiment.spec.seed))
+    # an entry's step size says what its scalar is worth, so that whoever has the ledger can follow it
+    updates = replace(plan.updates, lr=plan.updates.lr * experiment.privacy.noise().unit)
+    return LedgerServer(server, ledger, updates=updates, key=Key(experiment.spec.seed))
 
 
 @contextmanager

@@ -12,12 +12,11 @@ import numpy as np
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
-from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import TableChange, class_shares, fingerprint, load_scenario
 from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
-from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting
+from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.statements import AnySetting
@@ -63,7 +62,7 @@ class PreparedVertical:
     def budget(self) -> Budget:
         """Return what ends the run (besides the privacy filter)."""
         b = self.spec.budget
-        return Budget(b.updates, b.seconds, b.bytes)
+        return Budget(self.privacy.updates, b.seconds, b.bytes)
 
     @property
     def barrier(self) -> int:
@@ -107,11 +106,8 @@ def prepare_vertical(
     change: made to the table as it was read.
     """
     loaded = load_scenario(spec, change)
-    how, train, batch = spec.split, loaded.split.train, spec.method.batch
-    if batch > train.rows:
-        raise SpecError(
-            f"method.batch: wanted at most {train.rows}, the number of training rows, got {batch}"
-        )
+    how, train = spec.split, loaded.split.train
+    spec = with_batch(spec, train.rows)
     parts = partition(
         *(train.x.shape[1:], how.how, how.clients),
         columns=how.columns,

@@ -30,6 +30,13 @@ from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
+from raydpzv.privacy.integer_release import (
+    ClipOver,
+    IntegerNoise,
+    IntegerRelease,
+    RecordedIntegers,
+    SystemIntegers,
+)
 from raydpzv.privacy.mechanisms import (
     Address,
     Noise,
@@ -91,7 +98,9 @@ class NoisePlan:
     later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
     may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
     (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
-    the embeddings or an answer less than a row per record.
+    the embeddings or an answer less than a row per record. sound_heads: ways to train w_0 under which all that persists
+    at the server is a function of releases; methods without privacy.mode = "sound" have none. clip_over: what its clip
+    bounds. gathered: uploads of one client that go into one of its releases, Q.
     """
 
     on: Literal["mean", "embedding", "gradient"]
@@ -102,6 +111,9 @@ class NoisePlan:
     even_shares: bool = False
     calibration: str = "counted"
     traffic: Callable[[int, int], tuple[int, int]] | None = None
+    sound_heads: tuple[str, ...] = ()
+    clip_over: ClipOver | None = None
+    gathered: int = 1
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ class NoiseParts:
 
     on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold (mean) or norm of a
     row; sigma: standard deviation; recorded: releases to give out again in place of new ones; continues: what the
-    record lacks is drawn anew.
+    record lacks is drawn anew. integers: of privacy.mode = "sound", in place of clip and sigma.
     """
 
     key: Key
@@ -120,6 +132,18 @@ class NoiseParts:
     seeded: bool = False
     recorded: Mapping[Address, float] | None = None
     continues: bool = False
+    integers: IntegerRelease | None = None
+
+    @property
+    def unit(self) -> float:
+        """What a released number is multiplied by before it is used: 1, or V / (G B) of integers."""
+        return self.integers.unit if self.integers else 1.0
+
+    def of_integers(self) -> IntegerNoise:
+        """Return the source of noise on released integers."""
+        if self.recorded is None:
+            return SystemIntegers()
+        return RecordedIntegers(self.recorded, SystemIntegers() if self.continues else None)
 
     def of_means(self) -> Noise:
         """Return the source of noise on released means."""

@@ -10,12 +10,15 @@ slope, and ε does not depend on which: Δ_λ(C, σ) = 2 Δ_2λ(C/2, σ/2).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from raydpzv.errors import InputError, suggest
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 
 BATCHES = ("shuffle", "uniform", "poisson")
 """Passes over a shuffled order; B rows without replacement; each row by its own coin of rate B/D."""
+
+_MOST = 1 << 62  # no run counts as far
 
 
 def paper_sigma(*, epsilon: float, delta: float, clip: float, releases: int, rows: int) -> float:
@@ -67,3 +70,16 @@ def planned_participations(
 def expected_participations(*, releases: int, rows: int, batch: int) -> float:
     """Return T·B/D, a FORECAST of how often an average record takes part; the maximum is higher."""
     return releases * batch / rows
+
+
+def largest_count(within: Callable[[int], bool]) -> int:
+    """Return the largest count from 0 to 2^62 that is within: all below it are, none above."""
+    low, high = 0, 1
+    while high < _MOST and within(high):
+        low, high = high, 2 * high
+    if high == _MOST and within(_MOST):
+        return _MOST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low

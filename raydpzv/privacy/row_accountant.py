@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
+from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.participations import Participations, Rows
 from raydpzv.privacy.row_setting import RowSetting
@@ -79,29 +79,12 @@ class RowSpending:
         """The largest count that the budget allows: solved for once, so that each upload is one comparison."""
         if (adversary, budget) not in self._ceilings:
             of = claimed_mu if adversary == "paper" else proved_mu
-            self._ceilings[adversary, budget] = _largest(
+            self._ceilings[adversary, budget] = largest_count(
                 lambda count: (
                     epsilon_of(of(self._setting, count, count), self._setting.delta) <= budget * (1 + 1e-9)
                 )
             )
         return self._ceilings[adversary, budget]
-
-
-_MOST = 1 << 62
-"""No run counts as far."""
-
-
-def _largest(within: Callable[[int], bool]) -> int:
-    """Return the largest count from 0 to 2^62 that is within: all below it are, none above."""
-    low, high = 0, 1
-    while high < _MOST and within(high):
-        low, high = high, 2 * high
-    if high == _MOST and within(_MOST):
-        return _MOST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
 
 
 def claimed_mu(setting: RowSetting, participations: int, uploads: int) -> float:

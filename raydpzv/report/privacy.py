@@ -113,6 +113,8 @@ def calibration(facts: Mapping[str, Any]) -> str:
     """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy` setting."""
     if "on" in facts:
         return _row_calibration(facts)
+    if "noise_multiplier" in facts:
+        return _sound_calibration(facts)
     sigma, target, delta = text.number(facts["sigma"]), facts["target"], facts["delta"]
     if target is None:
         return f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
@@ -142,6 +144,20 @@ def _row_calibration(facts: Mapping[str, Any]) -> str:
         f"ε = {text.number(target)} at δ = {text.number(facts['delta'])}. S = {text.number(facts['clip'])}; "
         f"μ = {mu} is the Gaussian DP that gives this ε and δ (closed form). The DPZV papers do not state how they "
         "calibrated their baselines' noise."
+    )
+
+
+def _sound_calibration(facts: Mapping[str, Any]) -> str:
+    """The same for a `raydpzv.privacy.sound_setting.SoundSetting`."""
+    z, updates = text.number(facts["noise_multiplier"]), f"{facts['updates']:,}"
+    noise = f"noise of z = {z} times a record's largest part, and {updates} updates"
+    if facts["target"] is None:
+        return f"{noise[0].upper()}{noise[1:]}, are given by the scenario; ε follows from them."
+    target, delta = text.number(facts["target"]), text.number(facts["delta"])
+    return (
+        f"Calibration: {noise}, for ε = {target} at δ = {delta}: μ² = n (c/z)² with n the most releases that one "
+        "record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), and μ the Gaussian DP that gives this ε "
+        "and δ (closed form); against an outsider who knows no batches, by Poisson sampling (PLD)."
     )
 
 

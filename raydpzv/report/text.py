@@ -8,7 +8,7 @@ from typing import Any
 
 NONE = "–"
 CLAIMED = "claimed, not proved"
-CHANGES = {"replace": "replace", "add_remove": "add or remove"}
+CHANGES = {"replace": "replace", "add_remove": "add or remove", "labels": "change the label of"}
 """What neighbouring data sets differ by, before the word for its unit."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

@@ -110,6 +110,8 @@ class ModelSection(Section):
     """Linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
+    initial: Literal["random", "zero_last"] = "random"
+    """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros."""
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
@@ -123,17 +125,33 @@ class ModelSection(Section):
 class PrivacySection(Section):
     """Clipping and noise. What may be claimed is on the privacy page, not here."""
 
-    mode: Literal["none", "paper"] = "none"
-    """No noise, or noise as the DPZV papers calibrate it (which does not prove what they claim).
-    For other methods: noise on rows, see `calibration`."""
+    mode: Literal["none", "paper", "sound"] = "none"
+    """No noise; noise as the DPZV papers calibrate it (which does not prove what they claim), for other methods noise
+    on rows, see `calibration`; or dpzv with integer releases whose ε is proved, see docs/privacy.md."""
     epsilon: Positive | None = None
-    """ε the paper's calibration aims at; σ follows from it, δ, the clip, the rows and the planned updates."""
+    """ε: what the paper's calibration aims at (σ follows from it, δ, the clip, the rows and the planned updates), or
+    what a "sound" run promises. Of ε, noise_multiplier and budget.updates "sound" wants two and works out the third."""
     delta: Fraction | None = None
-    """δ; must be given with ε or σ."""
+    """δ; must be given with ε or σ. "sound" takes 1/(10 D) where none is given, and none from 1/D on."""
     sigma: Positive | None = None
     """Noise deviation on the released mean (DPZV) or on each coordinate of a row (others), in place of ε."""
+    noise_multiplier: Positive | None = None
+    """z of "sound": the noise's deviation over the largest part of one record in a released vector."""
     clip: Positive | None = None
-    """Two-sided threshold C of per-sample slopes (DPZV), norm S of each row (others); without it nothing is clipped."""
+    """Two-sided threshold C of per-sample slopes (DPZV; "sound": see method.clip_over), norm S of each row (others);
+    without it nothing is clipped."""
+    relation: Literal["replace", "add_remove", "labels"] | None = None
+    """What neighbouring tables of "sound" differ in: one record replaced (left out: this), its term set to zero, or its
+    label alone."""
+    adversary: Literal["client", "external"] | None = None
+    """Against whom "sound" promises its ε: all clients together (left out: this), or whoever sees releases and the
+    final model but no row numbers, which wants secret Poisson batches."""
+    head_clip: Positive | None = None
+    """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
+    head_share: Fraction | None = None
+    """Share of μ² that is spent on the head (method.server = "dp_sgd"); left out: 0.2."""
+    permit_large_delta: bool | None = None
+    """Let "sound" have a δ of 1/D or more, with which any ε permits that whole records are revealed."""
     noise: Literal["system", "seeded"] = "system"
     """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 

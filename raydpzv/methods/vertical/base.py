@@ -21,8 +21,8 @@ from raydpzv.wire.messages import Evaluate, Start, TestEmbeddings
 class Batched(MethodConfig):
     """Settings that all vertical methods share: batches, and a head that learns."""
 
-    batch: Count = 64
-    """Rows per upload, B."""
+    batch: Count | Literal["all"] = 64
+    """Rows per upload, B, or "all" training rows."""
     batches: Literal["shuffle", "uniform", "poisson"] = "shuffle"
     """Permuted epochs, without replacement within a batch, or one coin per row with probability B/D."""
     coins: Literal["seed", "system"] = "seed"

@@ -2,7 +2,8 @@
 
 Sources: DPZV (preprint) Algorithm 1, (journal) Section IV. Differences from the papers as printed, with reasons:
 the clip is two-sided (printed min{δ, C}: unbounded sensitivity), the two-point slope divides by 2λ (as the proofs
-do), the divisor is the constant expected batch size.
+do), the divisor is the constant expected batch size. With privacy.mode = "sound" another server releases integers, and
+nothing un-noised persists there (docs/privacy.md).
 """
 
 # M clients, D rows, B batch, E embedding width, P perturbations
@@ -10,25 +11,29 @@ do), the divisor is the constant expected batch size.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from raydpzv.data.batches import Batches
-from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, HeadTraining, Top
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, integer_sum
 from raydpzv.privacy.mechanisms import Noise, release_sum
 from raydpzv.settings.bounds import Momentum, Perturbations, Positive
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import Law
 from raydpzv.zo.update import Rule, Step
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections import Sections
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,11 @@ class DpzvConfig(Batched):
     """Directions per update, P; each is a release of its own."""
     direction: Law = "sphere"
     """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
-    server: HeadTraining = "sgd"
+    server: Literal["sgd", "zo", "frozen"] = "sgd"
     """How the head learns: backpropagation, its own two-point step, or not at all."""
+    clip_over: ClipOver | None = None
+    """What privacy.clip = C bounds: each slope ("scalar"), or a record's vector of P slopes, at C√P ("vector", which is
+    privacy.mode = "sound" alone and what it does where nothing is said)."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +190,57 @@ class DpzvServer(CachingServer):
         return Release(perturbation, value, receipt)
 
 
-def zeroth_order(config: DpzvConfig) -> ZerothOrder:
-    """Return the settings that clients and server share."""
-    return ZerothOrder(config.smoothing, config.lr, config.momentum, config.perturbations, config.direction)
+class SoundServer(CachingServer):
+    """Answers every upload with released integers; all that it keeps of the labels' making is a function of them.
+
+    Its state beside the labels: cached embeddings, which are functions of a record's own features and of the clients'
+    models. No loss is computed, and no sum leaves without noise.
+    """
+
+    def __init__(
+        self,
+        top: Top,
+        settings: ZerothOrder,
+        release: IntegerRelease,
+        noise: IntegerNoise,
+        **named: Any,
+    ) -> None:
+        super().__init__(top, sent=2 * settings.perturbations, **named)
+        self._smoothing, self._how, self._noise = settings.smoothing, release, noise
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Release R_p for every direction and refresh the table."""
+        client, body = upload.client, upload.body
+        if not isinstance(body, PerturbedEmbeddings):
+            raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
+        self._round += 1
+        slopes_PB = np.stack(
+            [
+                self.top.row_slopes(client, body.ids, plus_BE, minus_BE, self._smoothing)
+                for plus_BE, minus_BE in zip(body.plus, body.minus, strict=True)
+            ]
+        )
+        sums_P, nonfinite = integer_sum(slopes_PB, limit=self._how.limit, over=self._how.over)
+        cache = self.top.ages(body.ids, self._round, client)
+        self.top.put(client, body.ids, (body.plus + body.minus).mean(0) / np.float32(2), self._round)
+        released_P, receipt = self._noise.release(
+            sums_P, self._how, (client, upload.step), batch=len(body.ids), nonfinite=nonfinite
+        )
+        releases = tuple(Release(p, float(value), receipt) for p, value in enumerate(released_P))
+        return [
+            Order(
+                *(client, Slopes(released_P), self._round),
+                upload_bytes=self._upload_bytes,
+                releases=releases,
+                cache=cache,
+            )
+        ]
+
+
+def zeroth_order(config: DpzvConfig, unit: float = 1.0) -> ZerothOrder:
+    """Return the settings that clients and server share; unit: what a released number is worth."""
+    lr = config.lr * unit
+    return ZerothOrder(config.smoothing, lr, config.momentum, config.perturbations, config.direction)
 
 
 def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
@@ -192,7 +248,7 @@ def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
     return DpzvClient(
         *(parts.client, parts.bottom(BottomTraining(rule))),
         parts.batches(config),
-        zeroth_order(config),
+        zeroth_order(config, parts.noise.unit),
         parts.key,
     )
 
@@ -204,16 +260,36 @@ def two_point_head(config: Any) -> HeadSettings:
     )
 
 
-def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer:
-    release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
+def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
     top = parts.top(two_point_head(config))
+    if parts.noise.integers is not None:
+        how, noise = parts.noise.integers, parts.noise.of_integers()
+        return SoundServer(top, zeroth_order(config), how, noise, **cached(parts, config))
+    release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
     return DpzvServer(top, zeroth_order(config), release, **cached(parts, config))
+
+
+def _noise(config: DpzvConfig) -> NoisePlan:
+    return NoisePlan(
+        "mean",
+        per_upload=config.perturbations,
+        hidden=config.server in ("sgd", "zo"),
+        head=config.server,
+        sound_heads=("frozen",),
+        clip_over=config.clip_over,
+    )
+
+
+def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
+    if config.clip_over == "vector" and sections.privacy.mode != "sound":
+        yield 'method.clip_over: "vector" goes with privacy.mode = "sound"; set that, or leave it out'
 
 
 DPZV = VerticalMethod(
     config=DpzvConfig,
     client=_client,
     server=_server,
-    noise=lambda c: NoisePlan("mean", per_upload=c.perturbations, hidden=c.server != "frozen", head=c.server),
+    noise=_noise,
+    contradictions=_contradictions,
     rule=lambda c: UpdateRule(Rule(c.direction, c.momentum), c.lr, c.perturbations),
 )

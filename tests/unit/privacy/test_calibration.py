@@ -8,6 +8,7 @@ import pytest
 from raydpzv.errors import InputError
 from raydpzv.privacy.calibration import (
     expected_participations,
+    largest_count,
     paper_epsilon,
     paper_sigma,
     planned_participations,
@@ -76,3 +77,12 @@ def test_unknown_batches_are_named_with_the_nearest() -> None:
         planned_participations(batches="poison", releases=1, rows=10, batch=1)
     with pytest.raises(InputError, match="choose a smaller batch"):
         planned_participations(batches="shuffle", releases=1, rows=10, batch=11)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 63, 64, 65, 10**6 + 1, 2**61, 2**62])
+def test_the_largest_count_is_found(limit: int) -> None:
+    assert largest_count(lambda count: count <= limit) == limit
+
+
+def test_a_budget_without_an_end_has_no_largest_count() -> None:
+    assert largest_count(lambda count: True) == 2**62

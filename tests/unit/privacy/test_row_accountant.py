@@ -11,7 +11,7 @@ import pytest
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
-from raydpzv.privacy.row_accountant import RowSpending, _largest, claimed_mu, proved_mu
+from raydpzv.privacy.row_accountant import RowSpending, claimed_mu, proved_mu
 from raydpzv.privacy.row_claims import row_claims, row_defect, row_verdict
 from raydpzv.privacy.row_setting import RowSetting, row_sigma
 
@@ -204,12 +204,3 @@ def test_the_budget_refuses_what_solving_for_epsilon_each_time_would_refuse(sett
             account.add(0, ids, setting.per_upload)
         assert any(refused), budget
         assert not refused[0], budget
-
-
-@pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 63, 64, 65, 10**6 + 1, 2**61, 2**62])
-def test_the_largest_count_is_found(limit):
-    assert _largest(lambda count: count <= limit) == limit
-
-
-def test_a_budget_without_an_end_has_no_largest_count():
-    assert _largest(lambda count: True) == 2**62

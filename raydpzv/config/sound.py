@@ -1,0 +1,117 @@
+"""What privacy.mode = "sound" wants of a scenario: the premises of its proof, each looked at before anything runs.
+
+The proof speaks of the table as loaded. So nothing that is no release may depend on another record's values: not the
+scaling, not the split, not the head, not which rows are drawn or when the run ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.methods.descriptor import NoisePlan
+
+ALONE = ("noise_multiplier", "relation", "adversary", "head_clip", "head_share", "permit_large_delta")
+"""Settings of [privacy] that have a meaning in this mode alone."""
+
+
+def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
+    """Yield a sentence for each setting that does not go with the mode, or with others in it."""
+    if noise is None or not noise.sound_heads:
+        yield f'privacy.mode: "sound" is for method.name = "dpzv", got "{spec.method.name}"; use mode = "paper"'
+        return
+    yield from _head(spec, noise)
+    yield from _noise(spec)
+    yield from _table(spec)
+    yield from _limits(spec)
+    yield from _outsider(spec)
+
+
+def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
+    privacy, head = spec.privacy, noise.head
+    if head not in noise.sound_heads:
+        known = ", ".join(f'"{name}"' for name in noise.sound_heads)
+        yield (
+            f'method.server: "{head}" trains the head on labels without noise, so that nothing is proved; with '
+            f'privacy.mode = "sound" use one of {known}'
+        )
+    if head == "frozen" and spec.model.head != "sum":
+        yield (
+            f'model.head: wanted "sum" with method.server = "frozen", got "{spec.model.head}", random weights that '
+            'nobody trains; use model.head = "sum", or method.server = "joint"'
+        )
+    given = {"privacy.head_clip": privacy.head_clip, "privacy.head_share": privacy.head_share}
+    for name in (name for name, value in given.items() if value is not None and head != "dp_sgd"):
+        yield f'{name}: goes with method.server = "dp_sgd", not "{head}"; leave it out or set that'
+    if head == "dp_sgd" and privacy.head_clip is None:
+        yield 'privacy.head_clip: wanted with method.server = "dp_sgd"; give the norm of a gradient, above 0'
+
+
+def _noise(spec: VerticalScenario) -> Iterator[str]:
+    privacy = spec.privacy
+    if privacy.noise == "seeded":
+        yield 'privacy.noise: seeded noise proves nothing, since whoever has the seed subtracts it; use "system"'
+    if privacy.sigma is not None:
+        yield 'privacy.sigma: has no meaning with mode = "sound"; give privacy.noise_multiplier, in units of one record'
+    if privacy.clip is None:
+        yield "privacy.clip: wanted with noise (without a clip nothing bounds one record's part); give a number above 0"
+    given = {
+        "privacy.epsilon": privacy.epsilon,
+        "privacy.noise_multiplier": privacy.noise_multiplier,
+        "budget.updates": spec.budget.updates,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 2:
+        got = ", ".join(named) or "none"
+        yield f"privacy: wanted any two of {', '.join(given)} (the third is worked out), got {got}"
+
+
+def _table(spec: VerticalScenario) -> Iterator[str]:
+    data = spec.data
+    if data.scale in ("standard", "unit"):
+        yield (
+            f'data.scale: "{data.scale}" is fitted on the rows, so that one record moves all others; use data.scale = '
+            '"public" with data.centre and data.spread, or "none"'
+        )
+    if data.split != "plain":
+        yield (
+            f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; '
+            'use data.split = "plain"'
+        )
+    for name, fitted in (
+        ("data.categories", data.categories),
+        ("data.missing", data.missing == "mean"),
+        ("data.groups", data.groups),
+    ):
+        if fitted:
+            yield f'{name}: makes other rows depend on a record, which mode = "sound" does not allow; leave it out'
+
+
+def _limits(spec: VerticalScenario) -> Iterator[str]:
+    budget = spec.budget
+    if budget.adversary != "client":
+        yield (
+            f'budget.adversary: wanted "client" with privacy.mode = "sound", got "{budget.adversary}"; whom the noise '
+            "is for is privacy.adversary"
+        )
+
+
+def _outsider(spec: VerticalScenario) -> Iterator[str]:
+    """The premises of amplification against whoever sees no row numbers."""
+    method, adversary = spec.method, spec.privacy.adversary
+    if adversary != "external":
+        return
+    if method.batches != "poisson":
+        yield (
+            f'privacy.adversary: "external" needs method.batches = "poisson", got "{method.batches}"; without secret '
+            "coins it is the client's"
+        )
+    elif method.coins != "system":
+        yield (
+            'privacy.adversary: "external" needs method.coins = "system"; coins from the seed can be guessed with it'
+        )
+    if limits := spec.budget.other_limits:
+        yield (
+            'privacy.adversary: "external" needs a run that ends by its number of updates; leave out '
+            f"{' and '.join(limits)}"
+        )
