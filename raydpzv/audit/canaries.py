@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from raydpzv.data.table import Table
 from raydpzv.errors import SpecError, suggest
-from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key
 
 LABEL, FEATURES, ABSENT = "label", "features", "absent"
@@ -21,6 +22,7 @@ KINDS = {
     "add_remove": (ABSENT,),
 }
 """Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit takes by default."""
+_ALL = (LABEL, FEATURES, ABSENT)
 _FACTOR = -50.0
 """What a canary's features are multiplied by, as they were read."""
 
@@ -42,13 +44,17 @@ class Canary:
         """Return the table as it was read, with this record changed."""
         if self.kind == LABEL:
             labels = table.y.copy()
-            labels[self.number] = (labels[self.number] + 1) % table.classes
+            labels[self.number] = self.label(labels[self.number], table.classes)
             return replace(table, y=labels)
         if self.kind == FEATURES:
             features = table.x.copy()
             features[self.number] = _other(table, features[self.number])
             return replace(table, x=features)
         return table
+
+    def label(self, known: int, classes: int) -> int:
+        """Return the changed record's label."""
+        return (known + 1) % classes if self.kind == LABEL else known
 
     def without(self, prepared: PreparedVertical) -> PreparedVertical:
         """Return a neighbour in which the record's term is zero, of a run in which it is a canary of that kind.
@@ -63,6 +69,20 @@ class Canary:
             features[self.row] = np.nan
             clients.append(replace(client, x_train=features))
         return replace(prepared, clients=tuple(clients))
+
+
+def neighbour(run: PreparedVertical, canaries: Sequence[Canary]) -> PreparedVertical:
+    """Return a run's scenario with its data as if all these records had been otherwise from the start."""
+
+    def change(table: Table) -> Table:
+        for canary in canaries:
+            table = canary.change(table)
+        return table
+
+    changed = prepare_vertical(run.spec, run.secret, change)
+    for canary in canaries:
+        changed = canary.without(changed)
+    return changed
 
 
 def _other(table: Table, record: np.ndarray) -> np.ndarray:
@@ -80,7 +100,7 @@ def chosen(
     rows: Sequence[int] = (),
     kinds: Sequence[str] = (),
 ) -> list[Canary]:
-    """Return canaries of every kind at the training rows given, or at `count` rows drawn from a fixed key.
+    """Return canaries at the training rows given, or at `count` rows drawn from a fixed key, their kinds in turn.
 
     relation: what the run's neighbours differ in; kinds: () for those of the relation. Raises SpecError.
     """
@@ -91,17 +111,25 @@ def chosen(
     if not 1 <= count <= known:
         raise SpecError(f"--canaries: wanted 1..{known}, the training rows, got {count}")
     for kind in kinds:
-        if kind not in (*KINDS["replace"], ABSENT):
-            hint = suggest(kind, (LABEL, FEATURES, ABSENT))
-            raise SpecError(f'--kind: wanted label, features or absent, got "{kind}". {hint}'.rstrip())
-        if relation != "replace" and kind not in KINDS[relation]:
-            raise SpecError(
-                f'--kind: "{kind}" is no neighbour under the run\'s relation "{relation}": use '
-                f"{', '.join(KINDS[relation])}"
-            )
+        _check_kind(kind, relation, prepared)
     drawn = (Key(0) / "audit" / "canaries").generator().permutation(known)[:count].tolist()
+    in_turn = itertools.cycle(kinds or KINDS[relation])
     return [
         Canary(row, int(prepared.numbers[row]), kind)
-        for row in (dict.fromkeys(rows) or sorted(drawn))
-        for kind in (dict.fromkeys(kinds) or KINDS[relation])
+        for row, kind in zip(rows or sorted(drawn), in_turn, strict=False)
     ]
+
+
+def _check_kind(kind: str, relation: str, prepared: PreparedVertical) -> None:
+    if kind not in _ALL:
+        raise SpecError(f'--kind: wanted {", ".join(_ALL)}, got "{kind}". {suggest(kind, _ALL)}'.rstrip())
+    if relation != "replace" and kind not in KINDS[relation]:
+        raise SpecError(
+            f'--kind: "{kind}" is no neighbour under privacy.relation = "{relation}"; use {", ".join(KINDS[relation])}'
+        )
+    plan = prepared.privacy.plan
+    if kind == ABSENT and (plan is None or plan.on != "mean"):
+        raise SpecError(
+            f'--kind: "absent" goes with methods that noise a mean of clipped slopes, {prepared.spec.method.name} does '
+            "not; use label or features"
+        )

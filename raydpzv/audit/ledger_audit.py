@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.audit.canaries import Canary
+from raydpzv.audit.canaries import Canary, neighbour
 from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
 from raydpzv.experiment.reexecute import check_models
-from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.report import text
 
@@ -30,7 +29,6 @@ CONFIDENCE = 0.95
 SMALLEST_P = 1e-3
 """Below this the noise is not what the run says it is."""
 _ROUNDING = 1 + 1e-9
-NOT_FALSIFIED, FALSIFIED, NOTHING_PROVED = "not falsified", "FALSIFIED", "nothing proved"
 
 
 @dataclass(frozen=True)
@@ -84,11 +82,6 @@ class LedgerAudit:
         return max(c.hidden for c in self.canaries)
 
     @property
-    def proved(self) -> float | None:
-        """ε that the run proves, None if it proves none."""
-        return text.epsilon_of(self.claim) if text.proves(self.claim) else None
-
-    @property
     def contradictions(self) -> tuple[str, ...]:
         """What cannot be if the claim's proof holds, one clause each."""
         found = []
@@ -101,13 +94,6 @@ class LedgerAudit:
         if epsilon_of(self.worst.apart, self.claim["delta"]) > text.epsilon_of(self.claim) * _ROUNDING:
             found.append("a record moves its releases further than the clip permits")
         return tuple(found)
-
-    @property
-    def verdict(self) -> str:
-        """Whether the record contradicts what the run proves."""
-        if self.proved is None:
-            return NOTHING_PROVED
-        return FALSIFIED if self.contradictions else NOT_FALSIFIED
 
 
 def audit_ledger(
@@ -128,11 +114,12 @@ def audit_ledger(
     noise = noise_seen(queries, np.array([releases[address] for address in queries.addresses]))
     seen = []
     for done, canary in enumerate(canaries, 2):
-        changed = prepare_vertical(run.spec, run.prepared.secret, canary.change)
-        neighbour = forced_queries(canary.without(changed), rows, run.updates, releases)
-        place = np.flatnonzero(changed.numbers == canary.number)
-        with_it = queries.about(canary.row) | np.any([neighbour.about(row) for row in place], axis=0)
-        seen.append(_moved(canary, queries, neighbour, with_it, noise, float(claim["delta"])))
+        changed = neighbour(run.prepared, [canary])
+        other = forced_queries(changed, rows, run.updates, releases)
+        with_it = queries.about(canary.row)
+        for row in np.flatnonzero(changed.numbers == canary.number).tolist():
+            with_it = with_it | other.about(row)
+        seen.append(_moved(canary, queries, other, with_it, noise, float(claim["delta"])))
         progress(done, total)
     return LedgerAudit(claim, noise, tuple(seen))
 

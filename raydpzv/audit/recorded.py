@@ -16,6 +16,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.report import text
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ class RecordedRun:
             if claim["adversary"] == adversary and claim["relation"] == self.relation:
                 return claim
         return None
+
+    def delta(self, adversary: str) -> float:
+        """Return δ of what the run says of this adversary, 1/(10 D) if it says none."""
+        claim = self.claim(adversary)
+        if claim is None or not text.known(claim["delta"]):
+            return 0.1 / len(self.prepared.numbers)
+        return float(claim["delta"])
 
 
 def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
