@@ -44,10 +44,13 @@ def kernel(name: str) -> Kernel:
 
 _ages = kernel("ages")
 _bottom_step = kernel("bottom_step")
+_clipped_gradients = kernel("clipped_gradients")
+_descend = kernel("descend")
 _embed = kernel("embed")
 _embed_along = kernel("embed_along")
 _head_step = kernel("head_step")
 _mean_differences = kernel("mean_differences")
+_points_along = kernel("points_along")
 _put = kernel("put")
 _row_gradients = kernel("row_gradients")
 _row_slopes = kernel("row_slopes")
@@ -278,16 +281,44 @@ class CompiledTop:
         return out
 
     def row_slopes(
-        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_BE: np.ndarray,
+        minus_BE: np.ndarray,
+        smoothing: float,
+        along: int | None = None,
     ) -> np.ndarray:
         """Return every row's slope."""
         own, out = self._parameters, np.empty(len(ids), np.float32)
+        flat_plus, flat_minus = (self._at(along, amount) for amount in (smoothing, -smoothing))
         _row_slopes(
             *(self._uploaded(plus_BE, ids, client), self._uploaded(minus_BE, ids, client)),
-            *(self._table, self._labels, _rows(ids), client, own.flat, own.sizes, self._widest),
+            *(self._table, self._labels, _rows(ids), client, flat_plus, flat_minus, own.sizes, self._widest),
             *(float(smoothing), out),
         )
         return out
+
+    def descend(self, step: Step) -> None:
+        """Take a zeroth-order step."""
+        own, how = self._parameters, self._settings
+        seeds, scalars = np.array(step.seeds, np.uint64), np.array(step.scalars, np.float64)
+        _zeroth_order_step(
+            *(own.flat, own.velocity, seeds, scalars, float(step.lr), float(how.momentum), LAWS[how.law])
+        )
+
+    def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
+        """Return the sum of the rows' clipped gradients."""
+        own, total = self._parameters, np.zeros(self._parameters.network.size)
+        _clipped_gradients(
+            *(self._table, self._labels, _rows(ids), own.flat, own.sizes, self._widest, float(clip), total)
+        )
+        return total
+
+    def descend_by(self, gradient: np.ndarray) -> None:
+        """Take a first-order step."""
+        own, how = self._parameters, self._settings
+        _descend(own.flat, own.velocity, _floats(gradient), float(how.lr), float(how.momentum))
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
@@ -316,6 +347,15 @@ class CompiledTop:
     def sha256(self) -> str:
         """Return the digest of the head's parameters."""
         return self._parameters.sha256()
+
+    def _at(self, along: int | None, amount: float) -> np.ndarray:
+        """Return the parameters moved along a seed's direction, or themselves."""
+        own = self._parameters
+        if along is None:
+            return own.flat
+        points = np.empty((1, own.network.size), np.float32)
+        _points_along(own.flat, np.array([along], np.uint64), LAWS[self._settings.law], float(amount), points)
+        return points[0]
 
     def _uploaded(self, values: np.ndarray, ids: np.ndarray, client: int) -> np.ndarray:
         """Embeddings [..., B, E] as the kernels take them; ValueError: not one of width E for each row."""

@@ -613,17 +613,52 @@ def mean_differences(ahead, table, labels, ids, client, flat, sizes, widest, out
 
 @compiled
 def row_slopes(  # type: ignore[no-untyped-def]
-    plus, minus, table, labels, ids, client, flat, sizes, widest, smoothing, out
+    plus, minus, table, labels, ids, client, flat_plus, flat_minus, sizes, widest, smoothing, out
 ):
-    """(ℓ⁺ - ℓ⁻) / 2λ of every row to out [B]: plus and minus [B, E] in place of the client's cached embeddings."""
+    """(ℓ⁺ - ℓ⁻) / 2λ of every row to out [B]: plus and minus [B, E] in place of the client's cached embeddings.
+
+    flat_plus, flat_minus: the head's parameters on either side.
+    """
     rows, inputs = ids.shape[0], table.shape[1]
     acts = np.empty((max(2, sizes.shape[0]), widest, rows), np.float32)
     ahead, behind = np.empty(rows, np.float64), np.empty(rows, np.float64)
     _gather(table, ids, acts[0])
-    _losses_with(plus, acts, client, labels, ids, flat, sizes, inputs, ahead)
-    _losses_with(minus, acts, client, labels, ids, flat, sizes, inputs, behind)
+    _losses_with(plus, acts, client, labels, ids, flat_plus, sizes, inputs, ahead)
+    _losses_with(minus, acts, client, labels, ids, flat_minus, sizes, inputs, behind)
     for b in range(rows):
         out[b] = _f32((ahead[b] - behind[b]) / (2 * smoothing))
+
+
+@compiled
+def clipped_gradients(table, labels, ids, flat, sizes, widest, clip, total):  # type: ignore[no-untyped-def]
+    """Add to total, float64 [d], every row's own gradient of the loss by the parameters, each cut to norm `clip`.
+
+    A gradient that is not finite counts as 0.
+    """
+    inputs, none = table.shape[1], np.empty(0, np.float32)
+    acts, delta = (
+        np.empty((max(2, sizes.shape[0]), widest, 1), np.float32),
+        np.empty((2, widest, 1), np.float32),
+    )
+    losses, gradient = np.empty(1, np.float64), np.empty(flat.shape[0], np.float32)
+    for b in range(ids.shape[0]):
+        row = ids[b : b + 1]
+        _gather(table, row, acts[0])
+        _forward(flat, sizes, acts, 1, inputs, none)
+        _losses(acts[max(1, sizes.shape[0] - 1)], labels, row, sizes[-1], losses, delta[0], True)
+        for i in range(gradient.shape[0]):
+            gradient[i] = _ZERO
+        _backward(acts, labels, row, flat, sizes, inputs, delta, gradient, False)
+        squares = 0.0
+        for i in range(gradient.shape[0]):
+            squares += _f64(gradient[i]) * _f64(gradient[i])
+        norm = math.sqrt(squares)
+        if not math.isfinite(norm):
+            continue
+        # the last factor keeps rounding from leaving a gradient a hair above the clip
+        factor = clip / norm * (1.0 - 2.0**-50) if norm > clip else 1.0
+        for i in range(gradient.shape[0]):
+            total[i] += factor * _f64(gradient[i])
 
 
 @compiled

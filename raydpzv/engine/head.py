@@ -31,9 +31,9 @@ class Head:
         self._loss: Loss = LOSSES["cross_entropy"]
         self._training = settings.training
         self._steps = 0
-        if self._training == "sgd":
+        if self._training in ("sgd", "dp_sgd"):
             self._gradient_descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
-        if self._training == "zo":
+        if self._training in ("zo", "joint"):
             self._perturb = LayerwisePerturbation(model.module, model.offsets)
             self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
 
@@ -42,6 +42,39 @@ class Head:
         with torch.no_grad():
             scores_BK = self.model.module(embeddings_BME.flatten(1))
             return self._loss.rows(scores_BK, labels_B)
+
+    def losses_along(
+        self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, seed: int, amount: float
+    ) -> torch.Tensor:
+        """Return the cross-entropy of every row at w_0 + amount · v, v made from its seed, [B]."""
+        with self._perturb.at(Direction(seed, self.model.size, self._settings.law), amount):
+            return self.losses(embeddings_BME, labels_B)
+
+    def row_gradients(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> np.ndarray:
+        """Return every row's own gradient of the loss by the parameters, float32 [B, d_0]."""
+        module, names = self.model.module, list(self.model.offsets)
+
+        def loss(
+            parameters: tuple[torch.Tensor, ...], row_F: torch.Tensor, label: torch.Tensor
+        ) -> torch.Tensor:
+            given = dict(zip(names, parameters, strict=True))
+            scores_1K = torch.func.functional_call(module, given, (row_F[None],))
+            return self._loss.mean(scores_1K, label[None])
+
+        held = tuple(p.detach() for p in module.parameters())
+        gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(
+            held, embeddings_BME.flatten(1), labels_B
+        )
+        found: np.ndarray = torch.cat([g.flatten(1) for g in gradients], 1).cpu().numpy()
+        return found
+
+    def descend(self, step: Step) -> None:
+        """Take a zeroth-order step by given scalars."""
+        self._descent.apply([step])
+
+    def descend_by(self, gradient: torch.Tensor) -> None:
+        """Take a first-order step along a given gradient, float32 [d_0]."""
+        self._gradient_descent.step([gradient])
 
     def train(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> float:
         """Take one step on a batch and return the batch's mean loss before it (NaN for an empty batch)."""

@@ -23,7 +23,7 @@ LayerNoise = Callable[[int, int], np.ndarray]
 AGE_BINS = 24
 """Ages are binned by powers of two: bin 0 holds age 0, bin k holds ages 2^(k-1) .. 2^k - 1."""
 
-HeadTraining = Literal["sgd", "zo", "frozen"]
+HeadTraining = Literal["sgd", "zo", "frozen", "joint", "dp_sgd"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class BottomTraining:
 @dataclass(frozen=True)
 class HeadSettings:
     """How w_0 learns: step size and momentum; smoothing radius, law and key are those of its own zeroth-order step.
+
+    "joint" and "dp_sgd" take steps by released values alone, when they are told to (`Top.descend`, `Top.descend_by`).
 
     one_sided: that step takes (f(w_0+λu) - f(w_0)) / λ in place of (f(w_0+λu) - f(w_0-λu)) / 2λ.
     """
@@ -204,9 +206,33 @@ class Top(Protocol):
         ...
 
     def row_slopes(
-        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_BE: np.ndarray,
+        minus_BE: np.ndarray,
+        smoothing: float,
+        along: int | None = None,
     ) -> np.ndarray:
-        """Return (ℓ(with `plus` as the client's embeddings) - ℓ(with `minus`)) / 2λ of every row, float32 [B]."""
+        """Return (ℓ(with `plus` as the client's embeddings) - ℓ(with `minus`)) / 2λ of every row, float32 [B].
+
+        along: seed of a direction v of the head's parameters, which are w_0 + λv and w_0 - λv on the two sides.
+        """
+        ...
+
+    def descend(self, step: Step) -> None:
+        """Take a zeroth-order step by released scalars, with the head's momentum."""
+        ...
+
+    def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
+        """Return the sum over cached rows of each row's gradient by w_0, cut to norm `clip`, float64 [d_0].
+
+        A gradient that is not finite counts as 0.
+        """
+        ...
+
+    def descend_by(self, gradient: np.ndarray) -> None:
+        """Take a step along a released gradient [d_0], with the head's step size and momentum."""
         ...
 
     def row_gradients(

@@ -26,7 +26,7 @@ from raydpzv.engine.split_model import (
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.momentum import MomentumDescent
-from raydpzv.privacy.mechanisms import clip_two_sided
+from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import LayerwisePerturbation
@@ -267,14 +267,38 @@ class TorchTop:
         return found
 
     def row_slopes(
-        self, client: int, ids: np.ndarray, plus_BE: np.ndarray, minus_BE: np.ndarray, smoothing: float
+        self,
+        client: int,
+        ids: np.ndarray,
+        plus_BE: np.ndarray,
+        minus_BE: np.ndarray,
+        smoothing: float,
+        along: int | None = None,
     ) -> np.ndarray:
         """Return every row's slope."""
-        plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
-        slopes_1B = self._slopes(
-            self.table.get(ids), plus_1BE, minus_1BE, self._labels(ids), client, smoothing
-        )
-        return slopes_1B[0].cpu().numpy()
+        labels_B, batch_BME = self._labels(ids), self.table.get(ids)
+        if along is None:
+            plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
+            return self._slopes(batch_BME, plus_1BE, minus_1BE, labels_B, client, smoothing)[0].cpu().numpy()
+        losses: list[torch.Tensor] = []
+        for values_BE, amount in ((plus_BE, smoothing), (minus_BE, -smoothing)):
+            batch_BME[:, client] = self._tensor(values_BE)
+            losses.append(self.head.losses_along(batch_BME, labels_B, along, amount))
+        return slope(losses[0], losses[1], smoothing).cpu().numpy()
+
+    def descend(self, step: Step) -> None:
+        """Take a zeroth-order step."""
+        self.head.descend(step)
+
+    def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
+        """Return the sum of the rows' clipped gradients."""
+        gradients_Bd = self.head.row_gradients(self.table.get(ids), self._labels(ids))
+        clipped, _ = clip_rows(gradients_Bd, clip)
+        return clipped.sum(0)
+
+    def descend_by(self, gradient: np.ndarray) -> None:
+        """Take a first-order step."""
+        self.head.descend_by(self._tensor(gradient.astype(np.float32)))
 
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key

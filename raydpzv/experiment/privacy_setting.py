@@ -16,6 +16,7 @@ from raydpzv.methods.descriptor import NoiseParts, NoisePlan
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
 from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
 from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
 from raydpzv.privacy.sound_accountant import solve
 from raydpzv.privacy.sound_setting import SoundPlan, default_delta
@@ -31,7 +32,8 @@ HEAD_SHARE = 0.2
 class PrivacySetting:
     """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added).
 
-    integers: how they are released with privacy.mode = "sound"; updates: those planned, given or worked out.
+    integers, gradient: how slopes and the head's gradient are released with privacy.mode = "sound"; updates: those
+    planned, given or worked out.
     """
 
     plan: NoisePlan | None
@@ -42,11 +44,16 @@ class PrivacySetting:
     key: Key
     updates: int | None = None
     integers: IntegerRelease | None = None
+    gradient: GradientRelease | None = None
 
     def noise(self) -> NoiseParts:
         """Return what the parties that add noise are told."""
         on = self.plan.on if self.plan and self.claims else ""
-        return NoiseParts(self.key, on, self.clip, self.sigma, self.seeded, integers=self.integers)
+        return NoiseParts(
+            *(self.key, on, self.clip, self.sigma, self.seeded),
+            integers=self.integers,
+            gradient=self.gradient,
+        )
 
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
@@ -236,8 +243,12 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
         *(privacy.clip, plan.per_upload, setting.noise_multiplier, setting.release_rows),
         over=plan.clip_over or "vector",
     )
+    gradient = None
+    if setting.head_multiplier is not None and privacy.head_clip is not None:
+        how = (privacy.head_clip, setting.head_multiplier, setting.release_rows)
+        gradient = GradientRelease(*how, SystemNoise())
     key, updates = Key(spec.seed), setting.updates
-    return PrivacySetting(plan, privacy.clip, 0.0, False, setting, key, updates, integers)
+    return PrivacySetting(plan, privacy.clip, 0.0, False, setting, key, updates, integers, gradient)
 
 
 def _grouped(data: DataSection) -> tuple[str, ...]:

@@ -163,9 +163,9 @@ def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequen
         _require_all_steps(ledger, client, updates, plan.updates.perturbations)
         replica = plan.replica(client)
         replica.go_to(updates, ledger)
-        x, digest = replica.state()[0], ledger.digest
+        x, digest, last = replica.state()[0], ledger.digest, updates == ledger.version
     name = f"client {client}"
-    return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x))
+    return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x, last=last))
 
 
 def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) -> None:
@@ -177,10 +177,10 @@ def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) ->
         )
 
 
-def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray) -> bool | None:
-    recorded = [
-        r["sha256"] for r in rows["model"].to_pylist() if r["party"] == party and r["round"] == updates
-    ]
+def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False) -> bool | None:
+    """last: these are all updates, which are fewer than the uploads by which models are recorded if some gather."""
+    mine = [r for r in rows["model"].to_pylist() if r["party"] == party]
+    recorded = [r["sha256"] for r in mine if last or r["round"] == updates]
     if not recorded:
         return None
     if recorded[-1] != sha256(x):

@@ -90,6 +90,11 @@ def check_recomputable(experiment: PreparedVertical, path: Path) -> None:
             f"{path}: its noise on every {noise.on} row came from the operating system and was not kept, so it "
             "cannot be computed again; start a new run"
         )
+    if what := experiment.spec.descriptor.unrecorded(experiment.spec.method):
+        raise NotRecomputable(
+            f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
+            "new run"
+        )
 
 
 def _unbroken(rounds: Sequence[int]) -> int:

@@ -27,6 +27,7 @@ from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.wire.messages import Acknowledged
 
 Past = tuple[Slice, int]
 """What a client is rebuilt from: the updates of its own that it had applied, and how many uploads it had made."""
@@ -48,6 +49,11 @@ class LedgerServer:
         self._known = ledger.version
         self._uploads: Counter[int] = Counter()
         self._read: dict[int, int] = {}
+        self._served: list[int] = []  # whose upload each round served
+        self._entered = 0  # updates of the ledger that this run has come to
+        self._versions = [
+            0
+        ]  # updates of the ledger after each round, which are fewer where uploads are gathered
 
     @property
     def updates(self) -> int:
@@ -65,9 +71,12 @@ class LedgerServer:
             raise RunError(f"client {upload.client} sent its upload {upload.step} where {due} was due")
         orders = self._server.receive(upload)
         for order in orders:
-            self._enter(upload, order)
+            if order.releases:
+                self._enter(upload, order)
         self._uploads[upload.client] += 1
-        self._read[upload.client] = self.updates
+        self._served.append(upload.client)
+        self._versions.append(self._entered)
+        self._read[upload.client] = self._entered
         return orders
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
@@ -84,12 +93,10 @@ class LedgerServer:
 
     def past(self, client: int, before: Order | None = None) -> Past:
         """Return what a client is rebuilt from, to what it was before it got an order (None: after all answers)."""
-        until = self._served() if before is None else before.round
-        mine = self._ledger.since(0, until).of(client)
-        uploads = len(np.unique(mine.round))
-        if before is None or uploads == 0:
-            return mine, uploads
-        return self._ledger.since(0, until - 1).of(client), uploads
+        last = len(self._served) if before is None else before.round
+        uploads = self._served[:last].count(client)
+        applied = last if before is None or uploads == 0 else last - 1
+        return self._ledger.since(0, self._versions[applied]).of(client), uploads
 
     def again(self, upload: Upload) -> Order | None:
         """Return the recorded answer to an upload that was served before: to send it again costs no privacy.
@@ -97,22 +104,22 @@ class LedgerServer:
         A client that was lost makes its last upload once more if the answer to it was not on record when it was
         rebuilt; the first one may still have been served in between.
         """
-        if upload.step >= self._uploads[upload.client]:
+        client, step, gathered = upload.client, upload.step, self._rule.gathered
+        if step >= self._uploads[client]:
             return None
-        mine = self._ledger.since(0, self._served()).of(upload.client)
-        at = mine.step == upload.step
-        return Order(upload.client, self._rule.answer(mine.scalar[at]), int(mine.round[at][0]))
-
-    def _served(self) -> int:
-        """Updates of this run; a ledger that was there before may be further."""
-        return min(self._ledger.version, self.updates)
+        round = [n for n, whose in enumerate(self._served, 1) if whose == client][step]
+        if (step + 1) % gathered:
+            return Order(client, Acknowledged(), round)
+        mine = self._ledger.since(0, self._versions[round]).of(client)
+        return Order(client, self._rule.answer(mine.scalar[mine.step == step // gathered]), round)
 
     def _enter(self, upload: Upload, order: Order) -> None:
-        client, step = upload.client, upload.step
+        client, step = upload.client, upload.step // self._rule.gathered
+        self._entered += 1
         steps_P, numbers_P, seeds_P, scalars_P = self._packed
         numbers = [release.perturbation for release in order.releases]
         update = LedgerUpdate(
-            order.round,
+            self._entered,
             client,
             self._read.get(client, 0),
             self._rule.lr,
@@ -121,11 +128,11 @@ class LedgerServer:
             seeds_P(*[direction_seed(self._key, client, step, p) for p in numbers]),
             scalars_P(*[release.value for release in order.releases]),
         )
-        if order.round <= self._known:
+        if self._entered <= self._known:
             self._compare(update)
-        elif order.round != self._ledger.version + 1:
+        elif self._entered != self._ledger.version + 1:
             raise RunError(
-                f"the ledger has {self._ledger.version} updates where the server has made {order.round}"
+                f"the ledger has {self._ledger.version} updates where the server has made {self._entered}"
             )
         else:
             self._ledger.enter(update)

@@ -39,6 +39,7 @@ from raydpzv.privacy.integer_release import (
 )
 from raydpzv.privacy.mechanisms import (
     Address,
+    GradientRelease,
     Noise,
     NoNoise,
     RecordedNoise,
@@ -78,7 +79,7 @@ class UpdateRule:
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
     shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
     directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
-    message made of an upload's P scalars.
+    message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q.
     """
 
     rule: Rule
@@ -87,6 +88,7 @@ class UpdateRule:
     secret_seeds: bool = False
     step_seeds: bool = False
     answer: Callable[[np.ndarray], Body] = Slopes
+    gathered: int = 1
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ class NoiseParts:
 
     on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold (mean) or norm of a
     row; sigma: standard deviation; recorded: releases to give out again in place of new ones; continues: what the
-    record lacks is drawn anew. integers: of privacy.mode = "sound", in place of clip and sigma.
+    record lacks is drawn anew. integers: of privacy.mode = "sound", in place of clip and sigma; gradient: of the head
+    that is trained with noise of its own.
     """
 
     key: Key
@@ -133,6 +136,7 @@ class NoiseParts:
     recorded: Mapping[Address, float] | None = None
     continues: bool = False
     integers: IntegerRelease | None = None
+    gradient: GradientRelease | None = None
 
     @property
     def unit(self) -> float:
@@ -227,6 +231,7 @@ class VerticalMethod(Generic[C]):
     fits: raises SpecError if the settings do not fit a client's bottom model (built without parameters).
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
+    unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None.
     older: what run folders stand for that say nothing of a setting, where it is not the setting's default.
     """
 
@@ -239,6 +244,7 @@ class VerticalMethod(Generic[C]):
     contradictions: Callable[[C, Sections], Iterator[str]] = _no_contradictions
     fits: Callable[[C, torch.nn.Module], None] = _none
     unreplayable: Callable[[C], str | None] = _none
+    unrecorded: Callable[[C], str | None] = _none
     engines: tuple[Engine, ...] = ENGINES
     older: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     control: bool = False

@@ -10,6 +10,7 @@ import math
 import os
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -224,6 +225,21 @@ def release_rows(
     draws_BE = noise.normal(clipped_BE.size, address).reshape(clipped_BE.shape)
     receipt = Receipt("gaussian rows", noise.source, sigma, 2 * bound, bound, 1, len(rows_BE), nonfinite)
     return (clipped_BE + sigma * draws_BE).astype(np.float32), receipt
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """How a sum of gradients, each of norm at most C_0, is released: noise multiplier z_0, B rows, constant divisor."""
+
+    clip: float
+    multiplier: float
+    rows: int
+    noise: RowNoise
+
+    def release(self, total: np.ndarray) -> np.ndarray:
+        """Return g = (total + N(0, (z_0 C_0)² I)) / B, float32 [d]; the noise in double precision."""
+        draws = self.noise.normal(total.size, (0, 0, 0))
+        return np.asarray((total + self.multiplier * self.clip * draws) / self.rows, np.float32)
 
 
 def _system_uniform(count: int) -> np.ndarray:

@@ -156,8 +156,8 @@ def _sound_calibration(facts: Mapping[str, Any]) -> str:
     target, delta = text.number(facts["target"]), text.number(facts["delta"])
     return (
         f"Calibration: {noise}, for ε = {target} at δ = {delta}: μ² = n (c/z)² with n the most releases that one "
-        "record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), and μ the Gaussian DP that gives this ε "
-        "and δ (closed form); against an outsider who knows no batches, by Poisson sampling (PLD)."
+        "record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), and μ the Gaussian DP that gives "
+        "this ε and δ (closed form); against an outsider who knows no batches, by Poisson sampling (PLD)."
     )
 
 

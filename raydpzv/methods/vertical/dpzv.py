@@ -12,23 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from raydpzv.data.batches import Batches
-from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
+from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, HeadTraining, Top
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
-from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, integer_sum
-from raydpzv.privacy.mechanisms import Noise, release_sum
-from raydpzv.settings.bounds import Momentum, Perturbations, Positive
-from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
+from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
+from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
+from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive
+from raydpzv.wire.messages import Acknowledged, PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import Law
 from raydpzv.zo.update import Rule, Step
 
@@ -52,8 +52,12 @@ class DpzvConfig(Batched):
     """Directions per update, P; each is a release of its own."""
     direction: Law = "sphere"
     """Law of the directions: uniform on the sphere of radius √d, standard normal, or independent signs (fastest)."""
-    server: Literal["sgd", "zo", "frozen"] = "sgd"
-    """How the head learns: backpropagation, its own two-point step, or not at all."""
+    server: HeadTraining = "sgd"
+    """How the head learns: backpropagation, its own two-point step, or not at all; with privacy.mode = "sound" not at
+    all, by the clients' released scalars along directions of its own ("joint"), or by noised gradients ("dp_sgd")."""
+    gather: Count = 1
+    """Uploads that go into one release, Q, for batches too large for one message (privacy.mode = "sound"): must divide
+    the batches of a pass."""
     clip_over: ClipOver | None = None
     """What privacy.clip = C bounds: each slope ("scalar"), or a record's vector of P slopes, at C√P ("vector", which is
     privacy.mode = "sound" alone and what it does where nothing is said)."""
@@ -61,13 +65,17 @@ class DpzvConfig(Batched):
 
 @dataclass(frozen=True)
 class ZerothOrder:
-    """A client's zeroth-order settings: smoothing radius λ, step size η, momentum β, P directions per update."""
+    """A client's zeroth-order settings: smoothing radius λ, step size η, momentum β, P directions per update.
+
+    gather: uploads along the same directions, whose answer comes with the last of them, Q.
+    """
 
     smoothing: float
     lr: float
     momentum: float = 0.0
     perturbations: int = 1
     law: Law = "sphere"
+    gather: int = 1
 
 
 class DpzvClient(SplitClient):
@@ -106,10 +114,11 @@ class DpzvClient(SplitClient):
         same order, so the same bits: parameters, momentum, counter. Raises RunError if this client has worked already
         or the updates are not those of steps 0, 1, ...
         """
-        mine = history.of(self.client)
+        mine, gather = history.of(self.client), self._settings.gather
         count, answers = self._settings.perturbations, len(mine) // self._settings.perturbations
         wanted = np.repeat(np.arange(answers), count)
-        if self._step or not np.array_equal(mine.step, wanted) or not answers <= uploads <= answers + 1:
+        fits = answers * gather <= uploads <= (answers + 1) * gather
+        if self._step or not np.array_equal(mine.step, wanted) or not fits:
             raise RunError(
                 f"client {self.client}: wanted updates from step 0 on, {count} entries each, for {uploads} uploads, "
                 f"and a client that has made none; got {len(mine)} entries and {self._step} uploads"
@@ -118,7 +127,10 @@ class DpzvClient(SplitClient):
         self._step = uploads
 
     def _seeds(self, step: int) -> list[int]:
-        return [direction_seed(self._key, self.client, step, p) for p in range(self._settings.perturbations)]
+        number = step // self._settings.gather
+        return [
+            direction_seed(self._key, self.client, number, p) for p in range(self._settings.perturbations)
+        ]
 
 
 @dataclass(frozen=True)
@@ -190,57 +202,106 @@ class DpzvServer(CachingServer):
         return Release(perturbation, value, receipt)
 
 
-class SoundServer(CachingServer):
-    """Answers every upload with released integers; all that it keeps of the labels' making is a function of them.
+@dataclass
+class _Gathered:
+    """What a client's uploads of one release have come to so far: Σ k_i, int64 [P], rows, records that counted as 0."""
 
-    Its state beside the labels: cached embeddings, which are functions of a record's own features and of the clients'
-    models. No loss is computed, and no sum leaves without noise.
+    sums: Integers
+    ids: list[np.ndarray]
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True)
+class SoundRelease:
+    """How integers and, with "dp_sgd", gradients of the head are released; gather: uploads a release, Q."""
+
+    how: IntegerRelease
+    noise: IntegerNoise
+    gather: int = 1
+    head: GradientRelease | None = None
+
+
+class SoundServer(CachingServer):
+    """Answers uploads with released integers; all that it keeps of the labels' making is a function of releases.
+
+    Beside the labels its state is the cache of embeddings, which are functions of a record's own features and of the
+    clients' models; the sums of releases under way; and w_0, moved by released values alone: along its part v_p of a
+    joint direction by the same scalars ("joint"), or along gradients with noise of their own ("dp_sgd"). No training
+    loss is computed.
     """
 
     def __init__(
         self,
         top: Top,
         settings: ZerothOrder,
-        release: IntegerRelease,
-        noise: IntegerNoise,
+        head: HeadSettings,
+        release: SoundRelease,
+        key: Key,
         **named: Any,
     ) -> None:
         super().__init__(top, sent=2 * settings.perturbations, **named)
-        self._smoothing, self._how, self._noise = settings.smoothing, release, noise
+        self._settings, self._head, self._release, self._key = settings, head, release, key / "head"
+        self._gathered: dict[int, _Gathered] = {}
 
     def receive(self, upload: Upload) -> Sequence[Order]:
-        """Release R_p for every direction and refresh the table."""
-        client, body = upload.client, upload.body
+        """Add the upload's integers to its client's release and, if it is the last of Q, release R_p and move w_0."""
+        client, body, count = upload.client, upload.body, self._settings.perturbations
         if not isinstance(body, PerturbedEmbeddings):
             raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
         self._round += 1
-        slopes_PB = np.stack(
-            [
-                self.top.row_slopes(client, body.ids, plus_BE, minus_BE, self._smoothing)
-                for plus_BE, minus_BE in zip(body.plus, body.minus, strict=True)
-            ]
+        number, place = divmod(upload.step, self._release.gather)
+        if place == 0:
+            self._gathered[client] = _Gathered(np.zeros(count, np.int64), [])
+        held = self._gathered[client]
+        seeds = self._seeds(client, number) if self._head.training == "joint" else None
+        sums_P, nonfinite = integer_sum(
+            self._slopes(client, body, seeds), limit=self._release.how.limit, over=self._release.how.over
         )
-        sums_P, nonfinite = integer_sum(slopes_PB, limit=self._how.limit, over=self._how.over)
+        held.sums, held.nonfinite = held.sums + sums_P, held.nonfinite + nonfinite
+        held.ids.append(body.ids)
         cache = self.top.ages(body.ids, self._round, client)
         self.top.put(client, body.ids, (body.plus + body.minus).mean(0) / np.float32(2), self._round)
-        released_P, receipt = self._noise.release(
-            sums_P, self._how, (client, upload.step), batch=len(body.ids), nonfinite=nonfinite
+        answer = Order(client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache)
+        if place + 1 < self._release.gather:
+            return [answer]
+        released_P, releases = self._released(client, number, self._gathered.pop(client))
+        if seeds is not None:
+            self.top.descend(Step(seeds, released_P, self._head.lr))
+        return [answer._replace(body=Slopes(released_P), releases=releases)]
+
+    def _slopes(self, client: int, body: PerturbedEmbeddings, seeds: Sequence[int] | None) -> np.ndarray:
+        """Per-sample slopes along every direction, float32 [P, B]."""
+        along: Sequence[int | None] = seeds or [None] * len(body.plus)
+        return np.stack(
+            [
+                self.top.row_slopes(client, body.ids, plus_BE, minus_BE, self._settings.smoothing, seed)
+                for plus_BE, minus_BE, seed in zip(body.plus, body.minus, along, strict=True)
+            ]
         )
-        releases = tuple(Release(p, float(value), receipt) for p, value in enumerate(released_P))
-        return [
-            Order(
-                *(client, Slopes(released_P), self._round),
-                upload_bytes=self._upload_bytes,
-                releases=releases,
-                cache=cache,
-            )
-        ]
+
+    def _released(self, client: int, number: int, held: _Gathered) -> tuple[np.ndarray, tuple[Release, ...]]:
+        """Add the noise; release the head's gradient on the same rows, too, if that is how it learns."""
+        ids, given = np.concatenate(held.ids), self._release
+        released_P, receipt = given.noise.release(
+            held.sums, given.how, (client, number), batch=len(ids), nonfinite=held.nonfinite
+        )
+        if given.head is not None:
+            self.top.descend_by(given.head.release(self.top.clipped_gradient(ids, given.head.clip)))
+        return released_P, tuple(
+            Release(p, float(value), receipt, step=number, ids=ids) for p, value in enumerate(released_P)
+        )
+
+    def _seeds(self, client: int, number: int) -> list[int]:
+        """Seeds of the head's part of a release's directions, the same for all its uploads."""
+        return [direction_seed(self._key, client, number, p) for p in range(self._settings.perturbations)]
 
 
 def zeroth_order(config: DpzvConfig, unit: float = 1.0) -> ZerothOrder:
     """Return the settings that clients and server share; unit: what a released number is worth."""
-    lr = config.lr * unit
-    return ZerothOrder(config.smoothing, lr, config.momentum, config.perturbations, config.direction)
+    return ZerothOrder(
+        *(config.smoothing, config.lr * unit, config.momentum, config.perturbations, config.direction),
+        gather=config.gather,
+    )
 
 
 def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
@@ -261,12 +322,23 @@ def two_point_head(config: Any) -> HeadSettings:
 
 
 def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
-    top = parts.top(two_point_head(config))
+    head = two_point_head(config)
     if parts.noise.integers is not None:
-        how, noise = parts.noise.integers, parts.noise.of_integers()
-        return SoundServer(top, zeroth_order(config), how, noise, **cached(parts, config))
+        return _sound_server(parts, config, head)
+    top = parts.top(head)
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
     return DpzvServer(top, zeroth_order(config), release, **cached(parts, config))
+
+
+def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
+    noise = parts.noise
+    assert noise.integers is not None
+    if head.training == "joint":
+        head = replace(head, lr=head.lr * noise.unit)
+    release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
+    return SoundServer(
+        parts.top(head), zeroth_order(config), head, release, parts.key, **cached(parts, config)
+    )
 
 
 def _noise(config: DpzvConfig) -> NoisePlan:
@@ -275,14 +347,19 @@ def _noise(config: DpzvConfig) -> NoisePlan:
         per_upload=config.perturbations,
         hidden=config.server in ("sgd", "zo"),
         head=config.server,
-        sound_heads=("frozen",),
+        sound_heads=("frozen", "joint", "dp_sgd"),
         clip_over=config.clip_over,
+        gathered=config.gather,
     )
 
 
 def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
     if config.clip_over == "vector" and sections.privacy.mode != "sound":
         yield 'method.clip_over: "vector" goes with privacy.mode = "sound"; set that, or leave it out'
+    if config.server in ("joint", "dp_sgd") and sections.privacy.mode != "sound":
+        yield f'method.server: "{config.server}" goes with privacy.mode = "sound"; set that, or use "zo" or "sgd"'
+    if config.gather > 1 and sections.privacy.mode != "sound":
+        yield 'method.gather: goes with privacy.mode = "sound"; set that, or leave it out'
 
 
 DPZV = VerticalMethod(
@@ -291,5 +368,6 @@ DPZV = VerticalMethod(
     server=_server,
     noise=_noise,
     contradictions=_contradictions,
-    rule=lambda c: UpdateRule(Rule(c.direction, c.momentum), c.lr, c.perturbations),
+    rule=lambda c: UpdateRule(Rule(c.direction, c.momentum), c.lr, c.perturbations, gathered=c.gather),
+    unrecorded=lambda c: "its noise on the head's gradients" if c.server == "dp_sgd" else None,
 )
