@@ -20,6 +20,7 @@ from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
+from raydpzv.records.operator_file import OperatorSecrets, new_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
@@ -61,6 +62,7 @@ class RunOptions:
     stop: threading.Event = field(default_factory=threading.Event)
     address: str | None = None
     verbose: bool = False
+    data_key: bytes | None = field(default=None, repr=False)
 
 
 @contextmanager
@@ -76,10 +78,9 @@ def run_folder(
         folder = out
     else:
         named = {"engine": experiment.engine, "scenario": scenario}
-        facts = environment(runner, device) | named | experiment.fingerprint()
-        folder = RunFolder.create(out, experiment.spec, facts)
-        if experiment.secret is not None:
-            folder.write_secret(experiment.secret)
+        operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
+        facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
+        folder = RunFolder.create(out, experiment.spec, facts, operator)
     with folder:
         yield folder
 

@@ -82,7 +82,9 @@ def test_the_record_says_where_the_data_were_and_what_they_were(run, tmp_path):
     recorded = tomllib.loads((run / "scenario.toml").read_text())
     assert recorded["data"]["file"] == str(tmp_path / "mine" / "rows.csv")
     assert recorded["arrivals"]["file"] == str(tmp_path / "mine" / "trace.csv")
-    assert len(json.loads((run / "environment.json").read_text())["data_sha256"]) == 64
+    environment = json.loads((run / "environment.json").read_text())
+    assert len(environment["data_hmac_sha256"]) == 64
+    assert "data_sha256" not in environment
 
 
 def test_a_run_is_replayed_from_any_folder(run):

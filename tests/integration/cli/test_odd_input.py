@@ -113,7 +113,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop where the input has been judged: runs and comparisons are prepared and not made, pictures not drawn."""
 
     def prepared_alone(experiment: Prepared, options: RunOptions) -> NoReturn:
-        experiment.fingerprint()
+        experiment.fingerprint(None)
         raise SystemExit(0)
 
     def planned_alone(

@@ -142,7 +142,7 @@ def test_heads_that_a_grid_makes_differ_want_a_word(tmp_path):
 
 
 def test_what_is_soonest_at_a_target_is_chosen_where_that_is_asked(tmp_path):
-    file = grid_file(tmp_path, **{"[grid]": "soonest = 0.6\n[grid]"})
+    file = grid_file(tmp_path, **{"[grid]": "soonest = 0.7\n[grid]"})
     slow_and_good = lambda p, s: 0.9 if "lr=0.01 " in p.label else 0.7 if "lr=0.003 " in p.label else 0.5  # noqa: E731
     seconds = lambda p, s: 5.0 if "lr=0.01 " in p.label else 2.0  # noqa: E731
     chosen = choose(file, *tables(file, slow_and_good, seconds))
