@@ -42,8 +42,12 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     x = np.geomspace(at.min() / 1.5, at.max() * 1.5, 200)
     mus = np.array([mu_of(float(epsilon), delta) for epsilon in x])
     (bound,) = ax.plot(x, ndtr(mus / 2), **style.line(0), label="bound Φ(μ/2)")
-    (expected,) = ax.plot(
-        at, [g.expected for g in guesses], marker="o", **style.line(2), label="to be expected of this attack"
+    expected = ax.scatter(
+        at,
+        [g.expected for g in guesses],
+        color=style.PALETTE[2],
+        zorder=3,
+        label="to be expected of this attack",
     )
     low, high = (np.array([getattr(g, end) for g in guesses]) for end in ("low", "high"))
     seen = ax.errorbar(

@@ -9,7 +9,7 @@ from typing import Any
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.errors import DataError, InputError
-from raydpzv.experiment.reexecute import check_same, prepared_again
+from raydpzv.experiment.reexecute import check_recomputable, check_same, prepared_again
 from raydpzv.experiment.release_ledger import compare, released
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.ledger.ledger import Ledger
@@ -60,10 +60,15 @@ class RecordedRun:
 def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     """Open the folder of a finished run. moved: see `RunFolder.open`.
 
-    Raises DataError if it is no run's folder, InputError if the run has not ended, adds no noise, or if scenario or
-    data are not what they were.
+    Raises DataError if it is no run's folder, InputError if it is what was published of one, if the run has not ended or
+    adds no noise, or if scenario or data are not what they were.
     """
     folder = RunFolder.open(path, moved)
+    if folder.published:
+        raise InputError(
+            f"{path}: holds what was published of a run, which has neither its rows nor its data; an audit is the "
+            "operator's: give the run's own folder"
+        )
     spec = folder.spec()
     if not isinstance(spec, VerticalScenario):
         raise InputError(
@@ -89,6 +94,7 @@ def recorded_releases(run: RecordedRun) -> tuple[Rows, dict[Address, float]]:
         raise InputError(
             f"{path}: {run.spec.method.name} keeps no ledger of its releases; use --by runs or --by guesses"
         )
+    check_recomputable(run.prepared, path)
     if not (run.folder.ledger / "header.json").is_file():
         raise DataError(
             f"{path}: has no ledger (ledger/header.json), which holds what the run released; bring it back from a "
