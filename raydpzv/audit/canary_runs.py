@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raydpzv.audit.bounds import epsilon_of_rates
 from raydpzv.audit.canaries import Canary, neighbour
 from raydpzv.audit.final_model import evidence
+from raydpzv.audit.lower_bounds import epsilon_of_rates
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import check_rerunnable, final_models
 from raydpzv.errors import SpecError

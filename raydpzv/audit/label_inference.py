@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raydpzv.audit.bounds import CONFIDENCE, share_bounds
 from raydpzv.audit.canaries import LABEL, Canary
 from raydpzv.audit.forced_queries import Queries, forced_queries
+from raydpzv.audit.lower_bounds import CONFIDENCE, share_bounds
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import check_rerunnable
 from raydpzv.config.scenario import VerticalScenario
@@ -107,7 +107,7 @@ def _guessed(
     right, chances = 0, []
     for canary in canaries:
         other = forced_queries(_with_label(prepared, canary), rows, updates, releases)
-        apart, likelier = _told(queries, other, seen)
+        apart, likelier = told(queries, other, seen)
         right += likelier > 0
         chances.append(float(ndtr(apart / 2)))
         step()
@@ -127,7 +127,7 @@ def _with_label(prepared: PreparedVertical, canary: Canary) -> PreparedVertical:
     return replace(prepared, server=replace(prepared.server, y_train=labels))
 
 
-def _told(queries: Queries, other: Queries, seen: np.ndarray) -> tuple[float, float]:
+def told(queries: Queries, other: Queries, seen: np.ndarray) -> tuple[float, float]:
     """Return how many deviations both labels are apart, and how much likelier the true one is (log)."""
     apart, middle = queries.values - other.values, (queries.values + other.values) / 2
     squared = np.square(queries.sigmas)

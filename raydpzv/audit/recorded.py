@@ -60,8 +60,8 @@ class RecordedRun:
 def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     """Open the folder of a finished run. moved: see `RunFolder.open`.
 
-    Raises DataError if it is no run's folder, InputError if it is what was published of one, if the run has not ended or
-    adds no noise, or if scenario or data are not what they were.
+    Raises DataError if it is no run's folder, InputError if it is what was published of one, if the run has not ended
+    or adds no noise, or if scenario or data are not what they were.
     """
     folder = RunFolder.open(path, moved)
     if folder.published:
