@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
+from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.client_counts import ClientCounts
 from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget, Observer, PrivacyFilter, Status
@@ -143,7 +144,7 @@ class ServerLoop:
         round = server.updates + (0 if is_query else 1)
         if upload.releases:  # before it is served, which may fail: it was sent whatever comes of it
             self._record_releases(upload.releases, upload, upload.client, round)
-        orders = server.receive(upload)
+        orders = self._received(upload)
         account.time = served = now()
         account.bytes_up += size
         self._numbers_up += upload.body.numbers
@@ -164,9 +165,28 @@ class ServerLoop:
         for order in orders:
             account.bytes_down += order.body.wire_bytes
             self._numbers_down += order.body.numbers
-            self._record_order(upload, order, served)
+            self._record_order(order, served)
         if server.answers:
             self._check_budget()
+        return orders
+
+    def _received(self, upload: Upload) -> Sequence[Order]:
+        """Have an upload served and charge what that releases, before anything else can fail.
+
+        Where serving fails a release may have been written already: then the plan alone bounds what was released.
+        What diverges is refused before it is.
+        """
+        try:
+            orders = self.server.receive(upload)
+        except Diverged:
+            raise
+        except BaseException:
+            if not self.privacy_filter.of_uploads:
+                self.privacy_filter.give_up()
+            raise
+        for order in orders:
+            if order.releases:
+                self._record_releases(order.releases, upload, order.client, order.round)
         return orders
 
     def unserved(self, upload: Upload) -> None:
@@ -260,7 +280,7 @@ class ServerLoop:
                 self._clients.aged(client, float(lag))
             self._write_sync(round, client, sync.read, lag, sync.missed, sync.pairs, sync.pulled)
 
-    def _record_order(self, upload: Upload, order: Order, served: float) -> None:
+    def _record_order(self, order: Order, served: float) -> None:
         service = self._open_services.get(order.client)
         if service and service.loss != service.loss and service.round == order.round and not order.is_query:
             # its upload was held back until now
@@ -269,8 +289,6 @@ class ServerLoop:
             self._write_ages(order.cache)
             if self._clients:
                 self._clients.served(order.client, order.cache)
-        if order.releases:
-            self._record_releases(order.releases, upload, order.client, order.round)
 
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""

@@ -56,6 +56,12 @@ SIGMA = (
     "privacy.clip=2.0",
     "privacy.sigma=0.5",
 )
+SOUND = (  # noise so small that it rounds to nothing: two runs differ by their settings alone
+    *("privacy.mode=none", "privacy.mode=sound", "privacy.noise=system", "privacy.clip=1.0"),
+    *("privacy.noise_multiplier=1e-9", "data.scale=none", "data.split=plain", "method.server=frozen"),
+    *("model.head=sum", "model.embedding=10", "method.perturbations=2"),
+)
+PRIVATE_HEAD = (*SOUND, "method.server=dp_sgd", "privacy.head_clip=0.5")
 SPENDING = (*SIGMA[:4], "privacy.sigma=9.0", "privacy.noise=system", "budget.epsilon=3.0")
 LINK = ("network.latency=0.01",)
 WAITING = (
@@ -127,6 +133,15 @@ VERTICAL = COMMON | {
     "privacy.delta": Change("1e-5"),
     "privacy.sigma": Change("0.9", SIGMA),
     "privacy.clip": Change("0.01"),
+    "privacy.noise_multiplier": Change("1e-8", SOUND),
+    "privacy.relation": Change('"add_remove"', SOUND),
+    "privacy.adversary": Change('"external"', SOUND, refused="privacy.adversary"),
+    "privacy.head_clip": Change("0.1", PRIVATE_HEAD),
+    "privacy.head_share": Change("0.5", PRIVATE_HEAD),
+    "privacy.permit_large_delta": Change(
+        "false", (*SOUND, "privacy.delta=0.5", "privacy.permit_large_delta=true"), refused="not below 1/D"
+    ),
+    "model.initial": Change('"zero_last"'),
     "privacy.noise": Change('"system"'),
     "clock.kind": Change('"wall"', ("arrivals.rate=500", "budget.updates=8")),
     "arrivals.kind": Change('"constant"'),
@@ -181,6 +196,9 @@ HORIZONTAL = COMMON | {
 SECRET = Change('"system"', ("method.batches=poisson",))
 METHOD: dict[tuple[str, str], Change] = {
     **{(name, "method.coins"): SECRET for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")},
+    ("frozen", "method.server"): Change(given=("model.head=linear",)),
+    ("dpzv", "method.clip_over"): Change('"scalar"', SOUND),
+    ("dpzv", "method.gather"): Change("7", SOUND),
     ("vafl", "method.synchrony"): Change('"synchronous"'),
     ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
     ("vafl", "method.lr_decay"): Change("3"),
