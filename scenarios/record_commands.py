@@ -12,8 +12,9 @@ from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.errors import InputError
-from raydpzv.experiment.rebuild import from_ledger
+from raydpzv.experiment.rebuild import check_rebuilt, from_ledger
 from raydpzv.experiment.reexecute import replay as replay_run
+from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
 from scenarios import screen
 from scenarios.model_output import one_model, print_models, whose
@@ -44,8 +45,6 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
 
 def publish(run: Path, out: Path, *, quiet: bool) -> None:
     """Write what may leave of a private run, and print where it is and what it lacks."""
-    from raydpzv.experiment.publish import publish as write_publication
-
     if is_comparison(run):
         raise InputError(f"{run}: is a comparison; its runs are published one by one")
     console = screen.console(stderr=True)
@@ -59,7 +58,7 @@ def publish(run: Path, out: Path, *, quiet: bool) -> None:
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done)
 
-        folder = write_publication(run, out, progress)
+        folder = write_publication(run, out, lambda made: check_rebuilt(made, progress), progress)
     summary = folder.summary()
     print(summary["privacy_verdict"])
     checked = (

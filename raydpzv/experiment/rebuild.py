@@ -6,7 +6,7 @@ bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,6 +173,17 @@ def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = 
         digest, last = ledger.digest, updates == ledger.version
     agreed = [_agrees(rows, name, updates, x, last=last) for name, x in models.items()]
     return Rebuilt(models, updates, digest, None if None in agreed else True)
+
+
+def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) -> None:
+    """Rebuild every client's model of a vertical run and compare it with the one on record; nothing without a ledger.
+
+    progress: called with what is being done, how much of it is, and how much there is. Raises as `rebuild_client` does.
+    """
+    clients = folder.spec().split.clients if folder.ledger.exists() else 0
+    for client in range(clients):
+        rebuild_clients(folder, [client])
+        progress("client rebuilt from it", client + 1, clients)
 
 
 def _rebuilt(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.ndarray:

@@ -65,6 +65,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     ReplayMismatch at the first update whose bits differ, or if rows and ledger do not agree on what was released.
     """
     folder = RunFolder.open(path, moved)
+    folder.require_own_record()
     rows = folder.rows()
     recorded = _unbroken(rows["service"].column("round").to_pylist())
     updates = recorded if at is None else at

@@ -112,7 +112,7 @@ class RunFolder:
     @classmethod
     def continued(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
         """Open an existing run's folder for a continuation, which writes beside the record until it has ended."""
-        cls.open(path)._require_own_record()
+        cls.open(path).require_own_record()
         folder = cls(path, NEXT, moved)
         folder._take()
         folder._complete_commit()
@@ -211,11 +211,12 @@ class RunFolder:
     def _summary(self) -> str:
         return _PUBLISHED if self.published else _SUMMARY
 
-    def _require_own_record(self) -> None:
+    def require_own_record(self) -> None:
+        """Raise InputError if there is no more than what was published of a run."""
         if self.published:
             raise InputError(
-                f"{self.path}: holds what was published of a run, which is too little to go on from; resume the run's "
-                "own folder"
+                f"{self.path}: holds what was published of a run, which is too little to go on from or to run again; "
+                "take the run's own folder"
             )
 
     def environment(self) -> dict[str, Any]:

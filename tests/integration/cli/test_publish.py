@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 import scenarios
 from raydpzv.config.toml import as_toml
 from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
 from raydpzv.records.publication import STAYS
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
 from scenarios.cli import app
 from tests.helpers.public_data import PUBLIC
 from tests.helpers.small_horizontal import stop_after
@@ -171,16 +173,20 @@ def test_the_published_ledger_gives_the_released_models_bit_for_bit(made, tmp_pa
     assert "client 1: 610 parameters" in one.stdout
 
 
-def test_a_ledger_that_does_not_give_the_models_is_not_published(copied):
+def test_models_that_the_ledger_does_not_give_are_not_published(copied):
     _, run, public = copied
     shutil.rmtree(public)
     models = dict(np.load(run / "models.npz"))
     models["client_1"][0] += 1
-    buffer = io.BytesIO()
-    np.savez(buffer, **models)
-    (run / "models.npz").write_bytes(buffer.getvalue())
+    np.savez(run / "models.npz", **models)
     assert "models.npz does not hold the models on record" in complaint(call("publish", run, "--out", public))
-    assert not public.exists()
+    (part,) = (run / "rows" / "model").iterdir()
+    rows = pq.read_table(part).to_pylist()
+    changed = [r | ({"sha256": sha256(models["client_1"])} if r["party"] == "client 1" else {}) for r in rows]
+    pq.write_table(pa.Table.from_pylist(changed, schema=SCHEMAS["model"]), part)
+    result = call("publish", run, "--out", public)
+    assert result.exit_code == 1
+    assert "client 1 rebuilt from the ledger after update 40 is not the one on record" in result.stderr
     assert [p.name for p in run.parent.iterdir()] == ["run"], "nothing half written stays"
 
 
@@ -234,8 +240,10 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_published_is_no_run_to_go_on_with(made):
+def test_what_was_published_is_no_run_to_go_on_with_or_to_run_again(made, tmp_path):
     *_, public = made
+    bare = shutil.copytree(public, tmp_path / "bare", ignore=shutil.ignore_patterns("ledger"))
+    assert "too little to go on from or to run again" in complaint(call("replay", bare))
     assert "too little to go on from" in complaint(call("resume", public))
     assert "wants the run's own folder" in complaint(call("report", public, "--operator"))
 

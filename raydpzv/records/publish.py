@@ -1,4 +1,4 @@
-"""Write what may leave of a private run to a folder of its own, and check that it gives the released models."""
+"""Write what may leave of a private run to a folder of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError
-from raydpzv.experiment.rebuild import rebuild_clients
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.environment import PLAIN_DATA_DIGEST
@@ -24,12 +23,12 @@ _STEP = 1000
 """Updates between two calls of it."""
 
 
-def publish(path: Path, out: Path, progress: Progress = lambda what, done, total: None) -> RunFolder:
+def publish(path: Path, out: Path, check: Callable[[RunFolder], None], progress: Progress) -> RunFolder:
     """Write what may leave of a finished private run to `out`; return that folder.
 
-    It is there whole or not at all; where it is already, it is written anew. Raises InputError if nothing may leave, or
-    `out` holds anything else; DataError if the run's folder is damaged; ReplayMismatch if the ledger does not give the
-    released models.
+    It is there whole or not at all; where it is already, it is written anew. check: looks at it before it is there, as
+    `raydpzv.experiment.rebuild.check_rebuilt` does. Raises what that raises; InputError if nothing may leave, or `out`
+    holds anything else; DataError if the run's folder is damaged.
     """
     folder = RunFolder.open(path)
     what = _publication(folder)
@@ -38,7 +37,7 @@ def publish(path: Path, out: Path, progress: Progress = lambda what, done, total
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
         made = Path(scratch) / "run"
         made.mkdir()
-        _write(folder, what, made, progress)
+        check(_write(folder, what, made, progress))
         if fresh:
             os.replace(made, out)
         else:
@@ -89,7 +88,7 @@ def _identity(summary: dict[str, object]) -> tuple[object, ...]:
     return tuple(summary.get(name) for name in ("scenario", "method", "seed", "model_digest", "ledger"))
 
 
-def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress) -> None:
+def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress) -> RunFolder:
     models, rows = folder.models(), {"model": folder.rows()["model"]}
     recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist()}
     if {party: sha256(x) for party, x in models.items()} != recorded:
@@ -97,14 +96,10 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
             f"{folder.path}: models.npz does not hold the models on record; bring it back from a copy"
         )
     published = RunFolder.publish(made, what, models, rows)
-    if "ledger" not in what.summary:
-        return
-    with Ledger.open(folder.ledger) as ledger:
-        _copy(ledger, published.ledger, progress)
-    clients = published.spec().split.clients
-    for client in range(clients):
-        rebuild_clients(published, [client])
-        progress("client rebuilt from it", client + 1, clients)
+    if "ledger" in what.summary:
+        with Ledger.open(folder.ledger) as ledger:
+            _copy(ledger, published.ledger, progress)
+    return published
 
 
 def _copy(ledger: Ledger, to: Path, progress: Progress) -> None:
