@@ -14,7 +14,7 @@ import numpy as np
 
 from raydpzv.audit.canaries import Canary, neighbour
 from raydpzv.audit.final_model import evidence
-from raydpzv.audit.lower_bounds import epsilon_of_rates
+from raydpzv.audit.lower_bounds import CONFIDENCE, SURE, epsilon_of_rates
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import check_rerunnable, final_models
 from raydpzv.errors import SpecError
@@ -27,7 +27,7 @@ FEWEST = 8
 class RunsAudit:
     """Guesses of one canary over runs: `hits` of `inside` runs as read, `alarms` of `outside` runs with it changed.
 
-    The threshold was chosen by as many other runs. epsilon: what these rates show at δ.
+    The threshold was chosen by as many other runs. epsilon, surely: what these rates show at δ, at 95 and at 99.9 %.
     """
 
     canary: Canary
@@ -36,6 +36,7 @@ class RunsAudit:
     alarms: int
     outside: int
     epsilon: float
+    surely: float
     delta: float
 
 
@@ -59,7 +60,8 @@ def audit_runs(
     threshold = _threshold(scores[:half:2], scores[1:half:2], delta)
     inside, outside = scores[half::2] > threshold, scores[half + 1 :: 2] > threshold
     counts = (int(inside.sum()), len(inside), int(outside.sum()), len(outside))
-    return RunsAudit(canary, *counts, epsilon_of_rates(*counts, delta), delta)
+    shown, surely = (epsilon_of_rates(*counts, delta, level) for level in (CONFIDENCE, SURE))
+    return RunsAudit(canary, *counts, shown, surely, delta)
 
 
 def _threshold(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from raydpzv.audit.canary_runs import RunsAudit
 from raydpzv.audit.label_inference import LabelGuesses
@@ -18,7 +18,17 @@ _SEES = {
     "client": "clients, who know their batches and all releases",
     "external": "whoever has the final model",
 }
-_LEAST = "A bound from below, seen on these canaries alone: nothing is certified."
+_LEAST = "A bound from below at 95 %, seen on these canaries alone: nothing is certified. FALSIFIED is said at 99.9 %."
+
+
+class _Seen(Protocol):
+    """What shows an ε: at 95 %, and at 99.9 %."""
+
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def surely(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,7 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
         "hidden_difference": audit.hidden,
         "canaries": [asdict(c) for c in audit.canaries],
     }
-    return _finding(
-        run, "ledger", "client", audit.worst.epsilon, audit.contradictions, heads, rows, notes, facts
-    )
+    return _finding(run, "ledger", "client", audit.worst, audit.contradictions, heads, rows, notes, facts)
 
 
 def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
@@ -78,17 +86,17 @@ def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
         *(f"{audit.hits} of {audit.inside}", f"{audit.alarms} of {audit.outside}"),
     )
     notes = (
-        f"Clopper-Pearson at 95 %, δ = {text.number(audit.delta)}; as many runs again chose the threshold. {_LEAST}",
+        f"Clopper-Pearson, δ = {text.number(audit.delta)}; as many runs again chose the threshold. {_LEAST}",
     )
-    return _finding(run, "runs", "external", audit.epsilon, (), heads, [row], notes, asdict(audit))
+    return _finding(run, "runs", "external", audit, (), heads, [row], notes, asdict(audit))
 
 
 def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
     """Return what an audit of guesses in one run says."""
     heads = ("canaries", "guesses", "right")
     row = (f"{audit.canaries:,}", f"{audit.guesses:,}", f"{audit.right:,}")
-    notes = (f"Steinke, Nasr and Jagielski 2023 at 95 %, δ = {text.number(audit.delta)}. {_LEAST}",)
-    return _finding(run, "guesses", "external", audit.epsilon, (), heads, [row], notes, asdict(audit))
+    notes = (f"Steinke, Nasr and Jagielski 2023, δ = {text.number(audit.delta)}. {_LEAST}",)
+    return _finding(run, "guesses", "external", audit, (), heads, [row], notes, asdict(audit))
 
 
 def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
@@ -102,7 +110,7 @@ def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
         )
         for g in guesses
     ]
-    broken = [g for g in guesses if max(g.low, g.expected) > g.bound * (1 + 1e-9)]
+    broken = [g for g in guesses if g.broken]
     verdict = FALSIFIED if broken else NOT_FALSIFIED
     where = ", ".join(text.number(g.epsilon) for g in broken)
     line = (
@@ -113,7 +121,7 @@ def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
     terms = f"δ = {text.number(guesses[0].delta)}, one record's label, against {_SEES['client']}"
     notes = (
         "One label of two candidates, all else known; one run at each ε, with these settings. Intervals hold together "
-        "at 95 %. To be expected: the mean of Φ(d/2) over the records.",
+        "at 95 %. To be expected: the mean of Φ(d/2) over the records. FALSIFIED is said at 99.9 %.",
     )
     facts = {
         "by": "labels",
@@ -129,7 +137,7 @@ def _finding(
     run: RecordedRun,
     by: str,
     adversary: str,
-    epsilon: float,
+    seen: _Seen,
     contradictions: Sequence[str],
     heads: tuple[str, ...],
     rows: Sequence[tuple[str, ...]],
@@ -140,23 +148,24 @@ def _finding(
     claim = run.claim(adversary)
     proved = text.epsilon_of(claim) if claim is not None and text.proves(claim) else None
     reasons = list(contradictions)
-    if proved is not None and epsilon > proved and not reasons:
-        reasons.append("ε seen is above the ε proved")
+    if claim is not None and seen.surely > text.epsilon_of(claim):
+        reasons.append("ε seen is above the ε stated")
     delta, change = text.number(run.delta(adversary)), _CHANGES[run.relation]
     terms = f"δ = {delta}, {change}, against {_SEES[adversary]}"
-    seen = f"ε ≥ {text.number(epsilon)} seen"
+    least = f"ε ≥ {text.number(seen.epsilon)} seen"
     if proved is None:
         verdict, why = NOTHING_PROVED, f" ({'; '.join(reasons)})" if reasons else ""
-        line = f"{NOTHING_PROVED}, so that nothing can be falsified: {seen}{why} ({terms})."
+        line = f"{NOTHING_PROVED}, so that nothing can be falsified: {least}{why} ({terms})."
     else:
         verdict = FALSIFIED if reasons else NOT_FALSIFIED
-        said = f"{FALSIFIED}: {'; '.join(reasons)}; {seen}" if reasons else f"{NOT_FALSIFIED}, {seen}"
+        said = f"{FALSIFIED}: {'; '.join(reasons)}; {least}" if reasons else f"{NOT_FALSIFIED}, {least}"
         line = f"{said}; proved: ε = {text.number(proved)} ({terms})."
     stated = {
         "by": by,
         "verdict": verdict,
         "reasons": reasons,
-        "epsilon_seen": epsilon,
+        "epsilon_seen": seen.epsilon,
+        "epsilon_surely": seen.surely,
         "epsilon_proved": proved,
         "delta": run.delta(adversary),
         "adversary": adversary,

@@ -16,7 +16,7 @@ import numpy as np
 
 from raydpzv.audit.canaries import LABEL, Canary
 from raydpzv.audit.forced_queries import Queries, forced_queries
-from raydpzv.audit.lower_bounds import CONFIDENCE, share_bounds
+from raydpzv.audit.lower_bounds import CONFIDENCE, SURE, share_bounds
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import check_rerunnable
 from raydpzv.config.scenario import VerticalScenario
@@ -32,7 +32,7 @@ class LabelGuesses:
     """Guesses in one run: `right` of `count` labels, against a proved ε and the bound on their share.
 
     expected: the share that the clients must expect of runs like this one, the mean of Φ(d/2) over the records; low,
-    high: the interval of the share seen.
+    high: the interval of the share seen, for all ε together at 95 %; surely: its lower end at 99.9 %.
     """
 
     epsilon: float
@@ -41,7 +41,13 @@ class LabelGuesses:
     count: int
     low: float
     high: float
+    surely: float
     expected: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether labels are guessed, or must be, more often than the bound permits."""
+        return max(self.surely, self.expected) > self.bound * (1 + 1e-9)
 
     @property
     def bound(self) -> float:
@@ -63,11 +69,10 @@ def infer_labels(
     """
     check_rerunnable(run)
     _check(run, canaries, epsilons)
-    level = 1 - (1 - CONFIDENCE) / len(epsilons)
     total, found = len(epsilons) * (len(canaries) + 2), list[LabelGuesses]()
     steps = itertools.count(1)
     for epsilon in epsilons:
-        found.append(_guessed(run, canaries, epsilon, level, lambda: progress(next(steps), total)))
+        found.append(_guessed(run, canaries, epsilon, len(epsilons), lambda: progress(next(steps), total)))
     return found
 
 
@@ -88,7 +93,7 @@ def _guessed(
     run: RecordedRun,
     canaries: Sequence[Canary],
     epsilon: float,
-    level: float,
+    tests: int,
     step: Callable[[], None],
 ) -> LabelGuesses:
     from scipy.special import ndtr
@@ -111,9 +116,11 @@ def _guessed(
         right += likelier > 0
         chances.append(float(ndtr(apart / 2)))
         step()
-    low, high = share_bounds(right, len(canaries), level)
-    expected = float(np.mean(chances))
-    return LabelGuesses(claim["epsilon"], claim["delta"], right, len(canaries), low, high, expected)
+    count = len(canaries)
+    low, high = share_bounds(right, count, 1 - (1 - CONFIDENCE) / tests)
+    surely, _ = share_bounds(right, count, 1 - (1 - SURE) / tests)
+    shares = (low, high, surely, float(np.mean(chances)))
+    return LabelGuesses(claim["epsilon"], claim["delta"], right, count, *shares)
 
 
 def _at(run: RecordedRun, epsilon: float) -> VerticalScenario:

@@ -15,7 +15,7 @@ import numpy as np
 
 from raydpzv.audit.canaries import Canary, neighbour
 from raydpzv.audit.final_model import evidence
-from raydpzv.audit.lower_bounds import epsilon_of_guesses
+from raydpzv.audit.lower_bounds import CONFIDENCE, SURE, epsilon_of_guesses
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.audit.rerun import check_rerunnable, final_models
 from raydpzv.errors import SpecError
@@ -27,12 +27,13 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class GuessesAudit:
-    """`right` of `guesses` about `canaries` coins; epsilon: what they rule out at δ."""
+    """`right` of `guesses` about `canaries` coins; epsilon, surely: what they rule out at δ, at 95 and 99.9 %."""
 
     canaries: int
     guesses: int
     right: int
     epsilon: float
+    surely: float
     delta: float
 
 
@@ -57,5 +58,7 @@ def audit_guesses(
     order, each = np.argsort(evidence(run.prepared, all_changed, canaries, models)), len(canaries) // 4
     right = int(coins[order[:each]].sum() + (~coins[order[-each:]]).sum())
     delta = run.delta("external")
-    epsilon = epsilon_of_guesses(len(canaries), 2 * each, right, delta)
-    return GuessesAudit(len(canaries), 2 * each, right, epsilon, delta)
+    shown, surely = (
+        epsilon_of_guesses(len(canaries), 2 * each, right, delta, level) for level in (CONFIDENCE, SURE)
+    )
+    return GuessesAudit(len(canaries), 2 * each, right, shown, surely, delta)

@@ -28,5 +28,5 @@ def test_the_log_ratio_is_that_of_the_densities_and_right_as_often_as_phi_of_hal
 
 def test_the_bound_is_phi_of_half_mu():
     mu = 1.3
-    guesses = LabelGuesses(2.0, delta_of(2.0, mu), 5, 10, 0.2, 0.8, 0.6)
+    guesses = LabelGuesses(2.0, delta_of(2.0, mu), 5, 10, 0.2, 0.8, 0.1, 0.6)
     assert np.isclose(guesses.bound, norm.cdf(mu / 2), rtol=1e-9)
