@@ -16,6 +16,7 @@ from raydpzv.experiment.prepare import load_data
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.files import as_json as json_text
 from raydpzv.keys import Key
+from raydpzv.privacy.sound_setting import SoundSetting
 from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
 from scenarios.run_output import show_privacy
 
@@ -27,7 +28,7 @@ def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json:
     table = [dataclasses.asdict(c) for c in claims(found)] if found else []
     private, why = verdict(found) if found else (False, NO_NOISE)
     facts = dataclasses.asdict(found) if found else {}
-    planned = spec.budget.updates is not None
+    planned = spec.budget.updates is not None or isinstance(found, SoundSetting)
     if as_json:
         reason = None if private else why
         answer = {"private": private, "private_reason": reason, "verdict": why, "planned": planned}

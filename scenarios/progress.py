@@ -20,7 +20,7 @@ from rich.text import Text
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.experiment.finalize import unwatched
 from raydpzv.report.client_table import rates_asked
-from raydpzv.report.text import duration, size
+from raydpzv.report.text import CHANGES, duration, size
 from raydpzv.sim.interfaces import Status
 
 INTERVAL = 10.0
@@ -161,10 +161,10 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
     model = f"accuracy {_number(status.accuracy, '.3f')}  loss {_number(status.loss, '.4g')}"
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
-    if not math.isnan(status.epsilon_paper):
+    if stated := _epsilons(status):
         lines += [
-            Text(f"ε (Gaussian mechanism, replace one record, δ={_delta(spec):g}, closed-form GDP):"),
-            Text(f"  {'; '.join(_epsilons(status))}"),
+            Text(f"ε (Gaussian mechanism, {_change(spec)}, δ={_delta(status, spec):g}, closed-form GDP):"),
+            Text(f"  {'; '.join(stated)}"),
         ]
     if isinstance(spec, HorizontalScenario):
         return lines + _participants(status, spec)
@@ -225,20 +225,26 @@ def _pulls(spec: AnyScenario) -> bool:
 
 def _epsilon_parts(status: Status, spec: AnyScenario) -> list[str]:
     """The same in a line: with what it is for, without which an ε says nothing."""
-    if math.isnan(status.epsilon_paper):
-        return []
-    terms = f"(Gaussian mechanism, replace one record, δ={_delta(spec):g}, GDP)"
-    return [f"ε {' and '.join(_epsilons(status))} {terms}"]
+    stated = _epsilons(status)
+    terms = f"(Gaussian mechanism, {_change(spec)}, δ={_delta(status, spec):g}, GDP)"
+    return [f"ε {' and '.join(stated)} {terms}"] if stated else []
 
 
-def _epsilons(status: Status) -> tuple[str, str]:
-    return (
-        f"{_number(status.epsilon_paper, ',.3g')} claimed by the paper, not proved",
-        f"{_number(status.epsilon_client, ',.4g')} proved against the clients",
-    )
+def _epsilons(status: Status) -> list[str]:
+    """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "sound"."""
+    paper, client = status.privacy.epsilons()
+    stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
+    return stated + ([] if math.isnan(client) else [f"{_number(client, ',.4g')} proved against the clients"])
 
 
-def _delta(spec: AnyScenario) -> float:
+def _change(spec: AnyScenario) -> str:
+    relation = spec.privacy.relation if isinstance(spec, VerticalScenario) else None
+    return f"{CHANGES[relation or 'replace']} one record"
+
+
+def _delta(status: Status, spec: AnyScenario) -> float:
+    if not math.isnan(status.privacy.delta):
+        return status.privacy.delta
     return (spec.privacy.delta if isinstance(spec, VerticalScenario) else None) or math.nan
 
 
