@@ -296,7 +296,7 @@ def publish(
     out: Annotated[Path, typer.Option(help="Folder to write, or to write anew.")],
     quiet: Quiet = False,
 ) -> None:
-    """Write what may leave of a private run: what was released, models, claims, settings; nothing un-noised."""
+    """Write what may leave of a private run: releases, models, claims and settings, nothing that no ε covers."""
     with errors():
         with leaving_at_once():
             from scenarios.record_commands import publish as write

@@ -119,6 +119,20 @@ def test_other_data_at_the_new_place_are_found_out(run, tmp_path):
     assert "the data changed since the run began" in complaint(call("replay", run, *moved))
 
 
+def test_a_copy_without_the_operators_file_says_what_cannot_be_checked_and_is_not_continued(run):
+    (run / "operator.json").unlink()
+    result = call("replay", run)
+    assert result.exit_code == 0, result.output
+    assert f"not checked: whether these are the run's data: {run} has no operator.json" in result.stdout
+    assert call("report", run).exit_code == 0
+    as_stopped(run)
+    said = complaint(call("resume", run))
+    assert (
+        f"{run}: has no operator.json: it holds the key by which the data are seen to be the same; put"
+        in said
+    )
+
+
 def test_nothing_but_the_place_of_the_data_is_taken(run):
     for command in ("replay", "resume", "report"):
         line = complaint(call(command, run, "--set", "method.lr=1"))
