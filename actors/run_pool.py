@@ -21,6 +21,7 @@ from actors.remote import get, lost
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.errors import Unplaceable
+from raydpzv.records.operator_file import read_key
 from raydpzv.settings.sections import ResourcesSection
 from raydpzv.sim.interfaces import Status
 
@@ -39,12 +40,12 @@ class RunSlot:
             os.chdir(workplace)  # where the paths of a scenario's files begin
         self._status, self._stop = Status(), threading.Event()
 
-    def run_planned(self, planned: Planned, folder: str, home: str) -> tuple[str, bytes]:
+    def run_planned(self, planned: Planned, folder: str, home: str, key: bytes) -> tuple[str, bytes]:
         """Make one run; return why there is no result, and its folder, packed, if this is not the machine `home`."""
         import ray
 
         self._status = Status()
-        reason = run_planned(planned, Path(folder), self._keep, self._stop)
+        reason = run_planned(planned, Path(folder), self._keep, self._stop, data_key=key)
         if ray.get_runtime_context().get_node_id() == home or not Path(folder).is_dir():
             return reason, b""
         return reason, pack(Path(folder))
@@ -108,6 +109,7 @@ class _Slots:
         import ray
 
         self._queue, self._root = list(queue), root.absolute()
+        self._key = read_key(root)
         self._group, self._each = group, each
         self._progress, self._ended, self._stop = progress, ended, stop
         self._home = ray.get_runtime_context().get_node_id()
@@ -143,7 +145,7 @@ class _Slots:
                 *(os.getcwd(), self._each.gpus),
             )
         folder = self._root / RUNS_FOLDER / planned.folder
-        reference = self._actors[slot].run_planned.remote(planned, str(folder), self._home)
+        reference = self._actors[slot].run_planned.remote(planned, str(folder), self._home, self._key)
         self._busy[reference] = _Work(slot, planned, folder)
 
     def _finish(self, reference: Any) -> None:

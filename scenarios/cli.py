@@ -235,12 +235,31 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the report of several runs.")] = None,
+    operator: Annotated[
+        bool,
+        typer.Option(
+            "--operator", help="Of private runs also what must not leave: losses, accuracies, rows."
+        ),
+    ] = False,
 ) -> None:
     """Write a self-contained HTML page and PNG plots, of runs or of a comparison as far as it has come."""
     with errors():
         with leaving_at_once():
             from scenarios.record_commands import report as write
-        write(runs, moved or (), out)
+        write(runs, moved or (), out, operator=operator)
+
+
+@app.command()
+def publish(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option(help="Folder to write, or to write anew.")],
+    quiet: Quiet = False,
+) -> None:
+    """Write what may leave of a private run: releases, models, claims and settings, nothing that no ε covers."""
+    with errors():
+        with leaving_at_once():
+            from scenarios.record_commands import publish as write
+        write(run, out, quiet=quiet)
 
 
 @app.command("list")

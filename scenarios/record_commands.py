@@ -1,17 +1,22 @@
-"""`raydpzv replay` and `raydpzv report`: what is made of runs that are on record."""
+"""`raydpzv replay`, `raydpzv report` and `raydpzv publish`: what is made of runs that are on record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
 from raydpzv.compare.compare_methods import write
 from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.compare.results import collect
 from raydpzv.errors import InputError
-from raydpzv.experiment.rebuild import from_ledger
+from raydpzv.experiment.rebuild import check_rebuilt, from_ledger
 from raydpzv.experiment.reexecute import replay as replay_run
+from raydpzv.records.publish import publish as write_publication
+from raydpzv.records.run_folder import RunFolder
+from scenarios import screen
 from scenarios.model_output import one_model, print_models, whose
 
 
@@ -22,6 +27,10 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
         checked = "; the final model has the recorded bits" if rebuilt.verified else ""
         print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
         print_models(rebuilt.models, out)
+        if client is None and RunFolder.open(run).published:
+            print(
+                "not rebuilt: the server's head, which is in models.npz; what is checked is every bit of the clients'"
+            )
         return
     result = replay_run(run, at, moved)
     models = result.models if client is None else one_model(result.models, client)
@@ -29,10 +38,37 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
     if result.ledger:
         print(f"ledger intact, digest {result.ledger}; it holds what the rows say was released")
     print(f"replayed {result.updates} updates; {checked} the recorded bits")
+    if result.unchecked:
+        print(f"not checked: {result.unchecked}")
     print_models(models, out)
 
 
-def report(runs: Sequence[Path], moved: Sequence[str], out: Path | None) -> None:
+def publish(run: Path, out: Path, *, quiet: bool) -> None:
+    """Write what may leave of a private run, and print where it is and what it lacks."""
+    if is_comparison(run):
+        raise InputError(f"{run}: is a comparison; its runs are published one by one")
+    console = screen.console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, disable=quiet
+    ) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        folder = write_publication(run, out, lambda made: check_rebuilt(made, progress), progress)
+    summary = folder.summary()
+    print(summary["privacy_verdict"])
+    checked = (
+        "; every client's model was rebuilt from its ledger, bit for bit" if folder.ledger.exists() else ""
+    )
+    print(f"published: {out}{checked}")
+    print(f"left out: {summary['published']['withheld']}")
+
+
+def report(runs: Sequence[Path], moved: Sequence[str], out: Path | None, *, operator: bool) -> None:
     """Write the report of runs, or of one comparison as far as it has come, and print where it is."""
     from raydpzv.report.page import write_report
 
@@ -42,4 +78,4 @@ def report(runs: Sequence[Path], moved: Sequence[str], out: Path | None) -> None
         plan = read_comparison(runs[0] / PLAN, moved)
         print(write(plan, runs[0], collect(plan, runs[0]), out))
         return
-    print(write_report(runs, out, moved=moved))
+    print(write_report(runs, out, moved=moved, operator=operator))

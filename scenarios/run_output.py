@@ -75,6 +75,12 @@ def show_run(
         console.print()
         console.print(verdict_line(summary["privacy_verdict"]))
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
+    if summary["private"]:
+        console.print(
+            f"The folder is the operator's. What may leave: raydpzv publish {folder} --out FOLDER; the report holds no "
+            "more (--operator: everything).",
+            soft_wrap=True,
+        )
 
 
 def show_privacy(

@@ -29,10 +29,12 @@ def tune(
 ) -> None:
     """Run a grid, or go on with it in `out`, and write the comparison with what was chosen; arguments as typed.
 
-    Leaves with 130 if the user stopped it. Raises RunError if nothing can be chosen yet.
+    changes: settings for all, as the file's `set`; what the grid varies comes after them. Leaves with 130 if the user
+    stopped it. Raises RunError if nothing can be chosen yet.
     """
     file = read_grid(catalog.grid(grid))
-    comparison = grid_comparison(file, changes)
+    file = file.model_copy(update={"set": (*file.set, *changes)})
+    comparison = grid_comparison(file)
     folder = out or new_folder(f"tune-{comparison.name}")
     path = to or folder / "tuned.toml"
     _check_writable(path, folder)

@@ -13,6 +13,9 @@ from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
+from raydpzv.records.environment import PLAIN_DATA_DIGEST
+from raydpzv.records.operator_file import OPERATOR, OperatorSecrets, new_key, read_key
+from raydpzv.records.run_folder import RunFolder
 
 _LOCK = ".lock"
 
@@ -43,6 +46,7 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
     with _locked(folder):
         if is_comparison(folder):
             _check_same(folder, comparison)
+        _keep_key(folder)
         write_atomically(folder / PLAN, comparison.as_toml().encode())
         yield
 
@@ -50,6 +54,18 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
 def left(folder: Path, comparison: Comparison) -> list[Planned]:
     """Return the runs that are still to be made, or gone on with."""
     return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
+
+
+def _keep_key(folder: Path) -> None:
+    """Let a comparison have its operator's file, whose key tells whether its runs are on the same data.
+
+    One that was lost comes back from a run's. Raises DataError where that is lost too.
+    """
+    if (folder / OPERATOR).is_file():
+        return
+    runs = [RunFolder(path.parent) for path in sorted((folder / RUNS_FOLDER).glob("*/environment.json"))]
+    keyed = [run.path for run in runs if PLAIN_DATA_DIGEST not in run.environment()]
+    OperatorSecrets(read_key(keyed[0]) if keyed else new_key()).write(folder)
 
 
 def _check_same(folder: Path, comparison: Comparison) -> None:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 from pydantic import Field, ValidationError
@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from raydpzv.compare.curves import NOT_RUN
 from raydpzv.compare.file import ComparisonFile, MethodEntry, Seeds, fault, method_of, resolved
 from raydpzv.compare.plan import Comparison, by_seed
+from raydpzv.compare.results import FAILED
 from raydpzv.config import catalog
 from raydpzv.config.scenario import method_fields
 from raydpzv.config.tree import read_tree
@@ -132,10 +133,10 @@ def points(file: GridFile) -> list[Point]:
     return found
 
 
-def grid_comparison(file: GridFile, overrides: Sequence[str] = ()) -> Comparison:
+def grid_comparison(file: GridFile) -> Comparison:
     """Return the runs that the choice is made on: a line for each point, `validation_fraction` held back.
 
-    overrides: "key=value" for all. Raises SpecError.
+    Raises SpecError, also where methods' heads may come out different and `heads` does not say why.
     """
     entrants = []
     for point in points(file):
@@ -149,8 +150,8 @@ def grid_comparison(file: GridFile, overrides: Sequence[str] = ()) -> Comparison
         entrants.append(MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields}))
     held_back = f"data.validation_fraction={file.validation_fraction!r}"
     tree = {k: v for k, v in dict(file).items() if k in ComparisonFile.model_fields}
-    tree |= {"entrants": tuple(entrants), "set": (*file.set, held_back), "heads": file.heads or "tuned"}
-    return resolved(ComparisonFile(**tree), overrides)
+    tree |= {"entrants": tuple(entrants), "set": (*file.set, held_back)}
+    return resolved(ComparisonFile(**tree))
 
 
 def choose(
@@ -158,17 +159,21 @@ def choose(
 ) -> list[Choice]:
     """Return the best point for each method and ε, of equals the first; see `GridFile.soonest`.
 
-    runs, curves: rows of the comparison's tables. A run that broke off has accuracy 0 and reached nothing. Raises
-    RunError if a run was not made.
+    runs, curves: rows of the comparison's tables. A run that diverged has accuracy 0 and reached nothing. Raises
+    RunError if a run was not made, or failed otherwise.
     """
-    reached: dict[tuple[str, float | None, int], list[tuple[float, float]]] = {}
+    reached: dict[tuple[str, float | None, int], list[_Scored]] = {}
     for row in curves:
         key = (row["label"], row["epsilon"], row["seed"])
-        reached.setdefault(key, []).append((row["time"], row["validation_accuracy"] or 0.0))
+        found = _Scored(row["update"], row["time"], row["validation_accuracy"] or 0.0)
+        reached.setdefault(key, []).append(found)
     scores: dict[tuple[str, float | None], list[tuple[float, float]]] = {}
     for row in runs:
-        if row["outcome"] == NOT_RUN:
-            raise RunError(f"runs/{row['run']} was not made to its end: nothing can be chosen yet")
+        if row["outcome"] in (NOT_RUN, FAILED):
+            raise RunError(
+                f"nothing can be chosen yet: runs/{row['run']} has no result ({row['reason']}); the same command with "
+                "--out goes on"
+            )
         curve = (
             reached.get((row["label"], row["epsilon"], row["seed"]), []) if row["status"] == "done" else []
         )
@@ -200,12 +205,20 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
     )
 
 
-def _score(curve: Sequence[tuple[float, float]], soonest: float | None) -> tuple[float, float]:
+class _Scored(NamedTuple):
+    """An evaluation of the validation rows; after an update, since in some runs no time passes."""
+
+    update: int
+    time: float
+    accuracy: float
+
+
+def _score(curve: Sequence[_Scored], soonest: float | None) -> tuple[float, float]:
     """Return the last validation accuracy (0 without one) and when `soonest` was reached (NaN if it is not asked)."""
-    last = max(curve, default=(0.0, 0.0))[1]
+    last = max(curve, default=_Scored(0, 0.0, 0.0)).accuracy
     if soonest is None:
         return last, math.nan
-    return last, min((time for time, accuracy in curve if accuracy >= soonest), default=math.inf)
+    return last, min((point.time for point in curve if point.accuracy >= soonest), default=math.inf)
 
 
 def _choice(tried: Sequence[tuple[Point, float, float]]) -> Choice:

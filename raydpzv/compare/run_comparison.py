@@ -12,9 +12,10 @@ from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.diagnostics import DIVERGED
-from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.finalize import Paced, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
+from raydpzv.records.operator_file import read_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Status
 
@@ -65,16 +66,21 @@ def run_planned(
     folder: Path,
     progress: Callable[[Status], None] = lambda status: None,
     stop: threading.Event | None = None,
+    *,
+    data_key: bytes | None = None,
 ) -> str:
     """Make one run in this process, or go on with it; return why there is no result, "" if there is one.
 
+    data_key: the comparison's, with which all its runs digest their data, see `RunOptions`.
     What was begun and can be continued is; what cannot, since its noise was not kept, begins again, and its folder is
     set aside. A failure is left in the folder, as of any run; only what has no folder is told by the returned sentence
     alone.
     """
     try:
         experiment, out = _begun(planned, folder)
-        options = RunOptions(out, planned.line.label, progress, stop or threading.Event())
+        options = RunOptions(
+            out, planned.line.label, Paced(progress), stop or threading.Event(), data_key=data_key
+        )
         run = run_local(experiment, options)
     except StoppedEarly as error:
         return str(error)
@@ -116,9 +122,10 @@ def one_by_one(
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
-    progress: called often with where the run in progress stands, by its folder's name; ended: with each run and why it
-    has no result ("": it has one).
+    progress: called ten times a second with where the run in progress stands, by its folder's name; ended: with each
+    run and why it has no result ("": it has one).
     """
+    key = read_key(root)
     for planned in todo:
         if stop.is_set():
             return
@@ -126,4 +133,5 @@ def one_by_one(
         def report(status: Status, name: str = planned.folder) -> None:
             progress({name: status})
 
-        ended(planned, run_planned(planned, root / RUNS_FOLDER / planned.folder, report, stop))
+        folder = root / RUNS_FOLDER / planned.folder
+        ended(planned, run_planned(planned, folder, report, stop, data_key=key))

@@ -237,17 +237,21 @@ def _divided_plainly(table: Table, fraction: float, key: Key, part: str) -> tupl
     return table.select(np.flatnonzero(~tested)), table.select(np.flatnonzero(tested))
 
 
-def check_both_classes(test: Table) -> None:
-    """Raise DataError for test rows of one class where there are two: they have no AUC, and a constant is always right.
+def check_both_classes(split: Split) -> None:
+    """Raise DataError for test or validation rows of one class where there are two.
 
-    Validation rows are drawn by class, and so have both.
+    They have no AUC, and a constant is always right.
     """
-    if test.classes == 2 and len(found := np.unique(test.y)) == 1:
-        raise DataError(
-            f'the {test.rows} test rows of "{test.name}" hold class {found[0]} alone of two: wanted both, without '
-            "which there is no AUC and a constant prediction is always right; give more test rows (data.test_rows, "
-            "data.test_fraction) or others"
-        )
+    for part, table, settings in (
+        ("test", split.test, "data.test_rows, data.test_fraction"),
+        ("validation", split.validation, "data.validation_fraction"),
+    ):
+        if table is not None and table.classes == 2 and len(found := np.unique(table.y)) == 1:
+            raise DataError(
+                f'the {table.rows} {part} rows of "{table.name}" hold class {found[0]} alone of two: wanted both, '
+                "without which there is no AUC and a constant prediction is always right; give more of them "
+                f"({settings}) or others"
+            )
 
 
 def plain_split(table: Table, test_fraction: float, key: Key) -> Split:

@@ -110,10 +110,10 @@ class PreparedHorizontal:
         """Return the row types that are not kept: none."""
         return frozenset()
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
         arrays = [*self.split.train.arrays, *self.split.held_out]
-        return fingerprint(self.spec, arrays) | self.plan.facts()
+        return fingerprint(self.spec, arrays, key) | self.plan.facts()
 
     def objective(self, device: str = "cpu") -> Objective:
         """Return losses and gradients on the training rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 from raydpzv.privacy.statements import AnySetting
+from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.registry import PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection
@@ -77,8 +79,8 @@ class Prepared(Protocol):
         """Return what ends the run (besides the privacy filter)."""
         ...
 
-    def fingerprint(self) -> dict[str, Any]:
-        """Return digests of scenario and data, by which a continuation knows its run."""
+    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
+        """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
         ...
 
     def skipped_rows(self) -> frozenset[str]:
@@ -129,21 +131,27 @@ def load_data(data: DataSection, key: Key) -> Split:
     )
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
-    check_both_classes(found.test)
+    check_both_classes(found)
     found = encoded(found)
     if data.centre is not None and data.spread is not None:
         return scale_by(found, data.centre, data.spread)
     return scale(found, data.scale)
 
 
-def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray]) -> dict[str, str]:
-    """Return digests of a resolved scenario, wherever its data lie, and of the data."""
-    data = hashlib.sha256()
+def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes | None) -> dict[str, str]:
+    """Return digests of a resolved scenario, wherever its data lie, and of the data.
+
+    key: the operator's, without which nobody can try guesses at the data; None: the plain digest of older folders.
+    """
+    data = hashlib.sha256() if key is None else hmac.new(key, digestmod="sha256")
     for array in arrays:
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    return {"scenario_sha256": scenario_sha256(spec), "data_sha256": data.hexdigest()}
+    return {
+        "scenario_sha256": scenario_sha256(spec),
+        PLAIN_DATA_DIGEST if key is None else DATA_DIGEST: data.hexdigest(),
+    }
 
 
 def timing(spec: CommonSections, clients: int) -> Timing:

@@ -125,7 +125,9 @@ def _exposed(spec: VerticalScenario) -> str:
     """Return why an outsider's ε is not amplified by secret batches, or nothing."""
     limits = ", ".join(spec.budget.other_limits)
     if spec.method.coins == "seed":
-        return 'their coins come from the run\'s seed, which can be guessed (method.coins = "seed")'
+        return (
+            'the coins of the batches come from the run\'s seed, which can be guessed (method.coins = "seed")'
+        )
     return f"when the run ends may depend on its batches ({limits})" if limits else ""
 
 

@@ -6,7 +6,7 @@ bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,13 +132,18 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
 def from_ledger(
     path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
 ) -> Rebuilt | None:
-    """Rebuild what a ledger alone can: a horizontal run's model, or one client of a vertical run; None for all else."""
+    """Rebuild what a ledger alone can; None for all else.
+
+    That is a horizontal run's model, one client of a vertical run, or of what was published of one, all its clients.
+    """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
     if not isinstance(spec, VerticalScenario):
         return rebuild(path, at, client, moved)
-    if client is None or spec.descriptor.rule is None or not folder.ledger.exists():
+    if spec.descriptor.rule is None or not folder.ledger.exists():
         return None
+    if client is None:
+        return rebuild_clients(folder, range(spec.split.clients), at) if folder.published else None
     return rebuild_client(path, client, at, moved)
 
 
@@ -148,24 +153,44 @@ def rebuild_client(path: Path, client: int, at: int | None = None, moved: Sequen
     Raises DataError if the ledger is damaged or lacks a step, InputError for what is not on record, ReplayMismatch if
     the result is not the model that the run ended with.
     """
-    folder = RunFolder.open(path, moved)
+    return rebuild_clients(RunFolder.open(path, moved), [client], at)
+
+
+def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = None) -> Rebuilt:
+    """Rebuild several clients' models, as `rebuild_client` does."""
     spec = folder.spec()
     assert isinstance(spec, VerticalScenario)
-    if not 0 <= client < spec.split.clients:
-        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
-    plan = BottomPlan.of(spec, folder.environment())
+    if wrong := [m for m in clients if not 0 <= m < spec.split.clients]:
+        raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {wrong[0]}")
+    plan, rows = BottomPlan.of(spec, folder.environment()), folder.rows()
     with one_thread(), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
         updates = ledger.version if at is None else at
         if not 0 <= updates <= ledger.version:
             raise InputError(
-                f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
+                f"--at: wanted 0..{ledger.version}, the updates in the ledger of {folder.path}, got {at}"
             )
-        _require_all_steps(ledger, client, updates, plan.updates.perturbations)
-        replica = plan.replica(client)
-        replica.go_to(updates, ledger)
-        x, digest, last = replica.state()[0], ledger.digest, updates == ledger.version
-    name = f"client {client}"
-    return Rebuilt({name: x}, updates, digest, _agrees(folder.rows(), name, updates, x, last=last))
+        models = {f"client {m}": _rebuilt(plan, ledger, m, updates) for m in clients}
+        digest, last = ledger.digest, updates == ledger.version
+    agreed = [_agrees(rows, name, updates, x, last=last) for name, x in models.items()]
+    return Rebuilt(models, updates, digest, None if None in agreed else True)
+
+
+def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) -> None:
+    """Rebuild every client's model of a vertical run and compare it with the one on record; nothing without a ledger.
+
+    progress: called with what is being done, how much of it is, and how much there is. Raises as `rebuild_client` does.
+    """
+    clients = folder.spec().split.clients if folder.ledger.exists() else 0
+    for client in range(clients):
+        rebuild_clients(folder, [client])
+        progress("client rebuilt from it", client + 1, clients)
+
+
+def _rebuilt(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.ndarray:
+    _require_all_steps(ledger, client, updates, plan.updates.perturbations)
+    replica = plan.replica(client)
+    replica.go_to(updates, ledger)
+    return replica.state()[0]
 
 
 def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) -> None:

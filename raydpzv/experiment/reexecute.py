@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.release_ledger import compare, released
@@ -25,6 +26,8 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.mechanisms import Address
+from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
+from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
@@ -44,12 +47,14 @@ class Replayed:
 
     verified: every server loss on the way, and at the end of the record the final parameters, had the same bits.
     ledger: the digest of the run's ledger, which holds what the rows say was released; None if the run has none.
+    unchecked: what could not be checked, and why; "" if all was.
     """
 
     models: Mapping[str, np.ndarray]
     updates: int
     verified: bool
     ledger: str | None = None
+    unchecked: str = ""
 
 
 def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Replayed:
@@ -60,6 +65,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     ReplayMismatch at the first update whose bits differ, or if rows and ledger do not agree on what was released.
     """
     folder = RunFolder.open(path, moved)
+    folder.require_own_record()
     rows = folder.rows()
     recorded = _unbroken(rows["service"].column("round").to_pylist())
     updates = recorded if at is None else at
@@ -70,7 +76,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
             else f"{path}: no update is on record; there is nothing to replay"
         )
     experiment = _prepared(_vertical(folder), folder)
-    check_same(experiment, folder)
+    unchecked = _check_what_can_be(experiment, folder)
     check_recomputable(experiment, path)
     if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
         raise NotRecomputable(f"{path}: {why}")
@@ -79,7 +85,19 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     recorder = Recorder(frozenset({"staleness", "message"}))
     models = _serve_again(experiment, rows, updates, recorder)
     _compare_losses(rows, recorder.drain(), updates)
-    return Replayed(models, updates, _same_models(rows, models, updates), digest)
+    return Replayed(models, updates, _same_models(rows, models, updates), digest, unchecked)
+
+
+def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
+    """Check scenario and data; return what cannot be checked, since a copy lacks the operator's file.
+
+    A replay may do without: it compares every loss, which other training rows would change.
+    """
+    if PLAIN_DATA_DIGEST in folder.environment() or (folder.path / OPERATOR).is_file():
+        check_same(experiment, folder)
+        return ""
+    _check_scenario(folder, scenario_sha256(experiment.spec))
+    return f"whether these are the run's data: {folder.path} has no {OPERATOR}, with the key of their digest"
 
 
 def check_recomputable(experiment: PreparedVertical, path: Path) -> None:
@@ -142,7 +160,7 @@ def _vertical(folder: RunFolder) -> VerticalScenario:
 
 def _prepared(spec: VerticalScenario, folder: RunFolder) -> PreparedVertical:
     """Return a run's experiment with the coins that it began with."""
-    return prepare_vertical(spec, folder.secret() if spec.method.coins == "system" else None)
+    return prepare_vertical(spec, read_coins(folder.path) if spec.method.coins == "system" else None)
 
 
 def check_resumable(folder: RunFolder, spec: AnyScenario) -> None:
@@ -159,17 +177,29 @@ def check_resumable(folder: RunFolder, spec: AnyScenario) -> None:
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
     """Raise InputError if the scenario or the data are not those with which the run began.
 
-    Older folders have the digest of scenario.toml itself, the paths of the data included.
+    Raises DataError where the data cannot be told, since the operator's file is away.
     """
-    began, now = folder.environment(), experiment.fingerprint()
+    began = folder.environment()
+    key = None if PLAIN_DATA_DIGEST in began else read_key(folder.path)
+    now = experiment.fingerprint(key)
+    _check_scenario(folder, now["scenario_sha256"])
+    name = PLAIN_DATA_DIGEST if key is None else DATA_DIGEST
+    if began.get(name) != now[name]:
+        raise _changed(folder, "the data")
+
+
+def _check_scenario(folder: RunFolder, now: str) -> None:
+    """Older folders have the digest of scenario.toml itself, the paths of the data included."""
     written = hashlib.sha256(folder.scenario().encode()).hexdigest()
-    same = {"scenario_sha256": (now["scenario_sha256"], written), "data_sha256": (now["data_sha256"],)}
-    for key, what in (("scenario_sha256", "scenario.toml"), ("data_sha256", "the data")):
-        if began.get(key) not in same[key]:
-            raise InputError(
-                f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
-                "new run with --out"
-            )
+    if folder.environment().get("scenario_sha256") not in (now, written):
+        raise _changed(folder, "scenario.toml")
+
+
+def _changed(folder: RunFolder, what: str) -> InputError:
+    return InputError(
+        f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
+        "new run with --out"
+    )
 
 
 def _check_gaps(releases: Mapping[Address, float], path: Path) -> None:

@@ -71,10 +71,10 @@ class PreparedVertical:
             return None
         return BottomPlan(self.spec, tuple(c.x_train.shape[1:] for c in self.clients))
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its models take in."""
         arrays = [array for c in self.clients for array in (c.x_train, c.x_held_out)]
-        found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_held_out])
+        found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_held_out], key)
         plan = self.plan()
         return found | (plan.facts() if plan else {})
 

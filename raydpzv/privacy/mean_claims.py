@@ -156,7 +156,10 @@ def _client(setting: MeanSetting, relation: str) -> Claim:
 
 
 def _external(setting: MeanSetting, relation: str) -> Claim:
-    amplified = setting.batches == "poisson" and not setting.exposed
+    why = (
+        f'batches are "{setting.batches}", not "poisson"' if setting.batches != "poisson" else setting.exposed
+    )
+    amplified = not why
     epsilon = _poisson(setting, relation) if amplified else _direct(setting, relation, setting.participations)
     if setting.hidden_state:
         note = (
@@ -165,7 +168,6 @@ def _external(setting: MeanSetting, relation: str) -> Claim:
         )
         return _claim(setting, "external", relation, note, direct_only=epsilon)
     if not amplified:
-        why = setting.exposed or f'batches are "{setting.batches}", not "poisson"'
         note = f"No amplification is proved, since {why}: the bound against clients holds here."
         return _claim(setting, "external", relation, note, epsilon, _CLOSED, True)
     note = "Valid while batch ids, batch sizes (also on the wire) and the coins stay secret: they are the operator's."

@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import tomllib
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 from filelock import FileLock, Timeout
 
 from raydpzv.config.paths import check_moved
@@ -21,6 +23,8 @@ from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
+from raydpzv.records.publication import Publication
 from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all
 from raydpzv.records.summary_fields import faults
 from raydpzv.registry import METHODS
@@ -31,10 +35,11 @@ SUMMARY_FORMAT = 3
 """Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
 `private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
 is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
-_CHECKPOINT = "checkpoint.npz"
+_CHECKPOINT, _MODELS = "checkpoint.npz", "models.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
-_OPERATOR = "operator.json"
-_CONTENTS = (_SCENARIO, _OPERATOR, "rows", NEXT, OLD, "ledger", _CHECKPOINT, "models.npz", _SUMMARY)
+_PUBLISHED = "published.json"
+"""In place of the summary in a folder that `publish` wrote."""
+_CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, "ledger", _CHECKPOINT, _MODELS, _SUMMARY)
 
 
 class RunFolder:
@@ -56,7 +61,9 @@ class RunFolder:
         self._lock.release(force=True)
 
     @classmethod
-    def create(cls, path: Path, spec: AnyScenario, environment: Mapping[str, Any]) -> RunFolder:
+    def create(
+        cls, path: Path, spec: AnyScenario, environment: Mapping[str, Any], operator: OperatorSecrets
+    ) -> RunFolder:
         """Make the folder (it must not hold a run yet) and write what is known before the start."""
         try:
             if held := [name for name in _CONTENTS if (path / name).exists()]:
@@ -69,6 +76,7 @@ class RunFolder:
             folder = cls(path)
             folder._take()
             (path / "rows").mkdir()
+            operator.write(path)
             write_atomically(path / _SCENARIO, as_toml(spec).encode())
             write_atomically(path / _ENVIRONMENT, as_json(environment).encode())
         except OSError as error:
@@ -77,19 +85,18 @@ class RunFolder:
             ) from None
         return folder
 
-    def write_secret(self, secret: int) -> None:
-        """Write what the coins of the run's batches come from to a file that only its owner may read."""
-        write_atomically(self.path / _OPERATOR, as_json({"coins": f"{secret:064x}"}).encode(), mode=0o600)
-
-    def secret(self) -> int:
-        """Return what the coins of the run's batches come from. Raises DataError where the operator's file is away."""
-        found = self._json(_OPERATOR, "it holds the run's secret coins; put the operator's file back").get(
-            "coins"
-        )
-        try:
-            return int(str(found), 16)
-        except ValueError:  # whose text would show what is there
-            raise self._damaged(_OPERATOR, 'a hexadecimal number "coins"', "there is none") from None
+    @classmethod
+    def publish(
+        cls, path: Path, what: Publication, models: Mapping[str, np.ndarray], rows: Rows
+    ) -> RunFolder:
+        """Write what may leave of a run, but for its ledger, into an empty folder; rows: those of the models."""
+        folder = cls(path)
+        append_rows(path, rows)
+        folder.write_models(models)
+        write_atomically(path / _SCENARIO, tomli_w.dumps(what.settings).encode())
+        write_atomically(path / _ENVIRONMENT, as_json(what.environment).encode())
+        write_atomically(path / _PUBLISHED, as_json(what.summary).encode())
+        return folder
 
     @classmethod
     def open(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
@@ -105,7 +112,7 @@ class RunFolder:
     @classmethod
     def continued(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
         """Open an existing run's folder for a continuation, which writes beside the record until it has ended."""
-        cls.open(path)
+        cls.open(path).require_own_record()
         folder = cls(path, NEXT, moved)
         folder._take()
         folder._complete_commit()
@@ -123,6 +130,11 @@ class RunFolder:
         found = read_checkpoint(path / _CHECKPOINT)
         cut_parts(path, found[1] if found else {})
         return folder
+
+    @property
+    def published(self) -> bool:
+        """Whether this is what `publish` wrote of a run, and not the run's own folder."""
+        return (self.path / _PUBLISHED).is_file()
 
     @property
     def ledger(self) -> Path:
@@ -164,7 +176,12 @@ class RunFolder:
             descriptor = METHODS[name]
             older = descriptor.older if descriptor.kind == "vertical" else {}
             tree = {**tree, "method": {**older, **method}}
-        return parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
+        found = parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
+        return found.noted(self._note())
+
+    def _note(self) -> str:
+        """What was said of the settings when the run began; "" where that is not on record."""
+        return str(self.environment().get("note", "")) if (self.path / _ENVIRONMENT).is_file() else ""
 
     def rows(self) -> Rows:
         """Return the rows of the record."""
@@ -176,16 +193,17 @@ class RunFolder:
 
     def has_summary(self) -> bool:
         """Tell whether the run came to an end of any kind: a killed one did not."""
-        return (self.path / _SUMMARY).is_file()
+        return (self.path / self._summary).is_file()
 
     def summary(self) -> dict[str, Any]:
-        """Return summary.json in today's format; DataError if the run has not written one."""
+        """Return summary.json, or what was published of it, in today's format; DataError if there is none yet."""
+        name = self._summary
         found = _today(
-            self._json(_SUMMARY, f"the run was killed; continue it first: raydpzv resume {self.path}"),
-            self.path,
+            self._json(name, f"the run was killed; continue it first: raydpzv resume {self.path}"),
+            self.path / name,
         )
         for fault in faults(found):
-            raise self._damaged(_SUMMARY, "what a run writes", fault)
+            raise self._damaged(name, "what a run writes", fault)
         return found
 
     def completed_by(self) -> str | None:
@@ -193,6 +211,18 @@ class RunFolder:
         if not self.has_summary() or (summary := self.summary()).get("status") != "done":
             return None
         return str(summary.get("stopped_by") or "its budget is spent")
+
+    @property
+    def _summary(self) -> str:
+        return _PUBLISHED if self.published else _SUMMARY
+
+    def require_own_record(self) -> None:
+        """Raise InputError if there is no more than what was published of a run."""
+        if self.published:
+            raise InputError(
+                f"{self.path}: holds what was published of a run, which is too little to go on from or to run again; "
+                "take the run's own folder"
+            )
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json."""
@@ -227,9 +257,18 @@ class RunFolder:
         if old.is_dir():
             shutil.rmtree(old)
 
+    def models(self) -> dict[str, np.ndarray]:
+        """Return every party's flat parameters, float32 [d], by its name: those of models.npz. Raises DataError."""
+        path = self.path / _MODELS
+        try:
+            with np.load(path) as stored:
+                return {name.replace("_", " "): stored[name] for name in stored.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise self._damaged(_MODELS, "parameters by party", error) from None
+
     def write_models(self, models: Mapping[str, np.ndarray]) -> None:
         """Write every party's flat parameters to models.npz."""
-        write_npz(self.path / "models.npz", models)
+        write_npz(self.path / _MODELS, models)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
@@ -269,7 +308,7 @@ def _today(summary: dict[str, Any], path: Path) -> dict[str, Any]:
         return summary
     if found not in (1, 2):
         raise DataError(
-            f"{path / _SUMMARY}: has format {found!r}, this program reads up to {SUMMARY_FORMAT}; read it with the "
+            f"{path}: has format {found!r}, this program reads up to {SUMMARY_FORMAT}; read it with the "
             "version that wrote it (environment.json names it)"
         )
     peak = {"peak_accuracy": summary["best_accuracy"]} if "best_accuracy" in summary else {}

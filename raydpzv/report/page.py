@@ -9,15 +9,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import tomli_w
 
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
+from raydpzv.records.publication import publication
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
 from raydpzv.report import client_table, clients, horizontal, plots, privacy, style, tables, traffic
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
@@ -41,12 +45,18 @@ TARGETS = (0.8, 0.9)
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON."""
+    """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON.
+
+    withheld: what a private run's page leaves out, in words; "" if it shows all that there is. operators: whether the
+    page of a private run shows what must not leave.
+    """
 
     view: RunView
     scenario: str
     settings: Mapping[str, Any]
     environment: str
+    withheld: str = ""
+    operators: bool = False
 
 
 def write_report(
@@ -55,9 +65,11 @@ def write_report(
     *,
     targets: Sequence[float] = TARGETS,
     moved: Sequence[str] = (),
+    operator: bool = False,
 ) -> Path:
     """Write `plots/*.png` and `report.html` into `out` (one run: its own folder by default); return the page.
 
+    Of a private run it shows what may leave (`raydpzv.records.publication`); with `operator`, everything.
     targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them. moved: see
     `RunFolder.open`; a report reads no data, so it may be left out. Raises DataError if a folder is not a run's,
     InputError if several runs are given without `out`.
@@ -66,57 +78,93 @@ def write_report(
         raise InputError("a report needs at least one run folder; none was given")
     if out is None and len(runs) > 1:
         raise InputError(f"{len(runs)} runs need a folder of their own for the report; say which one")
-    folders = read_runs(runs, moved)
+    folders = read_runs(runs, moved, operator=operator)
     target = runs[0] if out is None else out
     (target / "plots").mkdir(parents=True, exist_ok=True)
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
     images = [style.png(p.figure) if p.figure else b"" for p in drawn]
-    for picture, image in zip(drawn, images, strict=True):
-        if image:
-            write_atomically(target / "plots" / f"{picture.name}.png", image)
+    _write_pictures(
+        target / "plots", {p.name: image for p, image in zip(drawn, images, strict=True) if image}
+    )
     page = _render(folders, [(p.caption, image) for p, image in zip(drawn, images, strict=True)], targets)
     write_atomically(target / "report.html", page.encode())
     return target / "report.html"
 
 
-def read_runs(runs: Sequence[Path], moved: Sequence[str] = ()) -> list[ReportedRun]:
-    """Read run folders and label them so that they can be told apart. Raises DataError."""
-    folders = [RunFolder.open(run, moved) for run in runs]
-    summaries = [folder.summary() for folder in folders]
-    named = zip(folders, labels(summaries, [f.settings() for f in folders]), summaries, strict=True)
-    return [
-        ReportedRun(
-            view=RunView(label, summary, folder.rows()),
-            scenario=folder.scenario(),
-            settings=folder.settings(),
-            environment=json.dumps(folder.environment(), indent=2, ensure_ascii=False),
+def _write_pictures(folder: Path, images: Mapping[str, bytes]) -> None:
+    """Write pictures by name, and delete those of another page: an operator's are not to lie beside a public one."""
+    for name in {draw.__name__ for draw in DRAWINGS} - set(images):
+        (folder / f"{name}.png").unlink(missing_ok=True)
+    for name, image in images.items():
+        write_atomically(folder / f"{name}.png", image)
+
+
+def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True) -> list[ReportedRun]:
+    """Read run folders and label them so that they can be told apart; operator: all of private ones too.
+
+    Raises DataError; InputError if all is asked for of what was published.
+    """
+    found = [_read(RunFolder.open(run, moved), operator=operator) for run in runs]
+    names = labels([run.view.summary for run in found], [run.settings for run in found])
+    return [replace(run, view=replace(run.view, label=name)) for run, name in zip(found, names, strict=True)]
+
+
+def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
+    """Return what is shown of a run, without a label."""
+    summary, settings = folder.summary(), folder.settings()
+    environment, scenario = folder.environment(), folder.scenario()
+    if folder.published and operator:
+        raise InputError(
+            f"{folder.path}: holds what was published of a run alone; --operator wants the run's own folder"
         )
-        for folder, label, summary in named
-    ]
+    private = summary.get("private") is True
+    if operator or not private:
+        view = RunView("", summary, folder.rows())
+        return ReportedRun(view, scenario, settings, _shown(environment), operators=private)
+    if not folder.published:
+        found = publication(summary, settings, environment)
+        summary, settings, environment = found.summary, found.settings, found.environment
+        scenario = tomli_w.dumps(settings)
+    nothing = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+    withheld = str(summary["published"]["withheld"])
+    return ReportedRun(RunView("", summary, nothing), scenario, settings, _shown(environment), withheld)
+
+
+def _shown(environment: Mapping[str, Any]) -> str:
+    return json.dumps(environment, indent=2, ensure_ascii=False)
+
+
+@cache
+def templates() -> jinja2.Environment:
+    """Return the templates of all pages, each compiled once."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
 
 
 def _render(
     folders: Sequence[ReportedRun], pictures: Sequence[tuple[str, bytes]], targets: Sequence[float]
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     views = [f.view for f in folders]
     names, summaries = [v.label for v in views], [v.summary for v in views]
     compare_head, compare = tables.compare_rows(names, summaries)
-    return environment.get_template("page.html.jinja").render(
-        title=_title(summaries),
-        facts=_facts(summaries),
-        runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
-        condition=privacy.CONDITION,
-        compare_head=compare_head,
-        compare=compare,
-        compare_note=tables.COMPARE_NOTE,
-        target_head=tables.TARGET_HEAD,
-        targets=tables.target_rows(names, [v.rows for v in views], targets),
-        client_head=client_table.CLIENT_HEAD,
-        client_note=client_table.CLIENT_NOTE,
-        pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
+    return (
+        templates()
+        .get_template("page.html.jinja")
+        .render(
+            title=_title(summaries),
+            facts=_facts(summaries),
+            runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
+            condition=privacy.CONDITION,
+            compare_head=compare_head,
+            compare=compare,
+            compare_note=tables.COMPARE_NOTE,
+            target_head=tables.TARGET_HEAD,
+            targets=tables.target_rows(names, [v.rows for v in views], targets),
+            client_head=client_table.CLIENT_HEAD,
+            client_note=client_table.CLIENT_NOTE,
+            pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
+        )
     )
 
 
@@ -129,7 +177,11 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "label": view.label,
         "verdict": tables.verdict(summary),
         "warnings": summary.get("warnings", []),
-        "summary": tables.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
+        "withheld": folder.withheld,
+        "operators": folder.operators,
+        "summary": tables.published_rows(summary)
+        if folder.withheld
+        else tables.summary_rows(summary, clock=(tree.get("clock") or {}).get("kind", "virtual")),
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "clients": client_table.client_table_rows(summary, view.rows, tree),
         "catch_up": traffic_rows,

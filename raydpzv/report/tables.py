@@ -82,8 +82,19 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
     ]
     rows += [("digest of rows", str(summary.get("digest", text.NONE)))]
     rows += [("digest of model", str(summary.get("model_digest", text.NONE)))]
-    versions = summary.get("versions") or {}
-    return [*rows, ("versions", ", ".join(f"{k} {v}" for k, v in versions.items()) or text.NONE)]
+    return [*rows, ("versions", _versions(summary))]
+
+
+def published_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Return (name, value) for what was published of a run's summary, but for privacy."""
+    names = ("scenario", "method", "seed", "engine")
+    rows = [(name, str(summary.get(name, text.NONE))) for name in names]
+    rows += [("status", _status(summary)), ("updates", text.number(summary.get("updates")))]
+    if ledger := summary.get("ledger"):
+        rows += [("releases in the ledger", text.number(ledger.get("pairs")))]
+        rows += [("digest of ledger", str(ledger.get("digest", text.NONE)))]
+    rows += [("digest of model", str(summary.get("model_digest", text.NONE)))]
+    return [*rows, ("versions", _versions(summary))]
 
 
 def compare_rows(
@@ -129,12 +140,14 @@ def target_rows(
 
 
 def summary_table(summary: Summary, clock: str = "virtual") -> Table:
-    """Return the summary as a two-column console table: digests shortened, no versions. clock: see `summary_rows`."""
+    """Return the summary as a two-column console table, digests shortened. clock: see `summary_rows`."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
+    # a private run's rows hold losses: whoever knows all but a label would find it by their digest
+    unshown = ("versions", "digest of rows") if verdict(summary).private else ("versions",)
     for name, value in summary_rows(summary, clock):
-        if name != "versions":
+        if name not in unshown:
             table.add_row(name, Text(value[:_DIGEST] if name.startswith("digest") else value))
     return table
 
@@ -163,6 +176,10 @@ def _areas(summary: Summary) -> list[tuple[str, str]]:
     """Return the areas under the curves of the test rows of two classes; nothing of more classes."""
     named = (("area under the ROC curve", "roc_auc"), ("average precision (PR curve)", "pr_auc"))
     return [(name, text.number(summary[key])) for name, key in named if text.known(summary.get(key))]
+
+
+def _versions(summary: Summary) -> str:
+    return ", ".join(f"{k} {v}" for k, v in (summary.get("versions") or {}).items()) or text.NONE
 
 
 def _status(summary: Summary) -> str:

@@ -82,7 +82,9 @@ def test_the_record_says_where_the_data_were_and_what_they_were(run, tmp_path):
     recorded = tomllib.loads((run / "scenario.toml").read_text())
     assert recorded["data"]["file"] == str(tmp_path / "mine" / "rows.csv")
     assert recorded["arrivals"]["file"] == str(tmp_path / "mine" / "trace.csv")
-    assert len(json.loads((run / "environment.json").read_text())["data_sha256"]) == 64
+    environment = json.loads((run / "environment.json").read_text())
+    assert len(environment["data_hmac_sha256"]) == 64
+    assert "data_sha256" not in environment
 
 
 def test_a_run_is_replayed_from_any_folder(run):
@@ -115,6 +117,20 @@ def test_other_data_at_the_new_place_are_found_out(run, tmp_path):
     trace = tmp_path / "moved" / "trace.csv"
     trace.write_text(trace.read_text() + "0,99\n")
     assert "the data changed since the run began" in complaint(call("replay", run, *moved))
+
+
+def test_a_copy_without_the_operators_file_says_what_cannot_be_checked_and_is_not_continued(run):
+    (run / "operator.json").unlink()
+    result = call("replay", run)
+    assert result.exit_code == 0, result.output
+    assert f"not checked: whether these are the run's data: {run} has no operator.json" in result.stdout
+    assert call("report", run).exit_code == 0
+    as_stopped(run)
+    said = complaint(call("resume", run))
+    assert (
+        f"{run}: has no operator.json: it holds the key by which the data are seen to be the same; put"
+        in said
+    )
 
 
 def test_nothing_but_the_place_of_the_data_is_taken(run):

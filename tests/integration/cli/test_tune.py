@@ -13,7 +13,7 @@ from scenarios.cli import app
 GRID = """
 title = "VAFL's step size"
 scenario = "vafl"
-set = ["budget.updates=40", "evaluate.every=20"]
+set = ["evaluate.every=20"]
 seeds = [7]
 report_seeds = [0]
 
@@ -40,6 +40,8 @@ def tuned(tmp_path_factory):
     words = (
         "tune",
         folder / "grid.toml",
+        "--set",
+        "budget.updates=40",
         "--runner",
         "local",
         "--out",
@@ -58,6 +60,7 @@ def test_the_better_step_size_is_written_as_a_comparison(tuned):
     comparison = resolved(read_entrants(folder / "made.toml"))
     assert [line.spec.method.lr for line in comparison.lines if line.label == "VAFL"] == [0.1]
     assert comparison.seeds == (0,)
+    assert {line.spec.budget.updates for line in comparison.lines} == {40}
     runs = sorted(path.name for path in (folder / "out" / "runs").iterdir())
     assert runs == [
         "00-vafl-lr-1e-09-seed7",

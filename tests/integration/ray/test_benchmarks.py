@@ -24,11 +24,11 @@ def test_lane_finishes_and_its_ways_do_the_same_work(tmp_path):
 
 @pytest.mark.slow
 def test_throughput_finishes_on_ray(tmp_path):
-    script("vfl_throughput.py", "--quick", "--works", "5", "--json", str(tmp_path / "t.json"))
+    # not --quick: a look at updates and one at CPU time are a moment apart, which tells over few updates
+    script("vfl_throughput.py", "--repeats", "1", "--works", "5", "--json", str(tmp_path / "t.json"))
     by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
     assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
-    # the added work, 5 ms, is done where it is said to be done: an update without it takes less than 2, and the system
-    # counts in steps of 10 ms over the few updates of a quick run
     for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
-        assert by_way[way]["cpu_seconds_per_update"]["clients"] > 0.003
-    assert by_way["Ray, no client actors"]["cpu_seconds_per_update"]["server"] > 0.003
+        # the added work is done where it is said to be done
+        assert by_way[way]["cpu_seconds_per_update"]["clients"] > 0.004
+    assert by_way["Ray, no client actors"]["cpu_seconds_per_update"]["server"] > 0.004

@@ -50,10 +50,14 @@ def tables(file, accuracy, seconds=lambda point, seed: 1.0):
     for point, seed in itertools.product(points(file), (100, 101, 102)):
         value = accuracy(point, seed)
         who = {"label": point.label, "epsilon": point.epsilon, "seed": seed}
-        runs.append(who | {"run": "r", "outcome": "ok", "status": "failed" if value is None else "done"})
+        runs.append(
+            who | {"run": "r", "outcome": "ok", "reason": "", "status": "failed" if value is None else "done"}
+        )
         last = 0.999 if value is None else value  # what it had before it broke off counts for nothing
-        for time, now in ((0.0, 0.0), (seconds(point, seed), last), (9.0, last)):
-            curves.append(who | {"time": time, "validation_accuracy": now, "accuracy": 1 - now})
+        times = (0.0, seconds(point, seed), 9.0)
+        for update, (time, now) in enumerate(zip(times, (0.0, last, last), strict=True)):
+            seen = {"update": update, "time": time, "validation_accuracy": now, "accuracy": 1 - now}
+            curves.append(who | seen)
     return runs, curves
 
 
@@ -115,12 +119,30 @@ def test_what_is_chosen_is_a_comparison_on_the_reported_seeds(tmp_path):
 def test_nothing_is_chosen_from_half_a_grid(tmp_path):
     file = grid_file(tmp_path)
     runs, curves = tables(file, lambda p, s: 0.5)
-    with pytest.raises(RunError, match="not made to its end"):
-        choose(file, [row | {"outcome": "not run"} for row in runs], curves)
+    for outcome in ("not run", "failed"):
+        with pytest.raises(RunError, match=r"runs/r has no result \(out of memory\)"):
+            choose(file, [row | {"outcome": outcome, "reason": "out of memory"} for row in runs], curves)
+
+
+def test_the_end_is_the_last_update_where_no_time_passes(tmp_path):
+    file = grid_file(tmp_path)
+    runs, curves = tables(file, lambda p, s: 0.5)
+    for row in curves:  # high in between and low at the end for the first step size
+        if "lr=0.001" in row["label"]:
+            row["validation_accuracy"] = {0: 0.1, 1: 0.9, 2: 0.2}[row["update"]]
+        row["time"] = 0.0
+    assert [c.accuracy for c in choose(file, runs, curves)[:2]] == [0.5, 0.5]
+
+
+def test_heads_that_a_grid_makes_differ_want_a_word(tmp_path):
+    text = GRID.replace('"method.smoothing" = [0.1, 0.01]', '"method.server_lr" = [0.1, 0.01]')
+    with pytest.raises(SpecError, match="learns otherwise"):
+        grid_comparison(grid_file(tmp_path, text))
+    grid_comparison(grid_file(tmp_path, f'heads = "each tuned"\n{text}'))
 
 
 def test_what_is_soonest_at_a_target_is_chosen_where_that_is_asked(tmp_path):
-    file = grid_file(tmp_path, **{"[grid]": "soonest = 0.6\n[grid]"})
+    file = grid_file(tmp_path, **{"[grid]": "soonest = 0.7\n[grid]"})
     slow_and_good = lambda p, s: 0.9 if "lr=0.01 " in p.label else 0.7 if "lr=0.003 " in p.label else 0.5  # noqa: E731
     seconds = lambda p, s: 5.0 if "lr=0.01 " in p.label else 2.0  # noqa: E731
     chosen = choose(file, *tables(file, slow_and_good, seconds))

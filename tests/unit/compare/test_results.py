@@ -92,7 +92,7 @@ def test_runs_on_other_data_are_not_compared(copy):
     whole = [row["outcome"] for row in collect(plan, copy).runs.to_pylist()]
     folder = copy / RUNS_FOLDER / list(plan.runs())[1].folder
     path = folder / "environment.json"
-    path.write_text(path.read_text().replace('"data_sha256": "', '"data_sha256": "0'))
+    path.write_text(path.read_text().replace('"data_hmac_sha256": "', '"data_hmac_sha256": "0'))
     rows = collect(plan, copy).runs.to_pylist()
     assert rows[1]["outcome"] == "failed"
     assert "not those of the first run" in rows[1]["reason"]

@@ -9,7 +9,15 @@ import pytest
 
 import raydpzv
 from raydpzv.data import builtin
-from raydpzv.data.table import Limits, Split, Table, plain_split, scale_by
+from raydpzv.data.table import (
+    Limits,
+    Split,
+    Table,
+    check_both_classes,
+    plain_split,
+    scale_by,
+    with_validation,
+)
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key
@@ -45,7 +53,7 @@ def moved(pair: tuple[np.ndarray, np.ndarray]) -> int:
     return int((pair[0] != pair[1]).reshape(len(pair[0]), -1).any(1).sum())
 
 
-@pytest.mark.parametrize("rows", ["data.test_rows=10", "data.train_rows=900"])
+@pytest.mark.parametrize("rows", ["data.test_rows=10", "data.train_rows=900", "data.validation_fraction=0.2"])
 def test_one_record_moves_no_other_where_scaling_and_split_are_public(monkeypatch, rows):
     assert moved(neighbours(monkeypatch, *PUBLIC, rows)) <= 1
     assert moved(neighbours(monkeypatch, "data.scale=none", "data.split=plain", rows)) <= 1
@@ -110,6 +118,30 @@ def test_a_plain_split_is_a_permutation_that_labels_do_not_move():
     assert not np.array_equal(split.test.x, plain_split(table, 0.24, Key(4)).test.x)
     with pytest.raises(DataError, match="leaves none to train on"):
         plain_split(flat(3), 0.9, KEY)
+
+
+def test_a_plain_split_keeps_groups_whole_and_looks_at_no_label():
+    table = replace(flat(), groups=np.arange(40) // 4)
+    found = []
+    for y in (table.y, np.zeros(40, int)):
+        split = plain_split(replace(table, y=y), 0.25, KEY)
+        split = with_validation(split, 0.3, KEY / "validation", "plain")
+        found.append([set(part.groups) for part in (split.train, split.test, split.validation)])
+    assert found[0] == found[1]
+    assert [len(groups) for groups in found[0]] == [4, 3, 3]
+    assert set.union(*found[0]) == set(range(10))
+    two = table.select(np.arange(8))
+    with pytest.raises(DataError, match=r"2 groups, and validation_fraction 0\.9 leaves none to train on"):
+        with_validation(Split(two, two), 0.9, KEY, "plain")
+
+
+def test_validation_rows_of_one_class_are_refused_as_test_rows_are():
+    two = Table("t", flat().x, np.arange(40) % 2, 2)
+    lonely = two.select(np.arange(0, 40, 2))
+    with pytest.raises(DataError, match=r"20 validation rows .* class 0 alone .*data\.validation_fraction"):
+        check_both_classes(Split(two, two, lonely))
+    with pytest.raises(DataError, match=r"20 test rows .* class 0 alone .*data\.test_rows"):
+        check_both_classes(Split(two, lonely, two))
 
 
 def test_plain_limits_do_not_look_at_labels_either():

@@ -131,6 +131,12 @@ def test_the_papers_number_is_a_claim_and_true_only_where_a_proof_covers_it() ->
     assert not row(replace(full, server="sgd"), "paper").holds
 
 
+def test_what_an_outsider_may_know_is_the_reason_only_where_batches_are_poisson() -> None:
+    exposed = replace(BASE, exposed="the seed can be guessed")
+    assert 'since batches are "shuffle", not "poisson"' in row(exposed, "external").note
+    assert "since the seed can be guessed" in row(replace(exposed, batches="poisson"), "external").note
+
+
 def test_external_is_amplified_only_by_secret_poisson_coins() -> None:
     assert row(BASE, "external").epsilon == row(BASE, "client").epsilon
     secret = row(replace(BASE, batches="poisson"), "external")

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from raydpzv.errors import DataError, InputError
+from raydpzv.records.publication import STAYS
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.report import text
 from raydpzv.report.page import write_report
 from tests.helpers.report_views import Page, names
 from tests.helpers.synthetic_run import CLAIMS, MECHANISM, PROVED, SCOPE, build_run
@@ -25,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report([run]).read_text(encoding="utf-8"))
+    return Page(write_report([run], operator=True).read_text(encoding="utf-8"))
 
 
 def test_the_page_asks_nothing_of_a_network(page: Page, run: Path) -> None:
@@ -81,7 +84,7 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
         build_run(tmp_path / "a", rounds=60),
         build_run(tmp_path / "b", rounds=80, private=False, method="vafl", clients=2),
     ]
-    path = write_report(runs, tmp_path / "both")
+    path = write_report(runs, tmp_path / "both", operator=True)
     words = Page(path.read_text(encoding="utf-8")).words
     assert path == tmp_path / "both" / "report.html"
     assert names(tmp_path / "both") == PICTURES | {"bytes_per_update"}
@@ -89,6 +92,19 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
     assert "NOT PRIVATE: vafl" in words
     assert "\nPRIVATE, on these terms: dpzv" in words
     assert not (runs[0] / "report.html").exists()
+
+
+def test_beside_a_run_that_is_not_private_a_private_one_still_shows_what_may_leave_alone(
+    tmp_path: Path,
+) -> None:
+    runs = [build_run(tmp_path / "a", rounds=60), build_run(tmp_path / "b", rounds=60, private=False)]
+    lone = Page(write_report([runs[1]], tmp_path / "b").read_text(encoding="utf-8")).words
+    both = Page(write_report(runs, tmp_path / "both").read_text(encoding="utf-8")).words
+    accuracy = text.percent(RunFolder.open(runs[0]).summary()["accuracy"])
+    assert accuracy not in both
+    assert accuracy in Page(write_report(runs, tmp_path / "all", operator=True).read_text()).words, "control"
+    assert text.percent(RunFolder.open(runs[1]).summary()["accuracy"]) in both
+    assert (STAYS in both, STAYS in lone) == (True, False)
 
 
 def test_several_runs_without_a_folder_are_refused(run: Path) -> None:
@@ -118,7 +134,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (folder / "summary.json").write_text(kept)
     (folder / "rows" / "service" / "part-00000.parquet").write_bytes(b"PAR1 no table PAR1")
     with pytest.raises(DataError, match=r"part-00000\.parquet: cannot be read") as caught:
-        write_report([folder])
+        write_report([folder], operator=True)
     assert "\n" not in str(caught.value)
 
 

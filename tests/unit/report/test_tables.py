@@ -146,7 +146,7 @@ def test_summary_table_prints_markup_as_text() -> None:
 
 
 def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
-    stated = summary(digest="ab" * 32, model_digest="cd" * 32, versions={"torch": "2.13"})
+    stated = summary(digest="ab" * 32, model_digest="cd" * 32, versions={"torch": "2.13"}, private=False)
     rows = dict(tables.summary_rows(stated))
     assert (rows["digest of rows"], rows["versions"]) == ("ab" * 32, "torch 2.13")
     out = printed(tables.summary_table(stated))
@@ -154,6 +154,12 @@ def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
     assert "cd" * 8 in out
     assert "ab" * 9 not in out
     assert "2.13" not in out
+
+
+def test_the_digest_of_a_private_runs_rows_is_not_on_the_console() -> None:
+    out = printed(tables.summary_table(summary(digest="ab" * 32, model_digest="cd" * 32)))
+    assert "ab" * 8 not in out
+    assert "cd" * 8 in out
 
 
 def test_not_private_stands_out() -> None:

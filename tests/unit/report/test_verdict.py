@@ -47,6 +47,23 @@ def test_a_private_run_says_on_what_terms():
     assert private.startswith("NOT PRIVATE: features are scaled by what is fitted on the training rows")
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (['data.categories=["city"]'], "categories or gaps are filled in by the training rows"),
+        (["data.missing=mean"], "categories or gaps are filled in by the training rows"),
+        (["data.split=stratified"], "rows are drawn by class"),
+    ],
+)
+def test_what_is_fitted_on_the_training_rows_stands_in_the_verdict(tmp_path, changes, said):
+    file = tmp_path / "own.csv"
+    file.write_text("age,city,y\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(60)))
+    table = ["data.source=csv", f"data.file={file}", "data.target=y", "split.clients=2"]
+    given = ["method.server=frozen", "method.batch=8", "privacy.epsilon=60", *table, *PUBLIC]
+    assert lines("digits_dpzv", *given)[1].startswith("PRIVATE against the clients"), "control"
+    assert lines("digits_dpzv", *given, *changes)[1].startswith(f"NOT PRIVATE: {said}")
+
+
 def test_noise_against_the_server_alone_is_said_with_its_unit():
     epsilon, private = lines("zoo_vfl", *PAPER, *PUBLIC)
     assert "replace one record's features at one client) is proved against the server" in epsilon
