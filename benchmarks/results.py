@@ -149,17 +149,6 @@ PARTS = (
         picture="accuracy_over_seconds",
     ),
     Part(
-        "vafl_lstm",
-        "VAFL, Figures 4 and 8",
-        "Asynchronous and t-synchronous VAFL come to accuracies comparable to the centralized model's, and take less "
-        "time than synchronous training (Section 5); the figures show AUC.",
-        "lstm_times",
-        "generated time series in place of MIMIC-III, which is licensed to persons (`--set data.source=mimic3 --set "
-        "data.folder=FOLDER` takes it); one step size for all protocols; AUC at the end alone, the picture has "
-        "accuracy.",
-        picture="accuracy_over_seconds",
-    ),
-    Part(
         "decomfl_ablation",
         "DeComFL, Figure 2",
         "More perturbations P lead to higher accuracy in the end, matter more than local updates K, and slow the "
@@ -270,7 +259,8 @@ END = """
 
 - DPZV journal, Figure 4 (preprint, Figure 6), memory: `python -m benchmarks.memory_figure`.
 - VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv run multiview_vafl` (or `multiview12_vafl`), which wants
-  the file that docs/data.md describes. Figure 7, a training loss, is in the service rows of the runs for Figure 8.
+  the file that docs/data.md describes. Figures 4, 7 and 8, LSTMs: `raydpzv run lstm_vafl` has the areas under both
+  curves at every evaluation in its rows, on generated series; its step sizes suit the asynchronous protocol alone.
 - DeComFL, Table 1, numbers sent: held against M, m and P by a test. Its language models and the Hessian's spectrum
   (Tables 2 and 6, Figure 5) are not in the program.
 """

@@ -231,6 +231,47 @@ def replay(
 
 
 @app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that has come to its end.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            help="ledger (queries recomputed with the releases forced), runs (one canary in or out of many runs), "
+            "guesses (many canaries in one run), or labels (clients guess labels, over ε)."
+        ),
+    ] = "ledger",
+    canaries: Annotated[
+        int | None,
+        typer.Option(help="Records to change [default: 3; guesses: 200; labels: 20]."),
+    ] = None,
+    row: Annotated[
+        list[int] | None,
+        typer.Option(help="Training row to change, in place of drawn ones. May be repeated."),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How: label, features or absent, in turn where repeated [default: those of the run's relation]."
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Runs to make (--by runs).")] = 100,
+    epsilons: Annotated[str, typer.Option(help="Values of ε (--by labels).")] = "0.5,1,2,4,8",
+    moved: Moved = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the audit's page, pictures and JSON.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Try to falsify a run's ε: an ε seen from below beside the one that is proved; 1 if it is falsified."""
+    with errors(verbose):
+        with leaving_at_once():
+            from scenarios.audit_command import AuditOptions
+            from scenarios.audit_command import audit as carry_out
+        options = AuditOptions(by, canaries, row or (), kind or (), runs, epsilons)
+        carry_out(run, options, moved or (), out, as_json=as_json, quiet=quiet)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     moved: Moved = None,

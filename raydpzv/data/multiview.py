@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,17 @@ from raydpzv.data.npz import count_classes, read_arrays
 from raydpzv.data.table import Split, Table
 
 
-def read_npz(file: Path, drawn: Callable[[Table], Split]) -> Split:
+def read_npz(file: Path) -> Table | Split:
     """Return the arrays x [D, V, ...] and y [D] (0..classes-1) of an archive.
 
-    With x_test and y_test these are the test rows, else `drawn` divides the rows. uint8 values are taken
+    x_test and y_test are test rows if they are there. uint8 values are taken
     for pixels and divided by 255. Raises DataError.
     """
     arrays = read_arrays(file, range(3, 65), "views want [D, V, ...], one axis more than a flat table")
     name, classes = one_line(file.name), count_classes(arrays)
     train = Table(name, _unit_pixels(arrays["x"]), arrays["y"], classes)
     if "x_test" not in arrays:
-        return drawn(train)
+        return train
     return Split(train, Table(name, _unit_pixels(arrays["x_test"]), arrays["y_test"], classes))
 
 

@@ -6,7 +6,7 @@ Readers are imported when they read, so that a list of the data sets needs neith
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +36,10 @@ class Request:
     skip_lines: int
     categories: tuple[str, ...]
     missing: str
-    test_fraction: float
     key: Key
     mixture: Mixture
     text: Text
     limits: Limits
-    split: str
 
 
 _OF_FILES = ("folder", "file", "target", "groups", "skip_lines", "categories", "missing")
@@ -52,14 +50,14 @@ _OF_FILES = ("folder", "file", "target", "groups", "skip_lines", "categories", "
 class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
 
-    takes: what else may be given of groups, skip_lines, categories and missing.
-    tokens: its rows are token ids, for models that embed tokens. generate: its training rows are made client by client,
-    when they are asked for; then nothing can read it whole.
+    read: returns its rows, or a split of them where it has test rows of its own. takes: what else may be given of
+    groups, skip_lines, categories and missing. tokens: its rows are token ids, for models that embed tokens.
+    generate: its training rows are made client by client, when they are asked for; then nothing can read it whole.
     """
 
     about: str
     home: str
-    read: Callable[[Request], Split]
+    read: Callable[[Request], Table | Split]
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     tokens: bool = False
@@ -86,6 +84,7 @@ def load(
     text: Text | None = None,
     limits: Limits | None = None,
     split: str = "stratified",
+    change: Callable[[Table], Table] | None = None,
 ) -> Split:
     """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
@@ -93,11 +92,12 @@ def load(
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
     (`raydpzv.data.tabular.Columns`), `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic
     data, `text` the rows of texts. `limits` are kept by the sources that are too large to be read whole, with the rows
-    that `table.limit` would leave; the others do not look at them. Raises SpecError for an unknown name and for
-    settings that are missing or do not belong, DataError for files that are missing or malformed.
+    that `table.limit` would leave; the others do not look at them. `change` is made to the table as it was read,
+    before any row is drawn from it (where there is an official test set: to the training rows). Raises SpecError for an
+    unknown name and for settings that are missing or do not belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
-    from raydpzv.data.table import Limits
+    from raydpzv.data.table import SPLITS, Limits, Table
     from raydpzv.data.text import Text
 
     source: Source = DATA_SOURCES[name]
@@ -112,14 +112,15 @@ def load(
         skip_lines or 0,
         categories or (),
         missing or "refuse",
-        test_fraction,
         key,
         mixture or Mixture(),
         text or Text(),
         limits or Limits(None, None, key),
-        split,
     )
-    return source.read(request)
+    found = source.read(request)
+    if isinstance(found, Table):
+        return SPLITS[split](change(found) if change else found, test_fraction, key)
+    return replace(found, train=change(found.train)) if change else found
 
 
 def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> None:
@@ -133,41 +134,34 @@ def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> N
             )
 
 
-def _drawn(table: Table, request: Request) -> Split:
-    """Split the rows of a source without a test set of its own."""
-    from raydpzv.data.table import SPLITS
-
-    return SPLITS[request.split](table, request.test_fraction, request.key)
-
-
-def _digits(request: Request) -> Split:
+def _digits(request: Request) -> Table:
     from raydpzv.data import builtin
 
-    return _drawn(builtin.digits(), request)
+    return builtin.digits()
 
 
-def _breast_cancer(request: Request) -> Split:
+def _breast_cancer(request: Request) -> Table:
     from raydpzv.data import builtin
 
-    return _drawn(builtin.breast_cancer(), request)
+    return builtin.breast_cancer()
 
 
-def _wine(request: Request) -> Split:
+def _wine(request: Request) -> Table:
     from raydpzv.data import builtin
 
-    return _drawn(builtin.wine(), request)
+    return builtin.wine()
 
 
-def _mnist5k(request: Request) -> Split:
+def _mnist5k(request: Request) -> Table:
     from raydpzv.data import builtin
 
-    return _drawn(builtin.mnist5k(), request)
+    return builtin.mnist5k()
 
 
-def _synthetic(request: Request) -> Split:
+def _synthetic(request: Request) -> Table:
     from raydpzv.data import builtin
 
-    return _drawn(builtin.synthetic(request.mixture, request.key), request)
+    return builtin.synthetic(request.mixture, request.key)
 
 
 def _unread(request: Request) -> Split:
@@ -198,16 +192,16 @@ def _cifar10(request: Request) -> Split:
     return cifar.read_folder(request.folder, CIFAR10.home)
 
 
-def _csv(request: Request) -> Split:
+def _csv(request: Request) -> Table:
     from raydpzv.data import tabular
 
-    return _drawn(tabular.read_csv(request.file, _columns(request), request.skip_lines), request)
+    return tabular.read_csv(request.file, _columns(request), request.skip_lines)
 
 
-def _parquet(request: Request) -> Split:
+def _parquet(request: Request) -> Table:
     from raydpzv.data import tabular
 
-    return _drawn(tabular.read_parquet(request.file, _columns(request)), request)
+    return tabular.read_parquet(request.file, _columns(request))
 
 
 def _columns(request: Request) -> Columns:
@@ -216,10 +210,10 @@ def _columns(request: Request) -> Columns:
     return Columns(request.target, request.groups, request.categories, request.missing)
 
 
-def _multiview(request: Request) -> Split:
+def _multiview(request: Request) -> Table | Split:
     from raydpzv.data import multiview
 
-    return multiview.read_npz(request.file, lambda table: _drawn(table, request))
+    return multiview.read_npz(request.file)
 
 
 def _mimic3(request: Request) -> Split:
@@ -228,10 +222,10 @@ def _mimic3(request: Request) -> Split:
     return series.read_mimic3(request.folder, MIMIC3.home)
 
 
-def _synthetic_series(request: Request) -> Split:
+def _synthetic_series(request: Request) -> Table:
     from raydpzv.data import series
 
-    return _drawn(series.synthetic_series(request.mixture, request.key), request)
+    return series.synthetic_series(request.mixture, request.key)
 
 
 def _amazon_polarity(request: Request) -> Split:
@@ -240,16 +234,16 @@ def _amazon_polarity(request: Request) -> Split:
     return reviews.read_folder(request.folder, request.text, request.limits, AMAZON_POLARITY.home)
 
 
-def _tokens(request: Request) -> Split:
+def _tokens(request: Request) -> Table | Split:
     from raydpzv.data import text
 
-    return text.read_npz(request.file, request.text, lambda table: _drawn(table, request))
+    return text.read_npz(request.file, request.text)
 
 
-def _synthetic_reviews(request: Request) -> Split:
+def _synthetic_reviews(request: Request) -> Table:
     from raydpzv.data import text
 
-    return _drawn(text.synthetic_reviews(request.mixture, request.text, request.key), request)
+    return text.synthetic_reviews(request.mixture, request.text, request.key)
 
 
 DIGITS = Source(

@@ -34,9 +34,9 @@ class Table:
     person's do: a split has them on one side. `levels` belong to a table that `raydpzv.data.encoding` has yet to make
     numbers of: 0 for a column of numbers, of which some may be missing (NaN), else how many levels the column's codes
     0, 1, ... stand for. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
-    ids 0..vocabulary-1: names, not quantities, which no scaling touches. Raises DataError for lengths that disagree,
-    no rows, values that are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2
-    classes.
+    ids 0..vocabulary-1: names, not quantities, which no scaling touches. `numbers` [D] says which row of the table as
+    it was read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that
+    are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Table:
     vocabulary: int | None = None
     groups: np.ndarray | None = None
     levels: tuple[int, ...] | None = None
+    numbers: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -87,7 +88,8 @@ class Table:
                 f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
             )
         groups = None if self.groups is None else self.groups[ids]
-        return replace(self, x=self.x[ids], y=self.y[ids], groups=groups)
+        numbers = ids if self.numbers is None else self.numbers[ids]
+        return replace(self, x=self.x[ids], y=self.y[ids], groups=groups, numbers=numbers)
 
     def _check_shapes(self) -> None:
         x, y = self.x, self.y

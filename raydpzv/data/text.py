@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -57,17 +56,17 @@ def token_id(word: str, vocabulary: int) -> int:
     return _hashed(word) % (vocabulary - 1) + 1
 
 
-def read_npz(file: Path, text: Text, drawn: Callable[[Table], Split]) -> Split:
+def read_npz(file: Path, text: Text) -> Table | Split:
     """Return the token ids x [D, L] and labels y [D] of an archive, as some tokenizer made them (0: padding).
 
-    With x_test and y_test these are the test rows, else `drawn` divides the rows. L is the file's. Raises
+    x_test and y_test are test rows if they are there. L is the file's. Raises
     DataError, also for ids outside 0..V-1.
     """
     arrays = read_arrays(file, (2,), "token ids want [D, L], one row of ids a text")
     name, classes = one_line(file.name), count_classes(arrays)
     train = Table(name, arrays["x"], arrays["y"], classes, vocabulary=text.vocabulary)
     if "x_test" not in arrays:
-        return drawn(train)
+        return train
     test = Table(name, arrays["x_test"], arrays["y_test"], classes, vocabulary=text.vocabulary)
     return Split(train, test)
 

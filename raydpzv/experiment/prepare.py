@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,16 @@ from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.encoding import encoded
 from raydpzv.data.sources import load
-from raydpzv.data.table import Limits, Split, check_both_classes, limit, scale, scale_by, with_validation
+from raydpzv.data.table import (
+    Limits,
+    Split,
+    Table,
+    check_both_classes,
+    limit,
+    scale,
+    scale_by,
+    with_validation,
+)
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
@@ -31,6 +40,8 @@ from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
+
+TableChange = Callable[[Table], Table]
 
 
 class Prepared(Protocol):
@@ -106,13 +117,16 @@ class Loaded:
     timing: Timing
 
 
-def load_scenario(spec: AnyScenario) -> Loaded:
+def load_scenario(spec: AnyScenario, change: TableChange | None = None) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    return Loaded(load_data(spec.data, Key(spec.seed) / "data"), timing(spec, spec.split.clients))
+    return Loaded(load_data(spec.data, Key(spec.seed) / "data", change), timing(spec, spec.split.clients))
 
 
-def load_data(data: DataSection, key: Key) -> Split:
-    """Load rows, cut to size and scaled. Raises SpecError and DataError."""
+def load_data(data: DataSection, key: Key, change: TableChange | None = None) -> Split:
+    """Load rows, cut to size and scaled. Raises SpecError and DataError.
+
+    change: made to the table as it was read, before it is divided, cut and scaled.
+    """
     split = load(
         data.source,
         Path(data.folder) if data.folder else None,
@@ -128,6 +142,7 @@ def load_data(data: DataSection, key: Key) -> Split:
         text=Text(data.tokens, data.vocabulary),
         limits=Limits(data.train_rows, data.test_rows, key / "limit", data.split),
         split=data.split,
+        change=change,
     )
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)

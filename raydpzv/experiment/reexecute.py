@@ -35,7 +35,7 @@ from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
 from raydpzv.wire.network import instant
@@ -75,7 +75,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
             if recorded
             else f"{path}: no update is on record; there is nothing to replay"
         )
-    experiment = _prepared(_vertical(folder), folder)
+    experiment = prepared_again(_vertical(folder), folder)
     unchecked = _check_what_can_be(experiment, folder)
     check_recomputable(experiment, path)
     if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):
@@ -83,9 +83,9 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
     digest = _compared(experiment, folder, rows)
     experiment = experiment.with_record(released(rows, None), continues=False)
     recorder = Recorder(frozenset({"staleness", "message"}))
-    models = _serve_again(experiment, rows, updates, recorder)
+    models = serve_again(experiment, rows, updates, recorder)
     _compare_losses(rows, recorder.drain(), updates)
-    return Replayed(models, updates, _same_models(rows, models, updates), digest, unchecked)
+    return Replayed(models, updates, check_models(rows, models, updates), digest, unchecked)
 
 
 def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
@@ -135,7 +135,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
     try:
         spec = _vertical(folder)
         check_resumable(folder, spec)
-        experiment = _prepared(spec, folder)
+        experiment = prepared_again(spec, folder)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
         with _ledger(experiment, folder) as ledger:
@@ -158,7 +158,7 @@ def _vertical(folder: RunFolder) -> VerticalScenario:
     return spec
 
 
-def _prepared(spec: VerticalScenario, folder: RunFolder) -> PreparedVertical:
+def prepared_again(spec: VerticalScenario, folder: RunFolder) -> PreparedVertical:
     """Return a run's experiment with the coins that it began with."""
     return prepare_vertical(spec, read_coins(folder.path) if spec.method.coins == "system" else None)
 
@@ -235,10 +235,17 @@ def _compared(experiment: PreparedVertical, folder: RunFolder, rows: Rows) -> st
         return ledger.digest
 
 
-def _serve_again(
-    experiment: PreparedVertical, rows: Rows, updates: int, recorder: Recorder
+def serve_again(
+    experiment: PreparedVertical,
+    rows: Rows,
+    updates: int,
+    recorder: Recorder,
+    privacy_filter: PrivacyFilter | None = None,
 ) -> dict[str, np.ndarray]:
-    """Serve the recorded order: each client wakes when its services' round numbers strike."""
+    """Serve the recorded order: each client wakes when its services' round numbers strike. Return all parameters.
+
+    privacy_filter: hears of every release and the rows that it is about.
+    """
     epochs: dict[int, list[float]] = {}
     service = rows["service"].sort_by("round")
     for client, round in zip(
@@ -252,7 +259,9 @@ def _serve_again(
     with one_thread():
         server = experiment.server.make(device)
         roles = [factory.make(device) for factory in experiment.clients]
-        server_loop = ServerLoop(server, NoPrivacyFilter(), recorder, Budget(updates=updates))
+        server_loop = ServerLoop(
+            server, privacy_filter or NoPrivacyFilter(), recorder, Budget(updates=updates)
+        )
         host = LocalExecutor(roles)
         score = split_score(server, host, clients)
         VirtualRun(server_loop, host, timing, score=score, evaluate_every=updates).run()
@@ -276,7 +285,8 @@ def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
             )
 
 
-def _same_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
+def check_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
+    """Tell whether the record has the models after this update. Raises ReplayMismatch if they are others."""
     recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
     if not recorded:
         return False

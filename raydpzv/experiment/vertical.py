@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
-from raydpzv.experiment.prepare import class_shares, fingerprint, load_scenario
+from raydpzv.experiment.prepare import TableChange, class_shares, fingerprint, load_scenario
 from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
@@ -28,7 +30,8 @@ Releases = Mapping[Address, float]
 class PreparedVertical:
     """A scenario with its data loaded, its parties' factories ready and its privacy setting known.
 
-    unused: the columns that no client holds; secret: what the coins of its batches come from, for the operator alone,
+    numbers: which row of the table as it was read each training row is, int [D]; unused: the columns that no client
+    holds; secret: what the coins of its batches come from, for the operator alone,
     None: the run's seed.
     """
 
@@ -38,6 +41,7 @@ class PreparedVertical:
     parts: tuple[Part, ...]
     privacy: PrivacySetting
     timing: Timing
+    numbers: np.ndarray
     unused: tuple[str, ...] = ()
     secret: int | None = field(default=None, repr=False)
 
@@ -93,12 +97,15 @@ class PreparedVertical:
         return replace(self, server=replace(self.server, noise=noise))
 
 
-def prepare_vertical(spec: VerticalScenario, secret: int | None = None) -> PreparedVertical:
+def prepare_vertical(
+    spec: VerticalScenario, secret: int | None = None, change: TableChange | None = None
+) -> PreparedVertical:
     """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError.
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
+    change: made to the table as it was read.
     """
-    loaded = load_scenario(spec)
+    loaded = load_scenario(spec, change)
     how, train = spec.split, loaded.split.train
     spec = with_batch(spec, train.rows)
     parts = partition(
@@ -114,4 +121,7 @@ def prepare_vertical(spec: VerticalScenario, secret: int | None = None) -> Prepa
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
     check_first_release(privacy.claims, spec.budget)
     unused = without_client(parts, train.features)
-    return PreparedVertical(server.spec, clients, server, parts, privacy, loaded.timing, unused, secret)
+    numbers = np.arange(train.rows) if train.numbers is None else train.numbers
+    return PreparedVertical(
+        server.spec, clients, server, parts, privacy, loaded.timing, numbers, unused, secret
+    )

@@ -236,7 +236,8 @@ class SoundServer(CachingServer):
         **named: Any,
     ) -> None:
         super().__init__(top, sent=2 * settings.perturbations, **named)
-        self._settings, self._head, self._release, self._key = settings, head, release, key / "head"
+        self._settings, self._head, self._release = settings, head, release
+        self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -249,7 +250,8 @@ class SoundServer(CachingServer):
         if place == 0:
             self._gathered[client] = _Gathered(np.zeros(count, np.int64), [])
         held = self._gathered[client]
-        seeds = self._seeds(client, number) if self._head.training == "joint" else None
+        # the head's part of a release's directions, the same for all its uploads
+        seeds = self._seeds.of(client, number).tolist() if self._head.training == "joint" else None
         sums_P, nonfinite = integer_sum(
             self._slopes(client, body, seeds), limit=self._release.how.limit, over=self._release.how.over
         )
@@ -286,10 +288,6 @@ class SoundServer(CachingServer):
         return released_P, tuple(
             Release(p, float(value), receipt, step=number, ids=ids) for p, value in enumerate(released_P)
         )
-
-    def _seeds(self, client: int, number: int) -> list[int]:
-        """Seeds of the head's part of a release's directions, the same for all its uploads."""
-        return [direction_seed(self._key, client, number, p) for p in range(self._settings.perturbations)]
 
 
 def zeroth_order(config: DpzvConfig, unit: float = 1.0) -> ZerothOrder:

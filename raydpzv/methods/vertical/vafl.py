@@ -319,7 +319,7 @@ def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
 def _other_rows(parts: ClientParts, config: VaflConfig) -> OtherRows | None:
     if config.also_send is None:
         return None
-    left = parts.rows - config.batch
+    left = parts.rows - int(config.batch)
     if config.also_send > left and config.batches != "poisson":
         raise SpecError(
             f"method.also_send: wanted at most {left} (training rows beside the batch), got {config.also_send}"

@@ -21,6 +21,7 @@ from raydpzv.data.table import (
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key
+from raydpzv.settings.sections import DataSection
 from tests.helpers.public_data import PUBLIC
 
 KEY = Key(3)
@@ -151,3 +152,17 @@ def test_plain_limits_do_not_look_at_labels_either():
     assert len(set(plain[0])) == 6
     by_class = [Limits(6, None, KEY).train(y, 3, "t") for y in (labels, np.sort(labels))]
     assert not np.array_equal(*by_class), "control"
+
+
+@pytest.mark.parametrize("split", ["plain", "stratified"])
+def test_rows_say_where_they_were_in_the_table_as_it_was_read(split):
+    """Also after rows were left out: a table whose features are its rows' numbers comes back as these."""
+
+    def numbered(table):
+        places = np.arange(table.rows, dtype=np.float32)
+        return replace(table, x=np.broadcast_to(places[:, None], table.x.shape))
+
+    data = DataSection(source="wine", scale="none", split=split, train_rows=60, validation_fraction=0.2)
+    found = load_data(data, KEY, numbered)
+    for part in (found.train, found.test, found.validation):
+        assert part.numbers.tolist() == part.x[:, 0].tolist()

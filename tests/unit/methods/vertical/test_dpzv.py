@@ -81,7 +81,7 @@ def test_evaluation_in_blocks_keeps_the_order_of_the_rows(monkeypatch: pytest.Mo
 
 def test_a_clients_directions_and_rows_are_its_own_and_change_every_step() -> None:
     clients = dpzv_clients(DATA, SETTINGS)
-    seeds = [seed for c in clients for step in range(3) for seed in c._seeds(step)]
+    seeds = [seed for c in clients for step in range(3) for seed in c._seeds.of(c.client, step)]
     assert len(set(seeds)) == CLIENTS * 3 * SETTINGS.perturbations
     uploads = [c.work() for c in clients] + [c.work() for c in clients]
     assert len({u.body.encode()[: 4 * BATCH] for u in uploads}) == len(uploads)

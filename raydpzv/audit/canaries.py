@@ -1,0 +1,135 @@
+"""Canaries: records that are changed to see how far a run's releases move with them."""
+
+# D training rows, C classes
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raydpzv.data.table import Table
+from raydpzv.errors import SpecError, suggest
+from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
+from raydpzv.keys import Key
+
+LABEL, FEATURES, ABSENT = "label", "features", "absent"
+KINDS = {
+    "replace": (LABEL, FEATURES),
+    "labels": (LABEL,),
+    "add_remove": (ABSENT,),
+}
+"""Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit takes by default."""
+_ALL = (LABEL, FEATURES, ABSENT)
+_FACTOR = -50.0
+"""What a canary's features are multiplied by, as they were read."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One record that a neighbouring table has otherwise.
+
+    row: its training row in the run; number: its row in the table as it was read; kind: "label", the next class;
+    "features", all of them times -50 (of token ids and categories: the ids counted from the other end); "absent", its
+    term is zero in every sum.
+    """
+
+    row: int
+    number: int
+    kind: str
+
+    def change(self, table: Table) -> Table:
+        """Return the table as it was read, with this record changed."""
+        if self.kind == LABEL:
+            labels = table.y.copy()
+            labels[self.number] = self.label(labels[self.number], table.classes)
+            return replace(table, y=labels)
+        if self.kind == FEATURES:
+            features = table.x.copy()
+            features[self.number] = _other(table, features[self.number])
+            return replace(table, x=features)
+        return table
+
+    def label(self, known: int, classes: int) -> int:
+        """Return the changed record's label."""
+        return (known + 1) % classes if self.kind == LABEL else known
+
+    def without(self, prepared: PreparedVertical) -> PreparedVertical:
+        """Return a neighbour in which the record's term is zero, of a run in which it is a canary of that kind.
+
+        Its features are no numbers at any client, and slopes that are none count as 0 in every release.
+        """
+        if self.kind != ABSENT:
+            return prepared
+        clients = []
+        for client in prepared.clients:
+            features = client.x_train.copy()
+            features[self.row] = np.nan
+            clients.append(replace(client, x_train=features))
+        return replace(prepared, clients=tuple(clients))
+
+
+def neighbour(run: PreparedVertical, canaries: Sequence[Canary]) -> PreparedVertical:
+    """Return a run's scenario with its data as if all these records had been otherwise from the start."""
+
+    def change(table: Table) -> Table:
+        for canary in canaries:
+            table = canary.change(table)
+        return table
+
+    changed = prepare_vertical(run.spec, run.secret, change)
+    for canary in canaries:
+        changed = canary.without(changed)
+    return changed
+
+
+def _other(table: Table, record: np.ndarray) -> np.ndarray:
+    if table.vocabulary is not None:
+        return table.vocabulary - 1 - record
+    levels = np.array(table.levels or [0] * len(record)).reshape(-1, *[1] * (record.ndim - 1))
+    return np.where(levels > 0, levels - 1 - record, _FACTOR * record).astype(np.float32)
+
+
+def chosen(
+    prepared: PreparedVertical,
+    relation: str,
+    *,
+    count: int,
+    rows: Sequence[int] = (),
+    kinds: Sequence[str] = (),
+) -> list[Canary]:
+    """Return canaries at the training rows given, or at `count` rows drawn from a fixed key, their kinds in turn.
+
+    relation: what the run's neighbours differ in; kinds: () for those of the relation. Raises SpecError.
+    """
+    known = len(prepared.numbers)
+    for row in rows:
+        if not 0 <= row < known:
+            raise SpecError(f"--row: wanted a training row, 0..{known - 1}, got {row}")
+    if not 1 <= count <= known:
+        raise SpecError(f"--canaries: wanted 1..{known}, the training rows, got {count}")
+    for kind in kinds:
+        _check_kind(kind, relation, prepared)
+    drawn = (Key(0) / "audit" / "canaries").generator().permutation(known)[:count].tolist()
+    in_turn = itertools.cycle(kinds or KINDS[relation])
+    return [
+        Canary(row, int(prepared.numbers[row]), kind)
+        for row, kind in zip(rows or sorted(drawn), in_turn, strict=False)
+    ]
+
+
+def _check_kind(kind: str, relation: str, prepared: PreparedVertical) -> None:
+    if kind not in _ALL:
+        raise SpecError(f'--kind: wanted {", ".join(_ALL)}, got "{kind}". {suggest(kind, _ALL)}'.rstrip())
+    if relation != "replace" and kind not in KINDS[relation]:
+        raise SpecError(
+            f'--kind: "{kind}" is no neighbour under privacy.relation = "{relation}"; use {", ".join(KINDS[relation])}'
+        )
+    plan = prepared.privacy.plan
+    if kind == ABSENT and (plan is None or plan.on != "mean"):
+        raise SpecError(
+            f'--kind: "absent" goes with methods that noise a mean of clipped slopes, {prepared.spec.method.name} does '
+            "not; use label or features"
+        )

@@ -1,0 +1,152 @@
+"""The ledger audit: a finished run's queries from the raw table and from neighbouring ones, its releases given.
+
+With the releases r_t forced, q_t are the run's queries and q'_t those of a neighbour. Whoever knows both tables tells
+them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower bound on what the run gives away, for this
+record and this transcript. Of the noise, r_t - q_t is seen, and no σ is taken on trust. Nothing is certified.
+"""
+
+# n releases
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raydpzv.audit.canaries import Canary, neighbour
+from raydpzv.audit.forced_queries import Queries, forced_queries
+from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
+from raydpzv.audit.recorded import RecordedRun, recorded_releases
+from raydpzv.experiment.reexecute import check_models
+from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.report import text
+
+SMALLEST_P = 1 - SURE
+"""Below this the noise is not what the run says it is."""
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class NoiseSeen:
+    """What the record says of the noise, in units of the deviation that the run states.
+
+    releases: n; deviation_up: √(Σ (r/σ)² / χ²_{0.05, n}), above the true deviation in 95 of 100 runs; deviation_most:
+    the same in 999 of 1,000; p: of Kolmogorov and Smirnov's test that r/σ is standard normal; residuals: r/σ, [n].
+    """
+
+    releases: int
+    deviation_up: float
+    deviation_most: float
+    p: float
+    residuals: np.ndarray = dataclasses.field(repr=False)
+
+
+@dataclass(frozen=True)
+class CanarySeen:
+    """How far one canary moves the queries.
+
+    releases: whose batch it is in; others: whose batch it is not in; hidden: the largest |q_t - q'_t| over those,
+    `hidden_count` of which differ at all; apart: d, by the deviations that the run states; epsilon, surely: ε of d with
+    every deviation taken as large as `NoiseSeen` has it likely, and at most.
+    """
+
+    canary: Canary
+    releases: int
+    others: int
+    hidden: float
+    hidden_count: int
+    apart: float
+    epsilon: float
+    surely: float
+
+
+@dataclass(frozen=True)
+class LedgerAudit:
+    """What a ledger audit comes to. claim: the run's row of its privacy table that it is held against."""
+
+    claim: Mapping[str, Any]
+    noise: NoiseSeen
+    canaries: tuple[CanarySeen, ...]
+
+    @property
+    def worst(self) -> CanarySeen:
+        """The canary that moves the queries most."""
+        return max(self.canaries, key=lambda c: c.epsilon)
+
+    @property
+    def hidden(self) -> float:
+        """The largest difference of a query without the record."""
+        return max(c.hidden for c in self.canaries)
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """What cannot be if the claim's proof holds, one clause each."""
+        found = []
+        if self.hidden > 0 and "whole mean" not in str(self.claim["accountant"]):
+            found.append("a record moves releases whose batch it is not in")
+        if self.noise.p < SMALLEST_P:
+            found.append("the noise is not normal with the deviation that the run states")
+        if epsilon_of(self.worst.apart, self.claim["delta"]) > text.epsilon_of(self.claim) * _ROUNDING:
+            found.append("a record moves its releases further than the clip permits")
+        return tuple(found)
+
+
+def audit_ledger(
+    run: RecordedRun, canaries: Sequence[Canary], progress: Callable[[int, int], None] = lambda done, of: None
+) -> LedgerAudit:
+    """Recompute a run's queries with and without each canary, and hold what they show against what the run claims.
+
+    progress: told how many of the recomputations are done. Raises InputError for a run without a ledger, ReplayMismatch
+    if the record is not what the scenario and the data give.
+    """
+    rows, releases = recorded_releases(run)
+    claim = run.claim("client")
+    assert claim is not None  # every table has the client's row
+    total = len(canaries) + 1
+    queries = forced_queries(run.prepared, rows, run.updates, releases)
+    check_models(rows, queries.models, run.updates)
+    progress(1, total)
+    noise = noise_seen(queries, np.array([releases[address] for address in queries.addresses]))
+    seen = []
+    for done, canary in enumerate(canaries, 2):
+        changed = neighbour(run.prepared, [canary])
+        other = forced_queries(changed, rows, run.updates, releases)
+        with_it = queries.about(canary.row)
+        for row in np.flatnonzero(changed.numbers == canary.number).tolist():
+            with_it = with_it | other.about(row)
+        seen.append(_moved(canary, queries, other, with_it, noise, float(claim["delta"])))
+        progress(done, total)
+    return LedgerAudit(claim, noise, tuple(seen))
+
+
+def noise_seen(queries: Queries, released: np.ndarray) -> NoiseSeen:
+    """Return what the differences of releases [n] from their queries say of the noise."""
+    from scipy import stats
+
+    residuals, count = (released - queries.values) / queries.sigmas, len(released)
+    squares, levels = float(np.square(residuals).sum()), (1 - CONFIDENCE, 1 - SURE)
+    likely, most = (math.sqrt(squares / stats.chi2.ppf(level, count)) for level in levels)
+    return NoiseSeen(count, likely, most, float(stats.kstest(residuals, "norm").pvalue), residuals)
+
+
+def _moved(
+    canary: Canary, queries: Queries, other: Queries, with_it: np.ndarray, noise: NoiseSeen, delta: float
+) -> CanarySeen:
+    """Compare the queries of a run with those of its neighbour; a difference that is no number is infinite."""
+    differences = np.abs(queries.values - other.values)
+    differences = np.where(np.isnan(differences), np.inf, differences)
+    hidden = differences[~with_it]
+    apart = float(np.sqrt(np.square(differences / queries.sigmas).sum()))
+    return CanarySeen(
+        canary,
+        *(int(with_it.sum()), len(hidden), float(hidden.max(initial=0.0)), int((hidden > 0).sum())),
+        *(
+            apart,
+            epsilon_of(apart / noise.deviation_up, delta),
+            epsilon_of(apart / noise.deviation_most, delta),
+        ),
+    )

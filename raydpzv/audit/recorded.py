@@ -1,0 +1,106 @@
+"""A finished run as an audit needs it: its folder, its record and what it claims; or what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raydpzv.config.scenario import VerticalScenario
+from raydpzv.errors import DataError, InputError
+from raydpzv.experiment.reexecute import check_recomputable, check_same, prepared_again
+from raydpzv.experiment.release_ledger import compare, released
+from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.privacy.mechanisms import Address
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import Rows
+from raydpzv.report import text
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A finished vertical run with noise: folder, scenario with its data, summary."""
+
+    folder: RunFolder
+    prepared: PreparedVertical
+    summary: Mapping[str, Any]
+
+    @property
+    def spec(self) -> VerticalScenario:
+        """The scenario."""
+        return self.prepared.spec
+
+    @property
+    def relation(self) -> str:
+        """What neighbouring tables of the run differ in: "replace", "labels" or "add_remove"."""
+        return getattr(self.spec.privacy, "relation", None) or "replace"
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return int(self.summary["updates"])
+
+    def claim(self, adversary: str) -> Mapping[str, Any] | None:
+        """Return what the run says of this adversary under its relation; None if it says nothing."""
+        for claim in self.summary.get("epsilon") or ():
+            if claim["adversary"] == adversary and claim["relation"] == self.relation:
+                return claim
+        return None
+
+    def delta(self, adversary: str) -> float:
+        """Return δ of what the run says of this adversary, 1/(10 D) if it says none."""
+        claim = self.claim(adversary)
+        if claim is None or not text.known(claim["delta"]):
+            return 0.1 / len(self.prepared.numbers)
+        return float(claim["delta"])
+
+
+def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
+    """Open the folder of a finished run. moved: see `RunFolder.open`.
+
+    Raises DataError if it is no run's folder, InputError if it is what was published of one, if the run has not ended
+    or adds no noise, or if scenario or data are not what they were.
+    """
+    folder = RunFolder.open(path, moved)
+    if folder.published:
+        raise InputError(
+            f"{path}: holds what was published of a run, which has neither its rows nor its data; an audit is the "
+            "operator's: give the run's own folder"
+        )
+    spec = folder.spec()
+    if not isinstance(spec, VerticalScenario):
+        raise InputError(
+            f"{path}: {spec.method.name} adds no noise and claims no ε; an audit wants a vertical run with "
+            "privacy.mode set"
+        )
+    if not folder.has_summary() or folder.completed_by() is None:
+        raise InputError(
+            f"{path}: this run has not come to its end, so what it releases is not known; continue it first: raydpzv "
+            f"resume {path}"
+        )
+    prepared = prepared_again(spec, folder)
+    check_same(prepared, folder)
+    if prepared.setting is None:
+        raise InputError(f"{path}: the run adds no noise and claims no ε; there is nothing to falsify")
+    return RecordedRun(folder, prepared, folder.summary())
+
+
+def recorded_releases(run: RecordedRun) -> tuple[Rows, dict[Address, float]]:
+    """Return the rows of a run and its releases, which are those of its ledger. Raises InputError without a ledger."""
+    path, plan = run.folder.path, run.prepared.plan()
+    if plan is None:
+        raise InputError(
+            f"{path}: {run.spec.method.name} keeps no ledger of its releases; use --by runs or --by guesses"
+        )
+    check_recomputable(run.prepared, path)
+    if not (run.folder.ledger / "header.json").is_file():
+        raise DataError(
+            f"{path}: has no ledger (ledger/header.json), which holds what the run released; bring it back from a "
+            "copy, or use --by runs or --by guesses"
+        )
+    rows = run.folder.rows()
+    with Ledger.open(run.folder.ledger, expect=plan.header()) as ledger:
+        compare(rows, ledger)
+        return rows, released(rows, ledger)

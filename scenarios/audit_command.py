@@ -1,0 +1,148 @@
+"""`raydpzv audit`: what a finished run's ε is worth, by what an adversary makes of its record or of runs like it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from raydpzv.audit import findings
+from raydpzv.audit.audit_page import write_audit
+from raydpzv.audit.canaries import LABEL, Canary, chosen
+from raydpzv.audit.canary_runs import audit_runs
+from raydpzv.audit.figures import label_accuracy_over_epsilon, noise_histogram
+from raydpzv.audit.findings import FALSIFIED, Finding
+from raydpzv.audit.label_inference import infer_labels
+from raydpzv.audit.ledger_audit import audit_ledger
+from raydpzv.audit.one_run import audit_guesses
+from raydpzv.audit.recorded import RecordedRun, recorded_run
+from raydpzv.errors import SpecError, suggest
+from raydpzv.files import as_json as json_text
+from raydpzv.report.figure import ReportFigure
+from scenarios import screen
+from scenarios.progress import INTERVAL, repeated
+from scenarios.run_output import tables_console
+
+Watch = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """What an audit is asked for, as typed; canaries: None for as many as its kind takes."""
+
+    by: str
+    canaries: int | None
+    rows: Sequence[int]
+    kinds: Sequence[str]
+    runs: int
+    epsilons: str
+
+
+def audit(
+    path: Path,
+    options: AuditOptions,
+    moved: Sequence[str],
+    out: Path | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Audit a run and print what it comes to; leave with 1 if its ε is falsified."""
+    if options.by not in _AUDITS:
+        hint = suggest(options.by, _AUDITS)
+        raise SpecError(f'--by: wanted {", ".join(_AUDITS)}, got "{options.by}". {hint}'.rstrip())
+    run = recorded_run(path, moved)
+    with _progress(quiet) as watch:
+        finding, pictures = _AUDITS[options.by](run, options, watch)
+    page = write_audit(path, finding, pictures, out) if out else None
+    if as_json:
+        sys.stdout.write(json_text(finding.facts))
+    else:
+        _show(finding, page)
+    if finding.verdict == FALSIFIED:
+        raise typer.Exit(1)
+
+
+def _by_ledger(run: RecordedRun, options: AuditOptions, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+    found = audit_ledger(run, _canaries(run, options, 3), watch)
+    return findings.of_ledger(run, found), [noise_histogram(found)]
+
+
+def _by_runs(run: RecordedRun, options: AuditOptions, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+    return findings.of_runs(run, audit_runs(run, _canaries(run, options, 1)[0], options.runs, watch)), []
+
+
+def _by_guesses(run: RecordedRun, options: AuditOptions, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+    most = len(run.prepared.numbers)
+    return findings.of_guesses(run, audit_guesses(run, _canaries(run, options, min(200, most)), watch)), []
+
+
+def _by_labels(run: RecordedRun, options: AuditOptions, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+    canaries = _canaries(run, options, 20, default_kind=LABEL)
+    found = infer_labels(run, canaries, _numbers(options.epsilons), watch)
+    return findings.of_labels(run, found), [label_accuracy_over_epsilon(found)]
+
+
+_AUDITS = {"ledger": _by_ledger, "runs": _by_runs, "guesses": _by_guesses, "labels": _by_labels}
+
+
+def _canaries(
+    run: RecordedRun, options: AuditOptions, count: int, default_kind: str | None = None
+) -> list[Canary]:
+    kinds = options.kinds or ([default_kind] if default_kind else [])
+    relation = "labels" if default_kind == LABEL else run.relation
+    wanted = count if options.canaries is None else options.canaries
+    return chosen(run.prepared, relation, count=wanted, rows=options.rows, kinds=kinds)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SpecError(f'--epsilons: wanted numbers above 0, comma between them, got "{text}"') from None
+
+
+def _show(finding: Finding, page: Path | None) -> None:
+    console = tables_console()
+    console.print(Text(finding.line, style="bold red" if finding.verdict == FALSIFIED else "bold"))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for head in finding.heads:
+        table.add_column(head, justify="right")
+    for row in finding.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+    for note in finding.notes:
+        console.print(Text(note))
+    if page:
+        console.print(f"page: {page}", soft_wrap=True)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Watch]:
+    """Show how far the audit is: a bar on a terminal, a line every ten seconds elsewhere."""
+    console, standing = screen.console(stderr=True), [0, 0]
+
+    def watch(done: int, of: int) -> None:
+        standing[:] = done, of
+
+    def say() -> None:
+        console.print(f"audit: {standing[0]} of {standing[1] or '?'} steps", highlight=False)
+
+    if quiet:
+        yield watch
+    elif console.is_terminal:
+        columns = (TextColumn("audit"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("audit", total=None)
+            yield lambda done, of: bar.update(task, completed=done, total=of)
+    else:
+        with repeated(INTERVAL, say):
+            yield watch

@@ -1,0 +1,32 @@
+"""Draws of a fixed key in place of the operating system's, for statistical tests of runs that refuse seeded noise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raydpzv.keys import Key
+from raydpzv.privacy import integer_release, mechanisms
+
+_DRAWN = integer_release.release_integers
+
+
+@contextmanager
+def keyed_noise(scale: float = 1.0) -> Iterator[None]:
+    """Let every source of system noise draw from one key; integers get `scale` times the noise that receipts state."""
+    generator, share = (Key(17) / "keyed noise").generator(), scale
+
+    def integers(sums_P: np.ndarray, *, scale: float, **rest: Any) -> tuple[np.ndarray, mechanisms.Receipt]:
+        released_P, receipt = _DRAWN(sums_P, scale=scale * share, source=generator.bytes, **rest)
+        return released_P, receipt._replace(source="system", sigma=scale)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integer_release, "release_integers", integers)
+        patch.setattr(mechanisms, "_system_uniform", lambda count: generator.uniform(size=count))
+        patch.setattr(random, "_urandom", generator.bytes)
+        yield
