@@ -67,7 +67,9 @@ def multipliers() -> list[list[str]]:
     rows = [["releases of a record", *(f"ε = {e:g}: replace / add-remove" for e in EPSILONS)]]
     for count in (1, 100, 400):
         cells = [
-            " / ".join(_figure(change * count**0.5 / mu_of(epsilon, delta)) for change in SENSITIVITY.values())
+            " / ".join(
+                _figure(change * count**0.5 / mu_of(epsilon, delta)) for change in SENSITIVITY.values()
+            )
             for epsilon in EPSILONS
         ]
         rows.append([f"{count}", *cells])
