@@ -72,8 +72,10 @@ def connected(
         assert address is not None
         _probe(address)
         options |= {"address": address}
-    with _watched(own=options["address"] == "local") as mark:
-        _start(options, mark)
+    own = options["address"] == "local"
+    with _watched(own=own) as mark:
+        with _fewer_processes(options) if own else nullcontext():
+            _start(options, mark)
         try:
             with reused() if reuse else nullcontext():
                 yield
@@ -127,6 +129,27 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
     finally:
         for name in mark:
             del os.environ[name]
+
+
+@contextmanager
+def _fewer_processes(options: Mapping[str, Any]) -> Iterator[None]:
+    """Let a Ray that is started with these options come without what nobody asks: autoscaler, dashboard, log monitor.
+
+    Ray has no option for it, and they are 4 of the 10 seconds of CPU that its own processes take to come up. A Ray in
+    which they are called otherwise starts them.
+    """
+    from ray._private.node import Node
+
+    wanted = {"start_api_server": options["include_dashboard"], "start_log_monitor": options["log_to_driver"]}
+    unwanted = ["start_monitor", *(name for name, asked in wanted.items() if not asked)]
+    before = {name: vars(Node)[name] for name in unwanted if name in vars(Node)}
+    for name in before:
+        setattr(Node, name, lambda self, **how: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 @contextmanager

@@ -108,11 +108,9 @@ class Nobody:
     def emit(self, row_type: str, **values: Any) -> None:
         """Keep nothing."""
 
-    def writer(self, row_type: str) -> Callable[..., None]:
+    def writer(self, row_type: str) -> Callable[[Any], None]:
         """Return what keeps nothing."""
-        return lambda *values: None
-
-    array_writer = writer
+        return lambda row: None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from raydpzv.errors import InputError
 
 PARTY_BITS, STEP_BITS, PERTURBATION_BITS = 22, 32, 10
 _PARTIES, _STEPS, _PERTURBATIONS = 1 << PARTY_BITS, 1 << STEP_BITS, 1 << PERTURBATION_BITS
+_SEEDS_TOGETHER = 64
 SERVER_PARTY = (1 << PARTY_BITS) - 1
 """The server's number as a party of direction seeds: the last one, which no client can have."""
 
@@ -75,6 +76,36 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
     return _splitmix(packed ^ before) ^ after
 
 
+class DirectionSeeds:
+    """`direction_seed` of a run's directions 0..P-1, for the steps of a party one after the other.
+
+    Seeds of many steps are made at once, in a tenth of the time that they take one by one, and kept for the block of
+    steps that each party is in.
+    """
+
+    def __init__(self, key: Key, perturbations: int) -> None:
+        self._words, self._perturbations = key.direction_words, perturbations
+        self._blocks: dict[int, tuple[int, npt.NDArray[np.uint64]]] = {}
+
+    def of(self, party: int, step: int) -> npt.NDArray[np.uint64]:
+        """Return the seeds of a step's directions, uint64 [P]: a view of what is kept."""
+        block, place = divmod(step, _SEEDS_TOGETHER)
+        kept = self._blocks.get(party)
+        if kept is None or kept[0] != block:
+            kept = self._blocks[party] = block, self._made(party, block * _SEEDS_TOGETHER)
+        return kept[1][place]
+
+    def _made(self, party: int, first: int) -> npt.NDArray[np.uint64]:
+        last = self._perturbations - 1
+        if not (0 <= party < _PARTIES and 0 <= first < _STEPS and last < _PERTURBATIONS):
+            raise _no_direction(party, first, last)
+        steps = np.arange(first, first + _SEEDS_TOGETHER, dtype=np.uint64)[:, None]
+        packed = np.uint64(party << STEP_BITS) | steps
+        packed = (packed << np.uint64(PERTURBATION_BITS)) | np.arange(self._perturbations, dtype=np.uint64)
+        before, after = (np.uint64(word) for word in self._words)
+        return _splitmix_of(packed ^ before) ^ after
+
+
 def _no_direction(party: int, step: int, perturbation: int) -> InputError:
     given = (
         (party, PARTY_BITS, "party"),
@@ -110,10 +141,7 @@ def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> np
         raise InputError(
             f"perturbation {numbers.max()} is outside 0..2^{PERTURBATION_BITS}-1: no seed for it"
         )
-    x = (np.asarray(steps, np.uint64) | numbers) + np.uint64(_GOLDEN)
-    for shift, factor in _ROUNDS:
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(_LAST_SHIFT))
+    return _splitmix_of(np.asarray(steps, np.uint64) | numbers)
 
 
 def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
@@ -134,6 +162,14 @@ def _words(key: Key) -> tuple[int, int]:
 
 
 _GOLDEN, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
+
+
+def _splitmix_of(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_splitmix` of many 64-bit words."""
+    x = x + np.uint64(_GOLDEN)
+    for shift, factor in _ROUNDS:
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(_LAST_SHIFT))
 
 
 def _splitmix(x: int, bits: int = 64) -> int:

@@ -71,11 +71,12 @@ def carry_out(
 ) -> None:
     """Make what is left of a comparison's runs, then write and show what it comes to.
 
-    notes: what to say before the first run.
+    notes: what to say before the first run, beside the lines' own.
     Leaves with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
     """
     console = screen.console(stderr=True)
-    for note in notes:
+    said = (line.spec.note for line in comparison.lines)
+    for note in dict.fromkeys([*notes, *(note for note in said if note)]):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     compared, stopped = made(comparison, folder, how, console)
     show_comparison(comparison, folder, compared, as_json=how.output.as_json, explain=how.output.explain)

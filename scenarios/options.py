@@ -20,7 +20,7 @@ def scenario_names(incomplete: str) -> list[str]:
 
 def comparable_names(incomplete: str) -> list[str]:
     """Return the scenarios and comparisons whose names begin so, for the shell to complete."""
-    known = sorted([*catalog.comparisons(), *catalog.names()])
+    known = sorted([*catalog.comparison_names(), *catalog.names()])
     return [name for name in known if name.startswith(incomplete)]
 
 

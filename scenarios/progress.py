@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.experiment.finalize import unwatched
+from raydpzv.experiment.finalize import Paced, unwatched
 from raydpzv.report.client_table import rates_asked
 from raydpzv.report.text import CHANGES, duration, size
 from raydpzv.sim.interfaces import Status
@@ -51,10 +51,10 @@ def live_progress(
         yield unwatched
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
-            yield update
+            yield Paced(update)
     else:
         with _lines(spec, console, stage, interval) as update:
-            yield update
+            yield Paced(update)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import raydpzv
 from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import taken_over
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
@@ -40,8 +39,6 @@ def run(
 ) -> None:
     """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given."""
     spec = raydpzv.load(scenario, changes)
-    if (note := note_of_method(scenario, spec, changes)) and not output.quiet:
-        screen.console(stderr=True).print(note, highlight=False, markup=False, soft_wrap=True)
     chosen = chosen_runner(runner)
     if address and chosen == "local":
         raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
@@ -61,13 +58,6 @@ def run(
             verbose=verbose,
         ),
     )
-
-
-def note_of_method(scenario: str, spec: AnyScenario, changes: Sequence[str]) -> str:
-    """Return what to say about settings that a method chosen with --set has of the scenario's own; "" if nothing."""
-    if not any(item.partition("=")[0].strip() == "method.name" for item in changes):
-        return ""
-    return taken_over(raydpzv.load(scenario), spec, changes)
 
 
 def resume(
@@ -105,6 +95,8 @@ def _watch(
     Raises RunError if it diverged, with its summary shown, whether an error ended it or its budget.
     """
     console = screen.console(stderr=True)
+    if spec.note and not output.quiet:  # a result says so again, which may be hours later
+        console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
         with failures(folder), stop_on_signal(console) as stop, live as progress:

@@ -32,7 +32,8 @@ def compare(
     what: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
     methods; methods: further ones by name. seeds, epsilons ("none" adds no noise), targets, heads: left out, the
     comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to go on with.
-    progress: called often with where the run in progress stands. Raises InputError before anything is written.
+    progress: called ten times a second with where the run in progress stands. Raises InputError before anything is
+    written.
     """
     names = [what] if isinstance(what, str) else list(what)
     given = {"seeds": seeds, "epsilons": epsilons, "targets": targets, "heads": heads}

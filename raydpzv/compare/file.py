@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields, shared_fields
-from raydpzv.config.toml import as_tree, overridden, parse
+from raydpzv.config.toml import as_tree, changed
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
 from raydpzv.methods.vertical.base import Batched
@@ -107,7 +107,7 @@ def asked(
 
 
 def _check_known(what: Sequence[str]) -> None:
-    known = [*catalog.comparisons(), *catalog.names()]
+    known = [*catalog.comparison_names(), *catalog.names()]
     for name in what:
         if Path(name).suffix != ".toml" and not Path(name).exists() and name not in known:
             raise SpecError(
@@ -248,7 +248,7 @@ def _spec(
             f"epsilons: {base.method.name} adds no noise here; horizontal methods compare without ε"
         )
     where = label if epsilon is None else f"{label} at ε={epsilon:g}"
-    return _named(lambda: parse(overridden(tree, items), where), where)
+    return _named(lambda: changed(tree, items, where), where)
 
 
 def _controls(

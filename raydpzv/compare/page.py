@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
@@ -28,6 +27,7 @@ from raydpzv.compare.table import equal_bytes, equal_seconds, table
 from raydpzv.files import write_atomically
 from raydpzv.report import style
 from raydpzv.report.figure import ReportFigure
+from raydpzv.report.page import templates
 
 _NOT_DRAWN = {
     "accuracy_over_updates": "no run was evaluated after its first update",
@@ -72,7 +72,7 @@ def write_comparison(
         else:
             path.unlink(missing_ok=True)
     page = (
-        _environment()
+        templates()
         .get_template("comparison.html.jinja")
         .render(
             title=title,
@@ -163,12 +163,6 @@ def _png(picture: ReportFigure) -> bytes:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         return style.png(picture.figure)
-
-
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
 
 
 def _write_table(path: Path, rows: pa.Table) -> None:

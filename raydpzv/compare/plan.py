@@ -83,6 +83,7 @@ class Comparison:
         lines = [
             {"label": x.label, "control": x.control, "scenario": as_tree(x.spec)}
             | ({} if x.epsilon is None else {"epsilon": x.epsilon})
+            | ({"note": x.spec.note} if x.spec.note else {})
             for x in self.lines
         ]
         tree = {"name": self.name, "title": self.title, "seeds": list(self.seeds)}
@@ -127,6 +128,7 @@ class _PlanLine(Section):
     control: bool
     scenario: dict[str, Any]
     epsilon: Positive | None = None
+    note: str = ""
 
 
 class _PlanFile(Section):
@@ -154,7 +156,7 @@ def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
 
 
 def _planned(line: _PlanLine, moved: Sequence[str]) -> PlannedLine:
-    spec = parse(overridden(line.scenario, moved), line.label)
+    spec = parse(overridden(line.scenario, moved), line.label).noted(line.note)
     return PlannedLine(line.label, line.epsilon, line.control, spec)
 
 

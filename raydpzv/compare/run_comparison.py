@@ -12,7 +12,7 @@ from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.diagnostics import DIVERGED
-from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.finalize import Paced, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.operator_file import read_key
@@ -78,7 +78,9 @@ def run_planned(
     """
     try:
         experiment, out = _begun(planned, folder)
-        options = RunOptions(out, planned.line.label, progress, stop or threading.Event(), data_key=data_key)
+        options = RunOptions(
+            out, planned.line.label, Paced(progress), stop or threading.Event(), data_key=data_key
+        )
         run = run_local(experiment, options)
     except StoppedEarly as error:
         return str(error)
@@ -120,8 +122,8 @@ def one_by_one(
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
-    progress: called often with where the run in progress stands, by its folder's name; ended: with each run and why it
-    has no result ("": it has one).
+    progress: called ten times a second with where the run in progress stands, by its folder's name; ended: with each
+    run and why it has no result ("": it has one).
     """
     key = read_key(root)
     for planned in todo:

@@ -101,10 +101,15 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     return toml.load(path, overrides, base)
 
 
+def comparison_names() -> list[str]:
+    """Return the names of the comparisons that come with the program."""
+    return sorted(path.stem for path in COMPARISONS.glob("*.toml"))
+
+
 def comparisons() -> dict[str, str]:
     """Return every comparison that comes with the program, and its line."""
-    paths = sorted(COMPARISONS.glob("*.toml"))
-    return {path.stem: tomllib.loads(path.read_text()).get("title", "") for path in paths}
+    texts = {name: (COMPARISONS / f"{name}.toml").read_text() for name in comparison_names()}
+    return {name: tomllib.loads(text).get("title", "") for name, text in texts.items()}
 
 
 def comparison(name: str) -> Path | None:

@@ -23,11 +23,12 @@ from raydpzv.config.scenario import (
     method_fields,
     shared_fields,
 )
+from raydpzv.config.sound import ALONE
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
 from raydpzv.methods.descriptor import Method, MethodConfig
-from raydpzv.registry import METHODS
+from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.sections import CommonSections
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -43,12 +44,19 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     tree = read_tree(path, "the scenario file")
     where = f"{path.name} with --set" if overrides else path.name
     tree = located(tree, path.parent if base is None else base)
-    return parse({"name": path.stem, **overridden(tree, overrides)}, where)
+    return changed({"name": path.stem, **tree}, overrides, where)
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
     """Return a spec with `key=value` overrides applied."""
-    return parse(overridden(as_tree(spec), overrides), spec.title or "the scenario")
+    return changed(as_tree(spec), overrides, spec.title or "the scenario")
+
+
+def changed(tree: dict[str, Any], overrides: Sequence[str], where: str) -> AnyScenario:
+    """Validate a tree with `key=value` overrides, and note what another method takes over. Raises SpecError."""
+    found = parse(overridden(tree, overrides), where)
+    method = tree.get("method", {})
+    return found.noted(_taken_over(method, found.method, overrides)) if isinstance(method, Mapping) else found
 
 
 def parse(tree: Mapping[str, Any], where: str) -> AnyScenario:
@@ -150,10 +158,14 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
                 raise SpecError(f"--set {item}: {part} is a value, not a table")
         if parts == ["method", "name"] and tree.get("method", {}).get("name", "dpzv") != text.strip('"'):
             tree["method"] = _kept_for(text.strip('"'), tree["method"])
+        if parts == ["data", "source"] and table.get("source", "digits") != text.strip('"'):
+            table = tree["data"] = _kept_of(text.strip('"'), table, overrides)
         table = tree.setdefault(parts[0], {}) if len(parts) == 2 else table
         table[parts[-1]] = _literal(text)
         if parts == ["privacy", "mode"] and table["mode"] == "none":
-            tree["privacy"] = {k: v for k, v in table.items() if k not in ("epsilon", "delta", "sigma")}
+            tree["privacy"] = {
+                k: v for k, v in table.items() if k not in ("epsilon", "delta", "sigma", *ALONE)
+            }
     return tree
 
 
@@ -163,30 +175,38 @@ def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in method.items() if k in known}
 
 
-def taken_over(before: AnyScenario, after: AnyScenario, changes: Sequence[str]) -> str:
+def _kept_of(source: str, data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings of one data set's files that another has too, or that are given: what `--set data.source=...` keeps."""
+    given = {item.partition("=")[0].strip() for item in overrides}
+    refuses = DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting: False
+    return {k: v for k, v in data.items() if f"data.{k}" in given or not refuses(k)}
+
+
+def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Sequence[str]) -> str:
     """Return a sentence on settings that another method has of the scenario's own one by name alone; "" if none.
 
-    before: the scenario as it is; after: with changes (key=value), `method.name` perhaps among them. A setting that
-    both have from one class, that `changes` gives or that is the other method's default is not spoken of.
+    before: [method] as it was; after: with the overrides, `method.name` perhaps among them. A setting that both methods
+    have from one class, that the overrides give or that is the other method's default is not spoken of.
     """
-    old, new = before.method, after.method
-    given = {item.partition("=")[0].strip() for item in changes}
-    usual, common = type(new)(), shared_fields(type(old), type(new))
+    old, usual = str(before.get("name", "dpzv")), type(after)()
+    if old == after.name or old not in METHODS:
+        return ""
+    given = {item.partition("=")[0].strip() for item in overrides}
+    common = shared_fields(METHODS[old].config, type(after))
     kept = {
-        name: (getattr(new, name), getattr(usual, name))
-        for name in method_fields(type(new))
-        if name != "name"
-        and name in method_fields(type(old))
-        and name not in common
+        name: (getattr(after, name), getattr(usual, name))
+        for name in method_fields(type(after))
+        if name in before
+        and name not in {"name", *common}
         and f"method.{name}" not in given
-        and getattr(new, name) == getattr(old, name) != getattr(usual, name)
+        and getattr(after, name) != getattr(usual, name)
     }
-    if old.name == new.name or not kept:
+    if not kept:
         return ""
     values = ", ".join(f"{name} = {json.dumps(value)}" for name, (value, _) in kept.items())
     own = ", ".join(json.dumps(default) for _, default in kept.values())
     return (
-        f"method.name = {new.name} takes over from the scenario's {old.name}: {values}; {new.name}'s own: {own}. Give "
+        f"method.name = {after.name} takes over from the scenario's {old}: {values}; {after.name}'s own: {own}. Give "
         f"{', '.join(f'method.{name}' for name in kept)} with --set"
     )
 

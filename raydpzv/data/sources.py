@@ -42,6 +42,10 @@ class Request:
     limits: Limits
 
 
+_OF_FILES = ("folder", "file", "target", "groups", "skip_lines", "categories", "missing")
+"""Settings that some data sets have and others do not."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
@@ -58,6 +62,10 @@ class Source:
     takes: tuple[str, ...] = ()
     tokens: bool = False
     generate: Callable[[str, DataSection, HorizontalSplitSection, Key], GeneratedSplit] | None = None
+
+    def refuses(self, setting: str) -> bool:
+        """Tell whether a setting is about files or columns that this data set does not have."""
+        return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
 
 
 def load(
@@ -119,7 +127,7 @@ def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> N
     for setting, value in given.items():
         if setting in source.needs and not value:
             raise SpecError(f'data set "{name}" needs a {setting}: give one. It comes from {source.home}')
-        if value and setting not in (*source.needs, *source.takes):
+        if value and source.refuses(setting):
             takes = " and ".join((*source.needs, *source.takes)) or "none of folder, file and target"
             raise SpecError(
                 f'data set "{name}" takes no {setting}, "{value}" was given: leave it out; it takes {takes}'

@@ -113,7 +113,9 @@ class CompiledBottom:
         blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS])[0] for n in starts]
         return np.concatenate(blocks)
 
-    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+    def embed_along(
+        self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
+    ) -> np.ndarray:
         """Return embeddings at w + amount · u for every amount and seed."""
         own = self._parameters
         out = np.empty((len(amounts), len(seeds), len(ids), own.network.widths[-1]), np.float32)

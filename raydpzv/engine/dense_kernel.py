@@ -31,6 +31,8 @@ from raydpzv.zo.kernel_cache import compiled
 
 _f32, _f64, _i64, _u64 = np.float32, np.float64, np.int64, np.uint64
 _ZERO, _ONE = _f32(0), _f32(1)
+_NO, _YES, _START = np.bool_(False), np.bool_(True), _i64(0)
+"""Arguments of internal functions, which numba compiles anew for every literal."""
 _TILE = _generator._TILE
 _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
 _BLOCK, _INPUTS = 128, 64
@@ -160,7 +162,7 @@ def _forward(flat, sizes, acts, rows, inputs, noise):  # type: ignore[no-untyped
                 for b in range(rows):
                     acts[1, k, b] += acts[0, i, b]
         return
-    at, drawn = 0, 0
+    at, drawn = _START, 0
     last = sizes.shape[0] - 2
     for layer in range(last + 1):
         before, after = sizes[layer], sizes[layer + 1]
@@ -258,9 +260,9 @@ def _direction(z, seed, law):  # type: ignore[no-untyped-def]
     for i in range(size):
         z[i] = _ZERO
     if law == _RADEMACHER:
-        _generator.add_signs(z, z, seed, _ONE, 0)
+        _generator.add_signs(z, z, seed, _ONE, _START)
         return 1.0
-    _generator.add_direction(z, z, seed, _ONE, 0)
+    _generator.add_direction(z, z, seed, _ONE, _START)
     if law == _GAUSSIAN:
         return 1.0
     lanes = np.zeros(_TILE, np.float64)  # in the order of the generator's `squared_norm`
@@ -320,7 +322,7 @@ def bottom_step(flat, velocity, sizes, acts, gradient_BE, limit, lr, momentum, l
         for k in range(width):
             delta[0, k, b] = _f32(factor * (_f64(gradient_BE[b, k]) - along * _f64(out[k, b])))
     gradient = np.zeros(flat.shape[0], np.float32)
-    _backprop(flat, sizes, acts, rows, sizes[0], delta, gradient, False)
+    _backprop(flat, sizes, acts, rows, sizes[0], delta, gradient, _NO)
     if l2 > 0.0:
         weight = _f32(l2)
         for i in range(flat.shape[0]):
@@ -505,7 +507,7 @@ def _losses_with(values, acts, client, labels, ids, flat, sizes, inputs, losses)
     _substitute(acts[0], client, values)
     _forward(flat, sizes, acts, ids.shape[0], inputs, none)
     scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, sizes[-1], losses, scores, False)
+    _losses(scores, labels, ids, sizes[-1], losses, scores, _NO)
 
 
 @compiled
@@ -585,7 +587,7 @@ def zeroth_order_head(  # type: ignore[no-untyped-def]
         _gather(table, ids, acts[0])
         _forward(w, sizes, acts, rows, inputs, none)
         scores = acts[max(1, sizes.shape[0] - 1)]
-        _losses(scores, labels, ids, sizes[-1], losses, scores, False)
+        _losses(scores, labels, ids, sizes[-1], losses, scores, _NO)
         for b in range(rows):
             slopes[b] += sign * losses[b] / (ahead - behind)
     seeds, scalars = np.empty(1, np.uint64), np.empty(1, np.float64)
@@ -603,7 +605,7 @@ def mean_differences(ahead, table, labels, ids, client, flat, sizes, widest, out
     _gather(table, ids, acts[0])
     _forward(flat, sizes, acts, rows, inputs, none)
     scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, sizes[-1], here, scores, False)
+    _losses(scores, labels, ids, sizes[-1], here, scores, _NO)
     for n in range(out.shape[0]):
         _losses_with(ahead[n], acts, client, labels, ids, flat, sizes, inputs, there)
         for b in range(rows):
@@ -673,7 +675,7 @@ def row_gradients(  # type: ignore[no-untyped-def]
     _gather(table, ids, acts[0])
     _forward(flat, sizes, acts, rows, inputs, none)
     scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, sizes[-1], here, scores, False)
+    _losses(scores, labels, ids, sizes[-1], here, scores, _NO)
     z, moved = np.empty(rows * width, np.float32), np.empty((rows, width), np.float32)
     total, radius = np.zeros((rows, width), np.float64), _f32(smoothing)
     for n in range(count):
@@ -709,7 +711,7 @@ def score(source, labels, ids, flat, sizes, widest, counts, margins):  # type: i
     _gather(source, ids, acts[0])
     _forward(flat, sizes, acts, rows, source.shape[1], np.empty(0, np.float32))
     scores = acts[max(1, sizes.shape[0] - 1)]
-    _losses(scores, labels, ids, classes, losses, scores, False)
+    _losses(scores, labels, ids, classes, losses, scores, _NO)
     right, total = 0, 0.0
     for b in range(rows):
         best = 0
@@ -749,7 +751,7 @@ def losses_at(points, source, labels, ids, ends, sizes, widest, out):  # type: i
         scores = acts[sizes.shape[0] - 1]
         for p in range(points.shape[0]):
             _forward(points[p], sizes, acts, rows, sizes[0], none)
-            _losses(scores, labels, some, sizes[-1], losses[p, first : first + rows], scores, False)
+            _losses(scores, labels, some, sizes[-1], losses[p, first : first + rows], scores, _NO)
     for p in range(points.shape[0]):
         begin = 0
         for m in range(ends.shape[0]):
@@ -765,8 +767,8 @@ def loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # ty
     losses, delta = np.empty(rows, np.float64), np.empty((2, widest, rows), np.float32)
     _gather(source, ids, acts[0])
     _forward(flat, sizes, acts, rows, sizes[0], np.empty(0, np.float32))
-    _losses(acts[sizes.shape[0] - 1], labels, ids, sizes[-1], losses, delta[0], True)
-    _backward(acts, labels, ids, flat, sizes, sizes[0], delta, gradient, False)
+    _losses(acts[sizes.shape[0] - 1], labels, ids, sizes[-1], losses, delta[0], _YES)
+    _backward(acts, labels, ids, flat, sizes, sizes[0], delta, gradient, _NO)
     return _mean(losses)
 
 

@@ -129,7 +129,9 @@ class Bottom(Protocol):
         """Return the embeddings of the held-out rows, float32 [N, E]."""
         ...
 
-    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+    def embed_along(
+        self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
+    ) -> np.ndarray:
         """Return embeddings at w + amount · u of every seed's direction, float32 [A, P, B, E]; 0 is w itself."""
         ...
 

@@ -77,11 +77,13 @@ class TorchBottom:
             blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
         return np.concatenate(blocks)
 
-    def embed_along(self, ids: np.ndarray, seeds: Sequence[int], amounts: Sequence[float]) -> np.ndarray:
+    def embed_along(
+        self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
+    ) -> np.ndarray:
         """Return embeddings at w + amount · u for every amount and seed."""
         assert self._training.rule is not None
         x, law = self._rows(ids), self._training.rule.law
-        directions = [Direction(seed, self.size, law) for seed in seeds]
+        directions = [Direction(int(seed), self.size, law) for seed in seeds]
         with torch.no_grad():
             return np.stack([np.stack([self._at(x, u, a) for u in directions]) for a in amounts])
 
@@ -98,8 +100,10 @@ class TorchBottom:
         assert self._training.descent is not None
         parameters = list(self.model.module.parameters())
         gradient = torch.tensor(gradient_BE, device=self._embedded.device)
+        # its gradient by the embeddings is the one given; given as `grad_outputs`, torch imports its compiler
         with torch.enable_grad():
-            gradients = torch.autograd.grad(self._embedded, parameters, gradient)
+            product = torch.vdot(self._embedded.flatten(), gradient.flatten())
+            gradients = torch.autograd.grad(product, parameters)
         self._embedded, l2 = None, self._training.descent.l2
         self._first_order.step(
             [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients,

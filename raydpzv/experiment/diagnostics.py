@@ -24,7 +24,8 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
 
     failed: why the run is no result, in a word and in a sentence, as `raydpzv.experiment.diagnostics.failure` says it.
     """
-    found = [*_unused(experiment.unused), *_of_result(experiment, rows, failed)]
+    said = [experiment.spec.note] if experiment.spec.note else []
+    found = [*said, *_unused(experiment.unused), *_of_result(experiment, rows, failed)]
     if experiment.spec.kind == "horizontal":
         return [*found, *_overall_lateness(rows)]
     found += _lateness(experiment, rows)

@@ -19,7 +19,7 @@ import numpy as np
 
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.keys import Key, direction_seed
+from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import COLUMNS, ENTRY_COLUMNS, LedgerUpdate, Slice
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.methods.descriptor import UpdateRule
@@ -32,6 +32,8 @@ from raydpzv.wire.messages import Acknowledged
 Past = tuple[Slice, int]
 """What a client is rebuilt from: the updates of its own that it had applied, and how many uploads it had made."""
 
+_STEP = struct.Struct("<q")
+
 
 class LedgerServer:
     """A server that enters what it releases into a ledger, one update per upload served.
@@ -43,9 +45,11 @@ class LedgerServer:
     answers = True
 
     def __init__(self, server: VerticalServer, ledger: Ledger, *, updates: UpdateRule, key: Key) -> None:
-        self._server, self._ledger, self._rule, self._key = server, ledger, updates, key
-        # an update's columns of P entries as bytes
-        self._packed = [struct.Struct(f"<{updates.perturbations}{code}").pack for code in "qiQf"]
+        self._server, self._ledger, self._rule = server, ledger, updates
+        count = updates.perturbations
+        self._seeds = DirectionSeeds(key, count)
+        self._numbers_P = struct.pack(f"<{count}i", *range(count))
+        self._pack_scalars = struct.Struct(f"<{count}f").pack
         self._known = ledger.version
         self._uploads: Counter[int] = Counter()
         self._read: dict[int, int] = {}
@@ -66,17 +70,17 @@ class LedgerServer:
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Serve an upload. ReplayMismatch: the ledger has another release for it; RunError: it cannot be written."""
-        due = self._uploads[upload.client]
-        if upload.step != due:
-            raise RunError(f"client {upload.client} sent its upload {upload.step} where {due} was due")
+        client, uploads = upload.client, self._uploads
+        if upload.step != uploads[client]:
+            raise RunError(f"client {client} sent its upload {upload.step} where {uploads[client]} was due")
         orders = self._server.receive(upload)
         for order in orders:
             if order.releases:
                 self._enter(upload, order)
-        self._uploads[upload.client] += 1
-        self._served.append(upload.client)
+        uploads[client] += 1
+        self._served.append(client)
         self._versions.append(self._entered)
-        self._read[upload.client] = self._entered
+        self._read[client] = self._entered
         return orders
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
@@ -116,17 +120,15 @@ class LedgerServer:
     def _enter(self, upload: Upload, order: Order) -> None:
         client, step = upload.client, upload.step // self._rule.gathered
         self._entered += 1
-        steps_P, numbers_P, seeds_P, scalars_P = self._packed
-        numbers = [release.perturbation for release in order.releases]
         update = LedgerUpdate(
             self._entered,
             client,
             self._read.get(client, 0),
             self._rule.lr,
-            steps_P(*[step] * len(numbers)),
-            numbers_P(*numbers),
-            seeds_P(*[direction_seed(self._key, client, step, p) for p in numbers]),
-            scalars_P(*[release.value for release in order.releases]),
+            _STEP.pack(step) * self._rule.perturbations,
+            self._numbers_P,
+            self._seeds.of(client, step).tobytes(),
+            self._pack_scalars(*[release.value for release in order.releases]),
         )
         if self._entered <= self._known:
             self._compare(update)

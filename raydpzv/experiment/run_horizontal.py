@@ -13,7 +13,7 @@ import torch
 from raydpzv.data.table import Split
 from raydpzv.errors import Diverged
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder, unwatched
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, asked_after, run_folder
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.model_evaluator import (
@@ -103,6 +103,7 @@ class _Session:
         self._writer = RowWriter(folder, prepared.spec.record.flush)
         self._finalizer = RunFinalizer(prepared, self._writer, options)
         self._progress, self._stop = options.progress, options.stop
+        self._asked = asked_after(options.progress)
         self._checkpoint = checkpoint
         self._recorder = Recorder()
         self._cut = Cut(self._recorder, prepared.spec.record.flush)
@@ -135,7 +136,7 @@ class _Session:
         return {"drift": {"largest": drift.largest, "share": drift.share}}
 
     def _tick(self) -> None:
-        if self._progress is not unwatched:
+        if self._asked():
             self._progress(self._server_loop.status())
         if self._prepared.asynchronous and self._writer.due():
             self._writer.add(self._recorder.drain())

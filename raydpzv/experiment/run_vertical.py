@@ -10,7 +10,7 @@ import torch
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder, unwatched
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, asked_after, run_folder
 from raydpzv.experiment.release_ledger import open_release_ledger, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
@@ -56,6 +56,7 @@ class _Session:
         self._finalizer = RunFinalizer(experiment, self._writer, options)
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
         self._progress, self._stop = options.progress, options.stop
+        self._asked = asked_after(options.progress)
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._server_loop = ServerLoop(
@@ -77,7 +78,7 @@ class _Session:
         return self._finalizer.done(models, self._server_loop.status(), self._privacy_filter.spent(), facts)
 
     def _tick(self) -> None:
-        if self._progress is not unwatched:
+        if self._asked():
             self._progress(self._server_loop.status())
         if self._writer.due():
             self._writer.add(self._recorder.drain())

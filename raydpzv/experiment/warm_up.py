@@ -76,17 +76,17 @@ class _AnswerCount(Recorder):
         super().__init__()
         self._missing, self._enough = dict.fromkeys(clients, ANSWERS), enough
 
-    def writer(self, row_type: str) -> Callable[..., None]:
+    def writer(self, row_type: str) -> Callable[[Any], None]:
         """Return what takes down a row; of a service, it counts the answer."""
         write, names = super().writer(row_type), SCHEMAS[row_type].names
         if row_type != "service":
             return write
         client, applied = names.index("client"), names.index("applied")
 
-        def count(*values: Any) -> None:
-            write(*values)
-            if values[client] in self._missing and not math.isnan(values[applied]):
-                self._missing[values[client]] -= 1
+        def count(row: Any) -> None:
+            write(row)
+            if row[client] in self._missing and not math.isnan(row[applied]):
+                self._missing[row[client]] -= 1
                 if all(left <= 0 for left in self._missing.values()):
                     self._enough()
 

@@ -121,7 +121,7 @@ def bounds(rounds: Array) -> Array:
 def link(previous: bytes, update: LedgerUpdate) -> bytes:
     """Return the chain's next value: sha256(chain_{r-1} || canonical bytes of update r)."""
     round, party, read, lr, *columns = update
-    fixed = _FIXED.pack(round, party, read, lr, update.entries)
+    fixed = _FIXED.pack(round, party, read, lr, len(update.seed) // 8)
     return hashlib.sha256(b"".join((previous, fixed, *columns))).digest()
 
 

@@ -147,15 +147,17 @@ class Ledger:
         entries ascending by (step, perturbation), finite scalars. Only the round is checked.
         """
         with self._mutex:
-            self._require_open()
-            if update.round != self.version + 1:
-                raise InputError(f"wanted update {self.version + 1}, the next one, got {update.round}")
-            chain = link(self._chain, update)
+            if self._shut is not None:
+                self._require_open()
+            memory, before = self._memory, self._chain
+            if update.round != memory.version + 1:
+                raise InputError(f"wanted update {memory.version + 1}, the next one, got {update.round}")
+            chain = link(before, update)
             # stays if anything from here on is interrupted: disk and memory may then differ by this update
             self._shut = "an append was interrupted: open the ledger again"
             if self._log is not None:
-                self._log.append(update, self._chain, chain)
-            self._memory.add(update)
+                self._log.append(update, before, chain)
+            memory.add(update)
             self._chain = chain
             self._shut = None
             return update.round

@@ -105,16 +105,17 @@ class Log:
 
     def append(self, update: LedgerUpdate, before: bytes, chain: bytes) -> None:
         """Write one update; RunError if that fails: the log then takes no more before it is opened again."""
-        number = (update.round - 1) // self._settings.segment
+        settings = self._settings
+        number = (update.round - 1) // settings.segment
         if number != self._number:
             self._roll(number, before)
-        data = record(update, chain, self._crc)
-        assert self._file is not None
+        data, file = record(update, chain, self._crc), self._file
+        assert file is not None
         try:
-            if os.write(self._file, data) != len(data):
+            if os.write(file, data) != len(data):
                 raise OSError(errno.ENOSPC, "the disk is full")
-            if self._settings.fsync:
-                os.fsync(self._file)
+            if settings.fsync:
+                os.fsync(file)
         except OSError as error:
             raise RunError(
                 f"{self._path(number)}: cannot write update {update.round} ({error.strerror}); "

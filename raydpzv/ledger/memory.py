@@ -15,7 +15,7 @@ import numpy as np
 from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, LedgerUpdate, Slice, frozen
 
 _LEAST = 64
-_GROWS_BY = 64
+_GROWS_BY = 512
 """Updates that wait, at most, before they are written into the columns: all at once, not column by column for each."""
 
 

@@ -83,7 +83,7 @@ class Replica:
 
     def apply_steps(self, steps: Sequence[Step]) -> None:
         """Apply steps that are not counted as updates of the ledger."""
-        self.descent.apply([replace(s, seeds=self.seeds(np.asarray(s.seeds, np.uint64))) for s in steps])
+        self.descent.apply([s._replace(seeds=self.seeds(np.asarray(s.seeds, np.uint64))) for s in steps])
 
     def state(self) -> np.ndarray:
         """Return a copy of the parameters and of the V vectors that the rule keeps: float32 [1 + V, d]."""

@@ -57,13 +57,18 @@ class EncoderLayer(nn.Module):
         return self.norm(x_BLW + self.feed_forward(x_BLW))
 
 
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    # given without values: drawn while only shapes are wanted, they would import torch's compiler (4 s of CPU)
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
+
+
 class Transformer(nn.Module):
     """Token and place embeddings, encoder layers, the mean over the tokens that are no padding, one linear layer."""
 
     def __init__(self, vocabulary: int, length: int, layers: int, hidden: int, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, hidden)
-        self.places = nn.Embedding(length, hidden)
+        self.tokens = _embedding(vocabulary, hidden)
+        self.places = _embedding(length, hidden)
         self.norm = nn.LayerNorm(hidden)
         self.layers = nn.ModuleList(EncoderLayer(hidden) for _ in range(layers))
         self.out = nn.Linear(hidden, width)

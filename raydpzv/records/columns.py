@@ -15,46 +15,44 @@ _CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d", pa.bool_(): "?"}
 _TOGETHER = 512
 """Rows, or arrays of rows, that wait until columns are made of them: a row alone would take thirty times as long."""
 
+Row = tuple[Any, ...] | np.ndarray
+"""One row, a value per column; or rows of whole numbers, int64 [n, columns], those of a list one by one."""
+
 
 class RowBatch:
-    """Rows of one schema, in the order in which they were added; lock: held while one is added.
+    """Rows of one schema, in the order in which they were added; any thread may add or take.
 
-    What does not fit is an error of `pack`: when it is added, with a later row, or when the rows are taken.
+    What does not fit is an error when it is added, with a later row, or when the rows are taken.
     """
 
-    def __init__(self, schema: pa.Schema, lock: Lock) -> None:
-        self._schema, self._lock = schema, lock
-        self._waiting: list[tuple[Any, ...] | np.ndarray] = []
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema, self._packing = schema, Lock()
+        self._waiting: list[Row] = []
         self._packed: list[pa.RecordBatch] = []
 
-    def add(self, *values: Any) -> None:
-        """Add one row, a value per column."""
-        with self._lock:
-            self._waiting.append(values)
-            if len(self._waiting) >= _TOGETHER:
-                self.pack()
-
-    def add_array(self, rows: np.ndarray) -> None:
-        """Add rows of whole numbers, int64 [n, columns], those of a list one by one; the array is kept."""
-        with self._lock:
-            self._waiting.append(rows)
-            if len(self._waiting) >= _TOGETHER:
-                self.pack()
+    def add(self, row: Row) -> None:
+        """Add one row, or rows; an array is kept."""
+        waiting = self._waiting
+        waiting.append(row)  # the list stays the same one, so that this needs no lock
+        if len(waiting) >= _TOGETHER:
+            self._pack()
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return the rows and forget them. Whoever calls holds the lock."""
-        self.pack()
-        packed, self._packed = self._packed, []
+        """Return the rows and forget them. ValueError, struct.error: too few values, too many, or no such numbers."""
+        self._pack()
+        with self._packing:
+            packed, self._packed = self._packed, []
         return packed
 
-    def pack(self) -> None:
-        """Make columns of what waits. ValueError, struct.error: too few values, too many, or no such numbers."""
-        waiting, self._waiting = self._waiting, []
-        for kind, same in groupby(waiting, type):
-            columns_of = _from_arrays if kind is np.ndarray else _from_rows
-            self._packed.append(
-                pa.RecordBatch.from_arrays(columns_of(same, self._schema), schema=self._schema)
-            )
+    def _pack(self) -> None:
+        """Make columns of what waits."""
+        with self._packing:
+            count = len(self._waiting)
+            taken = self._waiting[:count]
+            del self._waiting[:count]
+            for kind, same in groupby(taken, type):
+                columns = (_from_arrays if kind is np.ndarray else _from_rows)(same, self._schema)
+                self._packed.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
 def _from_rows(rows: Iterable[Any], schema: pa.Schema) -> list[pa.Array]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.records.columns import RowBatch
+from raydpzv.records.columns import Row, RowBatch
 from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
 from raydpzv.records.store import Rows
 
@@ -27,28 +26,22 @@ class Recorder:
         epsilons: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._skip, self._epsilons = skip, epsilons
-        self._lock = threading.Lock()
-        self._batches = {name: RowBatch(schema, self._lock) for name, schema in SCHEMAS.items()}
+        self._batches = {name: RowBatch(schema) for name, schema in SCHEMAS.items()}
 
     def emit(self, row_type: str, **values: Any) -> None:
         """Record one row; every column of the type's schema must be given."""
         names = SCHEMAS[row_type].names
         if values.keys() != set(names):
             raise KeyError(f"a {row_type} row has {sorted(names)}, got {sorted(values)}")
-        self.writer(row_type)(*(values[name] for name in names))
+        self.writer(row_type)(tuple(values[name] for name in names))
 
-    def writer(self, row_type: str) -> Callable[..., None]:
-        """Return what records one row of a type, given its values in the schema's order."""
+    def writer(self, row_type: str) -> Callable[[Row], None]:
+        """Return what records one row of a type, its values in the schema's order, or an array of rows (see `Row`)."""
         return _forget if row_type in self._skip else self._batches[row_type].add
-
-    def array_writer(self, row_type: str) -> Callable[[np.ndarray], None]:
-        """Return what records rows of whole numbers, int64 [n, columns], those of a list one by one; they are kept."""
-        return _forget if row_type in self._skip else self._batches[row_type].add_array
 
     def drain(self) -> Rows:
         """Return the rows since the last drain, as tables, and forget them."""
-        with self._lock:
-            taken = {name: batch.take() for name, batch in self._batches.items()}
+        taken = {name: batch.take() for name, batch in self._batches.items()}
         tables = {
             name: pa.Table.from_batches(batches, SCHEMAS[name]).combine_chunks()
             for name, batches in taken.items()
@@ -58,7 +51,7 @@ class Recorder:
         return tables
 
 
-def _forget(*values: Any) -> None:
+def _forget(row: Row) -> None:
     """Keep nothing."""
 
 

@@ -176,7 +176,12 @@ class RunFolder:
             descriptor = METHODS[name]
             older = descriptor.older if descriptor.kind == "vertical" else {}
             tree = {**tree, "method": {**older, **method}}
-        return parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
+        found = parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
+        return found.noted(self._note())
+
+    def _note(self) -> str:
+        """What was said of the settings when the run began; "" where that is not on record."""
+        return str(self.environment().get("note", "")) if (self.path / _ENVIRONMENT).is_file() else ""
 
     def rows(self) -> Rows:
         """Return the rows of the record."""

@@ -10,6 +10,7 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,28 +134,37 @@ def _shown(environment: Mapping[str, Any]) -> str:
     return json.dumps(environment, indent=2, ensure_ascii=False)
 
 
+@cache
+def templates() -> jinja2.Environment:
+    """Return the templates of all pages, each compiled once."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+
+
 def _render(
     folders: Sequence[ReportedRun], pictures: Sequence[tuple[str, bytes]], targets: Sequence[float]
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     views = [f.view for f in folders]
     names, summaries = [v.label for v in views], [v.summary for v in views]
     compare_head, compare = tables.compare_rows(names, summaries)
-    return environment.get_template("page.html.jinja").render(
-        title=_title(summaries),
-        facts=_facts(summaries),
-        runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
-        condition=privacy.CONDITION,
-        compare_head=compare_head,
-        compare=compare,
-        compare_note=tables.COMPARE_NOTE,
-        target_head=tables.TARGET_HEAD,
-        targets=tables.target_rows(names, [v.rows for v in views], targets),
-        client_head=client_table.CLIENT_HEAD,
-        client_note=client_table.CLIENT_NOTE,
-        pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
+    return (
+        templates()
+        .get_template("page.html.jinja")
+        .render(
+            title=_title(summaries),
+            facts=_facts(summaries),
+            runs=[_for_page(f, alone=len(folders) == 1) for f in folders],
+            condition=privacy.CONDITION,
+            compare_head=compare_head,
+            compare=compare,
+            compare_note=tables.COMPARE_NOTE,
+            target_head=tables.TARGET_HEAD,
+            targets=tables.target_rows(names, [v.rows for v in views], targets),
+            client_head=client_table.CLIENT_HEAD,
+            client_note=client_table.CLIENT_NOTE,
+            pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
+        )
     )
 
 

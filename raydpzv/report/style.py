@@ -113,7 +113,8 @@ def thin(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
 def png(figure: Figure) -> bytes:
     """Return the figure as PNG, without a software stamp: equal figures give equal bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
+    # `savefig` draws twice where a layout is computed, with the same pixels
+    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -5,9 +5,9 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
@@ -269,6 +269,18 @@ class CommonSections(Section):
     arrivals: ArrivalsSection = ArrivalsSection()
     network: NetworkSection = NetworkSection()
     evaluate: EvaluateSection = EvaluateSection()
+    _note: str = PrivateAttr("")
+
+    @property
+    def note(self) -> str:
+        """What is to be said of these settings beside every result; "": nothing. No setting itself."""
+        return self._note
+
+    def noted(self, note: str) -> Self:
+        """Return the same scenario with that note."""
+        found = self.model_copy()
+        found._note = note
+        return found
 
 
 class Sections(CommonSections):

@@ -1,4 +1,4 @@
-"""Two clocks with one question: what time is it? Seconds since the run began."""
+"""What time is it? Seconds since the run began; simulated time is the events' own (`raydpzv.sim.virtual`)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,6 @@ class Clock(Protocol):
     def now(self) -> float:
         """Return the seconds since the run began."""
         ...
-
-
-class VirtualClock:
-    """Simulated time: moves only when the events moves it."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def now(self) -> float:
-        """Return the simulated seconds since the run began."""
-        return self._now
-
-    def advance(self, to: float) -> None:
-        """Move to a later time."""
-        self._now = max(self._now, to)
 
 
 class WallClock:

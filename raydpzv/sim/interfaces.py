@@ -19,15 +19,12 @@ class Observer(Protocol):
         """Record one fact."""
         ...
 
-    def writer(self, row_type: str) -> Callable[..., None]:
-        """Return what records facts of one type, given the values in the order of the type's columns.
+    def writer(self, row_type: str) -> Callable[[tuple[Any, ...] | np.ndarray], None]:
+        """Return what records one row of a type, a tuple of its values in the order of the type's columns.
 
-        It checks no names: for rows that every update makes.
+        Or rows of whole numbers, int64 [n, columns], those of a list one by one; the array is kept. It checks no names:
+        for rows that every update makes.
         """
-        ...
-
-    def array_writer(self, row_type: str) -> Callable[[np.ndarray], None]:
-        """Return what records rows of whole numbers, int64 [n, columns], those of a list one by one; they are kept."""
         ...
 
 

@@ -64,7 +64,7 @@ class ServerLoop:
         self._numbers_up = self._numbers_down = 0  # since the last update
         self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
         self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
-        self._write_ages = observer.array_writer("staleness")
+        self._write_ages = observer.writer("staleness")
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -141,30 +141,33 @@ class ServerLoop:
             self.stop(refusal)
             return ()
         account, server, is_query = self._account, self.server, upload.is_query
+        client, body = upload.client, upload.body
         round = server.updates + (0 if is_query else 1)
         if upload.releases:  # before it is served, which may fail: it was sent whatever comes of it
-            self._record_releases(upload.releases, upload, upload.client, round)
+            self._record_releases(upload.releases, upload, client, round)
         orders = self._received(upload)
         account.time = served = now()
         account.bytes_up += size
-        self._numbers_up += upload.body.numbers
-        if server.updates > account.updates:
+        self._numbers_up += body.numbers
+        updates = server.updates
+        if updates > account.updates:
             self._settle_numbers()
-        account.updates = server.updates
-        self._write_message(round, upload.client, "up", type(upload.body).__name__, how.sent, arrived, size)
+        account.updates = updates
+        self._write_message((round, client, "up", type(body).__name__, how.sent, arrived, size))
         if not is_query:
             account.uploads += 1
             account.late += how.late
             if self._clients:
-                self._clients.uploaded(upload.client)
+                self._clients.uploaded(client)
             self._record_service(upload, how, served, orders, round)
-        if not server.answers and account.updates >= round:  # never in the midst of a round
+        if not server.answers and updates >= round:  # never in the midst of a round
             self._check_budget()
             if self.stop_reason:
                 return ()
         for order in orders:
-            account.bytes_down += order.body.wire_bytes
-            self._numbers_down += order.body.numbers
+            answer = order.body
+            account.bytes_down += answer.wire_bytes
+            self._numbers_down += answer.numbers
             self._record_order(order, served)
         if server.answers:
             self._check_budget()
@@ -201,18 +204,19 @@ class ServerLoop:
         """Record an order on its way to a client, of so many wire bytes."""
         if order.sync:
             self._syncs[order.client] = order.sync
-        self._write_message(order.round, order.client, "down", type(order.body).__name__, at, arrives, size)
+        kind = type(order.body).__name__
+        self._write_message((order.round, order.client, "down", kind, at, arrives, size))
 
     def requested(self, order: Order, sent: float, arrived: float, size: int) -> None:
         """Record what a client sent to say how far it has come, which the order answers."""
         self._account.bytes_up += size
         self._numbers_up += 1
-        self._write_message(order.round, order.client, "up", "PullRequest", sent, arrived, size)
+        self._write_message((order.round, order.client, "up", "PullRequest", sent, arrived, size))
 
     def applied(self, client: int, at: float) -> None:
         """Record that a client has applied the answer to its last served upload."""
         if service := self._open_services.pop(client, None):
-            self._write_service(*service[:-1], at, service.loss)
+            self._write_service((*service[:-1], at, service[-1]))
 
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
         """Record an evaluation of the model after `version` updates (None: the current one)."""
@@ -278,7 +282,7 @@ class ServerLoop:
             self._account.staleness = float(lag)
             if self._clients:
                 self._clients.aged(client, float(lag))
-            self._write_sync(round, client, sync.read, lag, sync.missed, sync.pairs, sync.pulled)
+            self._write_sync((round, client, sync.read, lag, sync.missed, sync.pairs, sync.pulled))
 
     def _record_order(self, order: Order, served: float) -> None:
         service = self._open_services.get(order.client)
@@ -295,21 +299,19 @@ class ServerLoop:
         ids = releases[0].ids
         loss = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
         self._loss = loss
-        for release in releases:
-            receipt = release.receipt
+        for perturbation, value, receipt, step, _ in releases:
+            mechanism, source, sigma, by_replacing, by_leaving_out, _, batch, nonfinite = receipt
             self._write_release(
-                round,
-                client,
-                upload.step if release.step is None else release.step,
-                release.perturbation,
-                release.value,
-                receipt.mechanism,
-                receipt.source,
-                receipt.sigma,
-                receipt.sensitivity_replace,
-                receipt.sensitivity_add_remove,
-                receipt.batch,
-                receipt.nonfinite,
-                loss.paper,
-                loss.client,
+                (
+                    *(
+                        round,
+                        client,
+                        upload.step if step is None else step,
+                        perturbation,
+                        value,
+                        mechanism,
+                        source,
+                    ),
+                    *(sigma, by_replacing, by_leaving_out, batch, nonfinite, loss.paper, loss.client),
+                )
             )

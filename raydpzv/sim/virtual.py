@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.sim.arrivals import Arrivals
-from raydpzv.sim.clock import VirtualClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.event_queue import EventQueue
 from raydpzv.sim.executor import Executor
@@ -78,7 +77,7 @@ class VirtualRun:
         self._score, self._every = score, evaluate_every
         self._stop, self._tick, self._updated = stop or threading.Event(), tick, updated
         self._resumed = state
-        self._clock = VirtualClock()
+        self._now = 0.0
         self._events: EventQueue[Any] = EventQueue()
         self._epochs: dict[int, Iterator[float]] = {}
         self._limit = server_loop.budget.seconds
@@ -101,15 +100,14 @@ class VirtualRun:
         else:
             self._go_on_from(self._resumed)
         while self._goes_on():
-            time, event = self._events.pop()
-            self._clock.advance(time)
-            self._happen(event, time)
+            self._now, event = self._events.pop()
+            self._happen(event, self._now)
         self._finish()
 
     def state(self) -> dict[str, Any]:
         """Return what a run of rounds needs to go on, beside its server's state: asked for in `updated`."""
         return {
-            "time": self._clock.now(),
+            "time": self._now,
             "busy_until": self._busy_until,
             "works": sorted(self._works.items()),
             "status": self._server_loop.account(),
@@ -117,7 +115,7 @@ class VirtualRun:
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         """Send the orders of the next round, which the state counts as sent, and go on."""
-        self._clock.advance(state["time"])
+        self._now = state["time"]
         self._busy_until = state["busy_until"]
         self._works = Counter(dict(state["works"]))
         for order in self._server_loop.restart(state["status"]):
@@ -129,10 +127,7 @@ class VirtualRun:
             self._send(order, 0.0)
 
     def _happen(self, event: Any, time: float) -> None:
-        if isinstance(event, _Delivery):
-            self._deliver(event, time)
-        else:
-            self._serve(event, time)
+        (self._deliver if type(event) is _Delivery else self._serve)(event, time)
 
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
@@ -178,26 +173,26 @@ class VirtualRun:
 
     def _work(self, order: Order, handle: Any, begins: float, due: float, woke: float) -> None:
         """Plan the arrival of the upload that comes of an order whose work begins then; see `Activation`."""
-        client, sent = order.client, begins
+        client, sent, timing = order.client, begins, self._timing
         if not order.is_query:
-            sent += self._timing.compute.of(client, self._works[client])
-            self._works[client] += 1
+            works = self._works[client]
+            sent += timing.compute.of(client, works)
+            self._works[client] = works + 1
         size, upload = order.upload_bytes, None
-        if size is None and self._timing.network.needs_size(client):
+        if size is None and timing.network.needs_size(client):
             upload = self._host.result(handle)
             size = upload.body.wire_bytes
-        arrives = sent + self._timing.network.uplink(client, size or 0)
+        arrives = sent + timing.network.uplink(client, size or 0)
         how = Activation(due, woke, due < woke, sent)
         self._events.add(arrives, _Arrival(client, handle, upload, how, size))
 
     def _serve(self, event: _Arrival, now: float) -> None:
-        upload, server_loop = event.upload or self._host.result(event.handle), self._server_loop
+        client, handle, early, how, promised = event
+        upload, server_loop = early or self._host.result(handle), self._server_loop
         size = upload.body.wire_bytes
-        if event.promised is not None and event.promised != size:
+        if promised is not None and promised != size:
             server_loop.unserved(upload)
-            raise RunError(
-                f"client {event.client} sent {size} bytes where its order promised {event.promised}"
-            )
+            raise RunError(f"client {client} sent {size} bytes where its order promised {promised}")
         delay = 0.0 if upload.is_query else self._timing.service.of(0, server_loop.uploads)
         done, before = max(now, self._busy_until) + delay, server_loop.updates
         if self._limit is not None and done > self._limit:
@@ -205,15 +200,16 @@ class VirtualRun:
             server_loop.unserved(upload)
             return
         self._busy_until = done
-        orders = server_loop.serve(upload, event.how, now, lambda: done, size)
-        updated = server_loop.updates > before
+        orders = server_loop.serve(upload, how, now, lambda: done, size)
+        updates = server_loop.updates
+        updated = updates > before
         self._within_a_round = not (updated or server_loop.server.answers)
         if updated:
             self._updated()
         for order in orders:
             self._send(order, done)
-        if updated and server_loop.stop_reason is None:
-            self._evaluate_if_due()
+        if updated and updates % self._every == 0 and server_loop.stop_reason is None:
+            self._evaluate()
         self._tick()
 
     def _evaluate_if_due(self) -> None:
@@ -222,7 +218,7 @@ class VirtualRun:
 
     def _evaluate(self) -> None:
         # the model is what it is when the last service is done, not when its upload came
-        self._server_loop.evaluated(self._score(), max(self._clock.now(), self._busy_until))
+        self._server_loop.evaluated(self._score(), max(self._now, self._busy_until))
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
@@ -231,7 +227,7 @@ class VirtualRun:
             time, event = self._events.pop()
             self._charge_if_sent(event, over)
             if isinstance(event, _Delivery) and not event.order.is_query:
-                self._clock.advance(time)
+                self._now = time
                 self._server_loop.applied(event.order.client, time)
                 if not event.order.start_immediately:
                     self._host.submit(event.order)
@@ -240,7 +236,7 @@ class VirtualRun:
         self._tick()
 
     def _over(self) -> float:
-        return max(self._clock.now(), self._busy_until, self._server_loop.time)
+        return max(self._now, self._busy_until, self._server_loop.time)
 
     def _charge_if_sent(self, event: Any, over: float) -> None:
         """Account for an upload that was on its way when the run was over."""

@@ -42,7 +42,11 @@ class Body:
     @property
     def numbers(self) -> int:
         """Numbers on the wire, whatever their width: what DeComFL calls the length of a communication vector."""
-        return sum(array.size for array in vars(self).values()) if self.metered else 0
+        total = 0
+        if self.metered:
+            for array in vars(self).values():
+                total += array.size
+        return total
 
     def encode(self) -> bytes:
         """Return the arrays' bytes, one after the other."""
@@ -106,6 +110,14 @@ class Embeddings(Body):
 
     ids: np.ndarray
     values: np.ndarray
+
+
+@dataclass(frozen=True)
+class EmbeddingsAndMore(Embeddings):
+    """The same with rows beside the batch: their ids int32 [R] and embeddings float32 [R, E], for the cache alone."""
+
+    more_ids: np.ndarray
+    more_values: np.ndarray
 
 
 @dataclass(frozen=True)

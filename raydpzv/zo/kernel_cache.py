@@ -14,6 +14,7 @@ from typing import Any
 from numba import njit, typeof
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 _kernels: dict[tuple[str, str], Any] = {}
 """The compiled functions by module and name."""
@@ -22,10 +23,14 @@ _kernels: dict[tuple[str, str], Any] = {}
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile a function when it is first used, without the GIL, and keep the code if there is a folder for it.
 
-    A division by zero gives infinity or NaN as IEEE 754 has it, and no exception.
+    A division by zero gives infinity or NaN as IEEE 754 has it, and no exception. A name with an underscore is called
+    by compiled code alone: its wrappers for Python and C would be a tenth of the compiling.
     """
+    internal = function.__name__.startswith("_")
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    options |= {"no_cpython_wrapper": internal, "no_cfunc_wrapper": internal}
     try:
-        kernel = njit(nogil=True, cache=True, error_model="numpy")(function)
+        kernel = njit(cache=True, **options)(function)
     except RuntimeError as error:  # numba found no folder that it can write to
         if not _kernels:
             warnings.warn(
@@ -33,7 +38,7 @@ def compiled(function: Callable[..., Any]) -> Any:
                 f"({error}); set NUMBA_CACHE_DIR to a folder that can be written to",
                 stacklevel=2,
             )
-        kernel = njit(nogil=True, error_model="numpy")(function)
+        kernel = njit(**options)(function)
     _kernels[function.__module__, function.__name__] = kernel
     return kernel
 
@@ -57,4 +62,29 @@ def folder_of(module: str, name: str) -> Path | None:
 
 def prepare(module: str, name: str, arguments: tuple[Any, ...]) -> None:
     """Load or compile a kernel for arguments like these, without calling it."""
-    _kernels[module, name].compile(tuple(typeof(argument) for argument in arguments))
+    kernel = _kernels[module, name]
+    types = tuple(typeof(argument) for argument in arguments)
+    if not _loaded(kernel, types):
+        set_up()
+        kernel.compile(types)
+
+
+class _ToLoad:
+    """numba's target without what it imports to compile, which is most of the time of a program's first call."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cpu_target.target_context, name)
+
+    def refresh(self) -> None:
+        """Set up what compiled code calls, its memory, and no more."""
+        rtsys.initialize(cpu_target.target_context)
+
+
+def _loaded(kernel: Any, types: tuple[Any, ...]) -> bool:
+    """Load the code that was kept for these types, if any was; for compiled callers as well, as `compile` does."""
+    with global_compiler_lock:
+        found = kernel._cache.load_overload(types, _ToLoad())
+        if found is not None:
+            cpu_target.target_context.insert_user_function(found.entry_point, found.fndesc, [found.library])
+            kernel.add_overload(found)
+    return found is not None

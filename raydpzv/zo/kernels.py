@@ -38,7 +38,6 @@ def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
     found = getattr(import_module(module), name)
     from raydpzv.zo import kernel_cache
 
-    kernel_cache.set_up()
     with _one_process_at_a_time(kernel_cache.folder_of(module, name)):
         kernel_cache.prepare(module, name, arguments)
     return found

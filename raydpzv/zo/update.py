@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -51,8 +51,7 @@ class Rule:
         return self.optimizer == "svrg" and (update - 1) % self.epoch == 0
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One descent step: g = mean_p Δ_p u_p with seeds uint64 [P] and scalars [P], and its step size η.
 
     anchor: it moves nothing but what svrg keeps, see `Rule.anchors`.

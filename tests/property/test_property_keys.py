@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raydpzv.errors import InputError
 from raydpzv.keys import (
     PARTY_BITS,
     PERTURBATION_BITS,
     STEP_BITS,
+    DirectionSeeds,
     Key,
     direction_seed,
     perturbation_seeds,
@@ -124,3 +127,23 @@ def test_a_grid_of_direction_seeds_has_no_collisions() -> None:
 def test_control_the_usual_seed_formula_collides() -> None:
     grid = [(t, p) for t in range(100) for p in range(100)]
     assert collisions([t * (p + 17) + p for t, p in grid]) > 0
+
+
+@settings(quick, max_examples=50)
+@given(run=st.integers(0, 1000), triple=TRIPLES, perturbations=st.sampled_from([1, 2, 7]))
+def test_seeds_of_many_steps_are_those_of_one(
+    run: int, triple: tuple[int, int, int], perturbations: int
+) -> None:
+    party, step, _ = triple
+    seeds = DirectionSeeds(Key(run), perturbations)
+    for one in (step, max(step - 1, 0), step ^ 64, step):
+        wanted = [direction_seed(Key(run), party, one, p) for p in range(perturbations)]
+        assert seeds.of(party, one).tolist() == wanted
+
+
+@pytest.mark.parametrize("address", [(1 << 22, 0), (0, 1 << 32), (-1, 0), (0, -1)])
+def test_there_are_no_seeds_outside_a_runs_addresses(address: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="no direction seed"):
+        DirectionSeeds(Key(0), 1).of(*address)
+    with pytest.raises(InputError, match="perturbation 1024 is outside"):
+        DirectionSeeds(Key(0), 1025).of(0, 0)

@@ -20,7 +20,7 @@ import numpy as np
 from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, HeadTraining, Top
 from raydpzv.errors import Diverged, RunError
-from raydpzv.keys import Key, direction_seed
+from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
@@ -90,20 +90,22 @@ class DpzvClient(SplitClient):
         key: Key,
     ) -> None:
         super().__init__(client, bottom)
-        self._batches, self._settings, self._key = batches, settings, key
+        self._batches, self._settings = batches, settings
+        self._seeds = DirectionSeeds(key, settings.perturbations)
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η_m Δ u (journal Eq. (9)), u made again from its seed."""
         if not isinstance(order.body, Slopes):
             return
-        seeds = self._seeds(self._step - 1)
+        seeds = self._seeds.of(self.client, (self._step - 1) // self._settings.gather)
         self.bottom.descend([Step(seeds, order.body.values, self._settings.lr)])
 
     def work(self) -> Upload:
         """Return the batch's embeddings at w + λu and w - λu (journal Eq. (6)) for every direction."""
         ids = self._batches.draw(self._step)
+        seeds = self._seeds.of(self.client, self._step // self._settings.gather)
         radius = self._settings.smoothing
-        plus, minus = self.bottom.embed_along(ids, self._seeds(self._step), (radius, -radius))
+        plus, minus = self.bottom.embed_along(ids, seeds, (radius, -radius))
         self._step += 1
         return Upload(self.client, self._step - 1, PerturbedEmbeddings(ids, plus, minus))
 
@@ -125,12 +127,6 @@ class DpzvClient(SplitClient):
             )
         self.bottom.descend([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
         self._step = uploads
-
-    def _seeds(self, step: int) -> list[int]:
-        number = step // self._settings.gather
-        return [
-            direction_seed(self._key, self.client, number, p) for p in range(self._settings.perturbations)
-        ]
 
 
 @dataclass(frozen=True)

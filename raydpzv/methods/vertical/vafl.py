@@ -23,6 +23,7 @@ from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
 from raydpzv.engine.torch_engine import inner_layers
 from raydpzv.errors import Diverged, SpecError
+from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
@@ -35,7 +36,7 @@ from raydpzv.methods.vertical.row_release import (
 )
 from raydpzv.privacy.mechanisms import release_rows
 from raydpzv.settings.bounds import Bounds, Count, Momentum, NotNegative, Positive
-from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query
+from raydpzv.wire.messages import Embeddings, EmbeddingsAndMore, FreshEmbeddings, Gradient, Query
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections import Sections
@@ -64,6 +65,8 @@ class VaflConfig(Batched):
     """t of "t-synchronous": uploads of different clients that the server waits for; all of them are answered."""
     max_delay: Count | None = None
     """D: cached embeddings older than so many rounds are queried afresh before a step; left out: no bound."""
+    also_send: Count | None = None
+    """Rows beside its batch whose embeddings an upload refreshes in the server's cache; left out: none."""
     noise_on: Literal["embedding", "gradient"] = "embedding"
     """Noise of [privacy] on what goes up (against the server) or on what comes down (against the clients)."""
     layer_noise: tuple[NotNegative, ...] = ()
@@ -79,6 +82,20 @@ def step_scale(lr_decay: int | None, round: int) -> float:
     return 1.0 if lr_decay is None else lr_decay / (lr_decay + round - 1)
 
 
+@dataclass(frozen=True)
+class OtherRows:
+    """Which rows a client sends embeddings of beside its batch: `count` of the D rows, drawn anew at every step."""
+
+    count: int
+    rows: int
+    key: Key
+
+    def draw(self, step: int, selected: np.ndarray) -> np.ndarray:
+        """Return the numbers of rows that are not selected, int32 [R], all of them if there are no more."""
+        left = np.setdiff1d(np.arange(self.rows, dtype=np.int32), selected)
+        return (self.key / step).generator().choice(left, min(self.count, len(left)), replace=False)
+
+
 class VaflClient(SplitClient):
     """Uploads the embeddings of its batch and backpropagates the gradient that it gets for them."""
 
@@ -91,9 +108,10 @@ class VaflClient(SplitClient):
         *,
         answers_queries: bool = False,
         lr_decay: int | None = None,
+        others: OtherRows | None = None,
     ) -> None:
         super().__init__(client, bottom)
-        self.answers_queries, self._lr_decay = answers_queries, lr_decay
+        self.answers_queries, self._lr_decay, self._others = answers_queries, lr_decay, others
         self._batches = batches
         self._release = EmbeddingRelease(privacy or RowPrivacy())
         self._queries = 0
@@ -110,13 +128,17 @@ class VaflClient(SplitClient):
             self.bottom.backward(order.body.values, step_scale(self._lr_decay, order.round))
 
     def work(self) -> Upload:
-        """Return the next batch's embeddings (Algorithm 1, lines 4 and 5)."""
+        """Return the next batch's embeddings, and those of other rows if wanted (Algorithm 1, lines 4 and 5)."""
         step, ids = self._step, self._batches.draw(self._step)
         address = (self.client, step, UPLOAD)
         embedded_BE = self.bottom.forward(ids, self._release.layer_noise(address))
         sent_BE, releases = self._release.release(embedded_BE, address)
         self._step += 1
-        return Upload(self.client, step, Embeddings(ids, sent_BE), releases=releases)
+        body = Embeddings(ids, sent_BE)
+        if self._others is not None:
+            others = self._others.draw(step, ids)
+            body = EmbeddingsAndMore(ids, sent_BE, others, self.bottom.embed(others))
+        return Upload(self.client, step, body, releases=releases)
 
     def _fresh(self, ids: np.ndarray) -> Upload:
         """Return these rows' embeddings by the model as it is: noised anew, which is a release of its own."""
@@ -149,8 +171,9 @@ Numbered = tuple[int, Upload]
 class VaflServer(CachingServer):
     """Keeps labels, head and the table of newest embeddings; answers uploads with the gradient by them.
 
-    privacy: noise on the gradients, if any. A round is an upload accepted; where a query is open, uploads that come
-    meanwhile wait and are served in their order, so that an upload's round stays what its cached rows' ages refer to.
+    privacy: noise on the gradients, if any. also_sent: rows beside the batch in every upload of fixed size. A round is
+    an upload accepted; where a query is open, uploads that come meanwhile wait and are served in their order, so that
+    an upload's round stays what its cached rows' ages refer to.
     """
 
     def __init__(
@@ -160,9 +183,12 @@ class VaflServer(CachingServer):
         privacy: RowPrivacy | None = None,
         *,
         lr_decay: int | None = None,
+        also_sent: int = 0,
         **named: Any,
     ) -> None:
         super().__init__(top, **named)
+        if self._upload_bytes is not None:
+            self._upload_bytes += also_sent * (4 + 4 * self._width)
         self._lr_decay = lr_decay
         self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
         self._held: deque[Numbered] = deque()
@@ -272,6 +298,8 @@ class VaflServer(CachingServer):
         round, upload = numbered
         assert isinstance(upload.body, Embeddings | FreshEmbeddings)
         self.top.put(upload.client, upload.ids, upload.body.values, round)
+        if isinstance(upload.body, EmbeddingsAndMore):
+            self.top.put(upload.client, upload.body.more_ids, upload.body.more_values, round)
 
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
@@ -284,7 +312,19 @@ def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
         privacy,
         answers_queries=config.max_delay is not None,
         lr_decay=config.lr_decay,
+        others=_other_rows(parts, config),
     )
+
+
+def _other_rows(parts: ClientParts, config: VaflConfig) -> OtherRows | None:
+    if config.also_send is None:
+        return None
+    left = parts.rows - config.batch
+    if config.also_send > left and config.batches != "poisson":
+        raise SpecError(
+            f"method.also_send: wanted at most {left} (training rows beside the batch), got {config.also_send}"
+        )
+    return OtherRows(config.also_send, parts.rows, parts.coins / "other rows" / parts.client)
 
 
 def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
@@ -292,6 +332,7 @@ def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
         *(gradient_top(parts, config), _synchrony(config, parts.clients)),
         row_privacy(parts.noise, "gradient", config.noise_on),
         lr_decay=config.lr_decay,
+        also_sent=config.also_send or 0,
         **cached(parts, config),
     )
 
@@ -317,6 +358,11 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         yield "method.layer_law: goes with method.layer_noise, whose law it is"
     if config.layer_noise and config.noise_on == "gradient":
         yield 'method.layer_noise: goes with method.noise_on = "embedding"'
+    if config.also_send is not None and privacy.mode != "none" and config.noise_on == "embedding":
+        yield (
+            "method.also_send: embeddings of further rows would be releases that no account plans; use "
+            'privacy.mode = "none", or method.noise_on = "gradient"'
+        )
     if queries and privacy.epsilon is not None and config.noise_on == "embedding":
         yield "privacy.epsilon: queries (method.max_delay) add releases that no plan counts; give privacy.sigma"
     if sections.budget.epsilon is None or config.noise_on != "gradient":

@@ -19,7 +19,7 @@ import numpy as np
 from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, HeadSettings, Top
 from raydpzv.errors import Diverged
-from raydpzv.keys import Key, direction_seed
+from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
@@ -67,7 +67,7 @@ class ZooVflClient(SplitClient):
         privacy: RowPrivacy | None = None,
     ) -> None:
         super().__init__(client, bottom)
-        self._batches, self._settings, self._key = batches, settings, key
+        self._batches, self._settings, self._seeds = batches, settings, DirectionSeeds(key, 1)
         self._release = EmbeddingRelease(privacy or RowPrivacy())
 
     def apply(self, order: Order) -> None:
@@ -75,20 +75,18 @@ class ZooVflClient(SplitClient):
         if not isinstance(order.body, LossDifference):
             return
         scalar = order.body.value.astype(np.float64) / self._settings.smoothing
-        self.bottom.descend([Step([self._seed(self._step - 1)], scalar, self._settings.lr)])
+        self.bottom.descend([Step(self._seeds.of(self.client, self._step - 1), scalar, self._settings.lr)])
 
     def work(self) -> Upload:
         """Return the next batch's embeddings at w and at w + λu."""
         step, ids = self._step, self._batches.draw(self._step)
-        found_21BE = self.bottom.embed_along(ids, [self._seed(step)], (0.0, self._settings.smoothing))
+        seeds = self._seeds.of(self.client, step)
+        found_21BE = self.bottom.embed_along(ids, seeds, (0.0, self._settings.smoothing))
         here_BE, ahead_BE = found_21BE[:, 0]
         here, first = self._release.release(here_BE, (self.client, step, AT))
         ahead, second = self._release.release(ahead_BE, (self.client, step, AHEAD))
         self._step += 1
         return Upload(self.client, step, EmbeddingPair(ids, here, ahead), releases=(*first, *second))
-
-    def _seed(self, step: int) -> int:
-        return direction_seed(self._key, self.client, step)
 
 
 class ZooVflServer(CachingServer):

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import matplotlib.figure
 import pytest
 import typer.main
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 from raydpzv.compare.plan import Comparison
@@ -126,7 +126,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("vertical", "horizontal"):
         monkeypatch.setitem(runner._HERE, kind, prepared_alone)
     monkeypatch.setattr(compare, "carry_out", planned_alone)
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, file, **how: file.write(b"png"))
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", lambda self, file, **how: file.write(b"png"))
 
 
 @pytest.mark.usefixtures("quick")

@@ -101,6 +101,32 @@ def test_bounded_delay_bounds_every_age_and_nothing_is_missing():
     assert sum(row["missing"] for row in loose) > 0
 
 
+@pytest.mark.parametrize("engine", ["torch", "compiled"])
+def test_with_all_other_rows_sent_every_age_is_that_of_the_clients_last_upload(engine):
+    rows = 100
+    extra = (f"data.train_rows={rows}", f"model.engine={engine}", *MESSY)
+    found = run("vafl", *extra, f"method.also_send={rows - B}")
+    assert bytes_of(found)[0] == T * rows * (4 + 4 * E)
+    last: dict[int, int] = {}
+    ages = {(r["round"], r["client"]): r for r in found.rows("staleness").to_pylist()}
+    for row in found.rows("service").to_pylist():
+        for client in {m for round, m in ages if round == row["round"]}:
+            seen = ages[row["round"], client]
+            known = client in last
+            assert seen["missing"] == (0 if known else seen["rows"])
+            assert (
+                not known or seen["age_max"] == seen["age_sum"] / seen["rows"] == row["round"] - last[client]
+            )
+        last[row["client"]] = row["round"]
+    alone = run("vafl", *extra).rows("staleness").to_pylist()
+    assert sum(r["missing"] for r in alone) > sum(r["missing"] for r in ages.values())
+
+
+def test_more_other_rows_than_there_are_is_refused():
+    with pytest.raises(SpecError, match=r"method.also_send: wanted at most 68 .*, got 69"):
+        run("vafl", "data.train_rows=100", "method.also_send=69")
+
+
 def test_bounded_delay_under_the_wall_clock():
     extra = ("method.max_delay=8", "clock.kind=wall", "arrivals.rate=30.0", "budget.updates=60")
     found = run("vafl", *extra)
@@ -110,7 +136,9 @@ def test_bounded_delay_under_the_wall_clock():
     assert sum(row["missing"] for row in staleness) == 0
 
 
-@pytest.mark.parametrize("extra", [(), SEEDED, ("method.noise_on=gradient", *SEEDED)])
+@pytest.mark.parametrize(
+    "extra", [(), SEEDED, ("method.noise_on=gradient", *SEEDED), ("method.also_send=9",)]
+)
 def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_system(tmp_path, extra):
     whole = run("vafl", *extra, *MESSY, out=tmp_path / "whole").summary
     assert replay(tmp_path / "whole").verified
@@ -155,6 +183,7 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({}, {**ROWS, "clip": None}, {}, r"privacy.clip: wanted with privacy.epsilon"),
         ({}, {**ROWS, "delta": None}, {}, r"privacy.delta: wanted with a clip"),
         ({"max_delay": 4}, ROWS, {}, r"privacy.epsilon: queries"),
+        ({"also_send": 4}, ROWS, {}, r"method.also_send: embeddings of further rows"),
         (
             {"name": "zoo_vfl"},
             ROWS,

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -170,3 +171,11 @@ def test_accuracy_is_that_of_torch(method: str) -> None:
     error = max(np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / 5), 1 / 360)
     assert abs(np.median(ours) - np.median(theirs)) <= error
     assert abs(np.median(ours) - np.median(accuracies("torch", 20))) > error
+
+
+def test_runs_in_threads_of_one_process_have_the_bits_of_runs_alone() -> None:
+    specs = [loaded(method, "compiled", f"seed={seed}") for method in ("dpzv", "vafl") for seed in (0, 1)]
+    with ThreadPoolExecutor(len(specs)) as threads:
+        together = [run.summary["digest"] for run in threads.map(scenarios.run, specs)]
+    assert together == [scenarios.run(spec).summary["digest"] for spec in specs]
+    assert len(set(together)) == len(specs)

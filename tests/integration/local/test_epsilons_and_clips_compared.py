@@ -38,17 +38,29 @@ def test_clips_move_the_noise_and_no_clip_is_one_that_nothing_reaches(name, tmp_
     clips = {(line.label, line.epsilon): line.spec.privacy.clip for line in found}
     # the papers' C is twice the threshold of slopes that divide by 2λ
     assert clips == {
-        ("DPZV, C = 10", None): 5.0,
-        ("DPZV, C = 10", 1.0): 5.0,
-        ("DPZV, C = 100", 1.0): 50.0,
-        ("DPZV, C = 500", 1.0): 250.0,
-        ("DPZV, without a clip", None): 1e12,
+        (f"DPZV, {head}{clip}", epsilon): threshold
+        for head in ("", "zeroth-order head, ")
+        for clip, epsilon, threshold in (
+            ("C = 10", None, 5.0),
+            ("C = 10", 1.0, 5.0),
+            ("C = 100", 1.0, 50.0),
+            ("C = 500", 1.0, 250.0),
+            ("without a clip", None, 1e12),
+        )
     }
     runs = {(line.label, line.epsilon): scenarios.run(line.spec) for line in found}
-    sigmas = [runs[f"DPZV, C = {c}", 1.0].rows("release")["sigma"][0].as_py() for c in (10, 100, 500)]
-    assert sigmas == pytest.approx([sigmas[0], 10 * sigmas[0], 50 * sigmas[0]])
-    free = scenarios.run(_without_clip(found[-1].spec))
-    assert free.summary["model_digest"] == runs["DPZV, without a clip", None].summary["model_digest"]
+    for head in ("", "zeroth-order head, "):
+        sigmas = [
+            runs[f"DPZV, {head}C = {c}", 1.0].rows("release")["sigma"][0].as_py() for c in (10, 100, 500)
+        ]
+        assert sigmas == pytest.approx([sigmas[0], 10 * sigmas[0], 50 * sigmas[0]])
+        unclipped = next(line.spec for line in found if line.label == f"DPZV, {head}without a clip")
+        digest = runs[f"DPZV, {head}without a clip", None].summary["model_digest"]
+        assert scenarios.run(_without_clip(unclipped)).summary["model_digest"] == digest
+    heads = {
+        runs[f"DPZV, {head}C = 10", None].summary["model_digest"] for head in ("", "zeroth-order head, ")
+    }
+    assert len(heads) == 2
 
 
 def _without_clip(spec):

@@ -100,7 +100,10 @@ def test_no_process_outlives_a_killed_driver(tmp_path, moment):
         mark = mark_of(driver)
         if moment == "ready":
             assert driver.stdout.readline() == "ready\n"
-            assert programs(mark)
+            running = programs(mark)
+            assert any("raylet/raylet" in program for program in running)
+            unasked = ("monitor.py", "dashboard.py")  # autoscaler, log monitor; dashboard
+            assert not [program for program in running if any(name in program for name in unasked)]
         else:
             wait_until(lambda: any(moment in program for program in programs(mark)), f"no {moment} came up")
     finally:

@@ -21,7 +21,17 @@ from raydpzv.methods.horizontal.mezo import mezo_settings
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
-from tests.helpers.small_horizontal import METHODS, OFTEN, SEEDED, resume, same, small, stop_after, stopped
+from tests.helpers.small_horizontal import (
+    METHODS,
+    OFTEN,
+    SEEDED,
+    SMALL,
+    resume,
+    same,
+    small,
+    stop_after,
+    stopped,
+)
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -169,3 +179,13 @@ def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
     assert run.summary["bytes_up"] == up == sum(m["bytes"] for m in messages if m["direction"] == "up")
     assert run.summary["bytes_down"] == sum(m["bytes"] for m in messages if m["direction"] == "down")
     assert (kind == "pulling") == any(r["pulled"] for r in rows)
+
+
+def test_what_a_method_takes_over_is_said_with_every_result_and_after_a_resumption(tmp_path: Path) -> None:
+    changes = ["method.name=fedavg", *(s for s in SMALL if "updates" not in s), "budget.updates=4"]
+    spec = scenarios.load("digits_decomfl", changes)
+    assert "takes over" in spec.note
+    assert "momentum" not in spec.note  # the scenario's is FedAvg's own
+    stopped(spec, tmp_path / "run", 2)
+    assert resume(tmp_path / "run").summary["warnings"][0] == spec.note
+    assert spec.note not in scenarios.run(spec.noted("")).summary["warnings"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import ray
+from ray._private.node import Node
 
 from actors.cluster import connected
 from raydpzv.errors import InputError, RunError
@@ -33,3 +34,20 @@ def test_a_ray_that_does_not_come_up_is_said_in_words_and_ended(
     with pytest.raises(wanted, match=words), connected("local"):
         pass
     assert ended
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_ray_of_our_own_comes_without_what_nobody_asks(
+    verbose: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("start_monitor", "start_api_server", "start_log_monitor", "start_gcs_server", "start_raylet")
+    own, started = {name: vars(Node)[name] for name in names}, []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(
+        ray, "init", lambda **options: started.extend(n for n in names if vars(Node)[n] is own[n])
+    )
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with connected("local", verbose=verbose):
+        pass
+    assert started == [*(["start_log_monitor"] if verbose else []), "start_gcs_server", "start_raylet"]
+    assert {name: vars(Node)[name] for name in names} == own

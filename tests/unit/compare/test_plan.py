@@ -244,3 +244,14 @@ def test_a_control_has_the_methods_head():
     with pytest.raises(SpecError, match="frozen clients"):
         comparison(frozen=("method.server_lr=0.5",))
     comparison(central=("method.lr=0.5",))
+
+
+def test_what_a_method_takes_over_for_all_lines_stays_in_the_plan(tmp_path):
+    file = ComparisonFile(scenario="digits_decomfl", entrants=(MethodEntry(),))
+    own, other = resolved(file), resolved(file, ["method.name=fedavg"])
+    (tmp_path / "plan.toml").write_text(other.as_toml())
+    assert [line.spec.note for line in own.lines] == [""]
+    assert "takes over" in other.lines[0].spec.note
+    assert [line.spec.note for line in read_comparison(tmp_path / "plan.toml").lines] == [
+        other.lines[0].spec.note
+    ]

@@ -7,7 +7,7 @@ import pytest
 import scenarios
 from raydpzv.config.catalog import names
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.config.toml import as_toml, load, override, parse, taken_over
+from raydpzv.config.toml import as_toml, load, override, parse
 from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.vertical import prepare_vertical
@@ -162,9 +162,24 @@ def test_another_method_keeps_what_both_have():
     ],
 )
 def test_what_another_method_takes_over_by_name_alone_is_said(changes, said):
-    spec, changed = scenarios.load("mnist_decomfl"), scenarios.load("mnist_decomfl", changes)
-    assert taken_over(spec, changed, changes).partition("decomfl: ")[2].partition(". Give")[0] == said
-    assert (taken_over(spec, changed, changes) == "") == (said == "")
+    note = scenarios.load("mnist_decomfl", changes).note
+    assert note.partition("decomfl: ")[2].partition(". Give")[0] == said
+    assert (note == "") == (said == "")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "kept"),
+    [
+        ("mnist_dpzv", ["data.source=mnist5k"], {"folder": None}),
+        ("parkinson_vafl", ["data.source=mnist5k"], {"file": None, "target": None, "groups": None}),
+        ("parkinson_vafl", ["data.source=parquet"], {"target": "class", "groups": "id", "skip_lines": None}),
+        # given, and refused where the data are read
+        ("parkinson_vafl", ["data.skip_lines=2", "data.source=mnist5k"], {"groups": None, "skip_lines": 2}),
+    ],
+)
+def test_another_data_set_keeps_what_it_takes_of_the_files_settings(scenario, changes, kept):
+    data = scenarios.load(scenario, changes).data
+    assert {name: getattr(data, name) for name in kept} == kept
 
 
 def test_token_ids_are_no_numbers_for_a_horizontal_model():

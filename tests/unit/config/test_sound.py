@@ -101,6 +101,10 @@ def test_any_two_of_epsilon_noise_and_updates_give_the_third() -> None:
     assert updates.updates == 400
 
 
+def test_without_noise_the_modes_own_settings_go_with_it() -> None:
+    assert load("privacy.relation=labels", "privacy.mode=none").privacy.relation is None
+
+
 def test_permitted_a_large_delta_is_taken_and_left_out_it_is_a_tenth_of_one_over_rows() -> None:
     permitted = privacy_setting(load("privacy.delta=1e-3", "privacy.permit_large_delta=true"), ROWS)
     assert permitted.claims is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import struct
-import threading
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +66,7 @@ def test_a_writer_takes_what_emit_takes_in_the_schemas_order(name):
     write = by_place.writer(name)
     for row in rows:
         by_name.emit(name, **row)
-        write(*row.values())
+        write(tuple(row.values()))
     assert digest(by_place.drain(), SCHEMAS) == digest(by_name.drain(), SCHEMAS)
 
 
@@ -76,8 +75,8 @@ def test_drains_between_rows_change_nothing_and_writers_go_on():
     whole, parts, tables = Recorder(), Recorder(), []
     write, write_in_parts = whole.writer("message"), parts.writer("message")
     for i, row in enumerate(rows):
-        write(*row.values())
-        write_in_parts(*row.values())
+        write(tuple(row.values()))
+        write_in_parts(tuple(row.values()))
         if i % 37 == 0:
             tables.append(parts.drain()["message"])
     tables.append(parts.drain()["message"])
@@ -97,9 +96,9 @@ def test_rows_that_do_not_fit_are_refused():
         (None, *good[1:]),
     ):
         for rows in ([bad], [good, bad]):
-            batch = RowBatch(SCHEMAS["sync"], threading.Lock())
+            batch = RowBatch(SCHEMAS["sync"])
             for row in rows:
-                batch.add(*row)
+                batch.add(row)
             with pytest.raises((ValueError, struct.error)):
                 batch.take()
 
@@ -107,19 +106,19 @@ def test_rows_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("count", [1, 511, 512, 1300])
 def test_arrays_of_rows_are_rows_one_by_one(count):
     one_by_one, together, rows = Recorder(), Recorder(), rows_of("staleness", count)
-    write, write_array = together.writer("staleness"), together.array_writer("staleness")
+    write = together.writer("staleness")
     for at in range(0, count, 4):
         some = rows[at : at + 4]
         for row in some:
             one_by_one.emit("staleness", **row)
         if at % 16 == 12:
             for row in some:
-                write(*row.values())
+                write(tuple(row.values()))
         else:
-            write_array(np.array([[*list(row.values())[:-1], *row["age_bins"]] for row in some], np.int64))
+            write(np.array([[*list(row.values())[:-1], *row["age_bins"]] for row in some], np.int64))
     assert digest(together.drain(), SCHEMAS) == digest(one_by_one.drain(), SCHEMAS)
     skipping = Recorder(frozenset({"staleness"}))
-    skipping.array_writer("staleness")(np.zeros((1, 30), np.int64))
+    skipping.writer("staleness")(np.zeros((1, 30), np.int64))
     assert skipping.drain()["staleness"].num_rows == 0
 
 

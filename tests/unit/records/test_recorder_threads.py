@@ -14,7 +14,7 @@ def test_rows_that_come_in_during_drains_are_there_once_and_in_order():
     def write(thread):
         record = recorder.writer("fault")
         for i in range(each):
-            record(float(i), f"thread {thread}", "kind", f"{i}")
+            record((float(i), f"thread {thread}", "kind", f"{i}"))
 
     workers = [threading.Thread(target=write, args=(t,)) for t in range(threads)]
     for worker in workers:

@@ -9,7 +9,7 @@ from scipy import stats
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 from raydpzv.sim.arrivals import Constant, Poisson, Trace
-from raydpzv.sim.clock import VirtualClock, WallClock
+from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.event_queue import EventQueue
 
@@ -131,13 +131,6 @@ def test_the_event_queue_is_total_and_refuses_nan():
     assert [events.pop()[1] for _ in range(len(events))] == ["a", "b", "c", "d"]
     with pytest.raises(ValueError, match="NaN"):
         events.add(float("nan"), "never")
-
-
-def test_the_virtual_clock_never_goes_back():
-    clock = VirtualClock()
-    clock.advance(2.0)
-    clock.advance(1.0)
-    assert clock.now() == 2.0
 
 
 def test_a_wall_clock_can_start_later():

@@ -36,6 +36,20 @@ found = [event.data["dispatcher"].py_func for _, event in compiled.buffer if eve
 names = [function.__name__ for function in found if function.__module__ == "raydpzv.zo.numba_kernel"]
 print(json.dumps([sorted(names), x.tolist()]))
 """
+LOADED = """
+import json, sys
+import numpy as np
+from numba.core import event
+from raydpzv.zo import kernel_cache
+from raydpzv.zo.kernels import Kernel
+
+x = np.zeros(1, np.float32)
+with event.install_recorder("numba:compile") as compiled:
+    Kernel("add_scaled")(x, np.ones(1, np.float32), np.float32(1))
+loaded = "numba.np.npyimpl" in sys.modules
+kernel_cache.set_up()
+print(json.dumps([x.tolist(), len(compiled.buffer), loaded, "numba.np.npyimpl" in sys.modules]))
+"""
 WITHOUT_A_CACHE = """
 import warnings
 from numba.core import caching
@@ -70,6 +84,11 @@ def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bit
         sorted(name for found in names for name in found) == expected
     )  # and nothing that this rule does not use
     assert results[0] == results[1] == results[2]
+
+
+def test_what_is_compiled_is_loaded_without_what_compiles() -> None:
+    assert _one() == 1.0  # so that it is kept
+    assert json.loads(last(Forked(["-c", LOADED]))) == [[1.0], 0, False, True]
 
 
 @pytest.mark.slow

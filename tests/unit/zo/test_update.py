@@ -57,7 +57,7 @@ def test_the_rules_beside_sgd_follow_their_papers_formulas() -> None:
     by_sign, by_adam, by_svrg = (start().double().numpy() for _ in range(3))
     m, v, largest, mean = np.zeros(SIZE), np.full(SIZE, v0), np.full(SIZE, v0), np.zeros(SIZE)
     for number in range(5):
-        taken = replace(step(number, 2), anchor=svrg.anchors(number + 1))
+        taken = step(number, 2)._replace(anchor=svrg.anchors(number + 1))
         for descent in moved:
             descent.apply([taken])
         each = [
@@ -96,7 +96,7 @@ def test_the_rules_beside_sgd_follow_their_papers_formulas() -> None:
 )
 def test_many_steps_in_one_call_have_the_bits_of_one_after_the_other(law: Law, rule: Rule) -> None:
     rule = replace(rule, law=law)
-    steps = [replace(step(number, 3), anchor=rule.anchors(number + 1)) for number in range(7)]
+    steps = [step(number, 3)._replace(anchor=rule.anchors(number + 1)) for number in range(7)]
     one, two, three = (Descent(start(), rule, threads=threads) for threads in (1, 1, 3))
     for each in steps:
         one.apply([each])

@@ -9,13 +9,14 @@ from torch.nn import functional
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.vafl import FirstOrder, Synchrony
-from raydpzv.wire.messages import Embeddings, FreshEmbeddings, Gradient, Query, Slopes
+from raydpzv.methods.vertical.vafl import FirstOrder, OtherRows, Synchrony
+from raydpzv.wire.messages import Embeddings, EmbeddingsAndMore, FreshEmbeddings, Gradient, Query, Slopes
 from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
 from tests.helpers.vertical_parties import (
     BATCH,
     CLIENTS,
+    KEY,
     ROWS,
     WIDTH,
     batches,
@@ -141,6 +142,27 @@ def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> Non
     for order in orders.values():
         clients[order.client].apply(order)
     central.compare(clients, server)
+
+
+def test_rows_beside_the_batch_are_cached_and_learned_from_by_nobody() -> None:
+    (plain, *_), (client, *_) = vafl_clients(DATA, SETTINGS), vafl_clients(DATA, SETTINGS)
+    client._others = OtherRows(9, ROWS, KEY / "other rows")
+    server, alone = vafl_server(DATA), vafl_server(DATA)
+    for round in range(1, 4):
+        upload, same = client.work(), plain.work()
+        body = upload.body
+        assert isinstance(body, EmbeddingsAndMore)
+        assert np.array_equal(upload.ids, same.ids)
+        assert len(set(body.more_ids) - set(upload.ids)) == len(body.more_ids) == 9
+        assert body.wire_bytes == same.body.wire_bytes + 9 * (4 + 4 * WIDTH)
+        module = client.bottom.model.module
+        assert np.array_equal(body.more_values, module(DATA.x[0][body.more_ids]).detach().numpy())
+        (answer,), (expected,) = server.receive(upload), alone.receive(same)
+        table = server.top.table
+        assert (table._refreshed_DM[body.more_ids, 0] == round).all()
+        assert (answer.loss, server.sha256()) == (expected.loss, alone.sha256())
+        client.apply(answer), plain.apply(expected)
+        assert client.sha256() == plain.sha256()
 
 
 def test_what_is_older_than_the_bound_is_queried_before_the_step() -> None:
