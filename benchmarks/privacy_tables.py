@@ -30,10 +30,8 @@ EPSILONS = (1.0, 3.0, 8.0)
 
 def papers() -> list[list[str]]:
     """What the papers' noise is worth, P = 1 and one client: claimed, and proved with and without secret batches."""
-    rows = [
-        ["B", "T", "claimed ε", "secret Poisson batches: replace / add-remove"]
-        + ["client that knows its batches: replace / add-remove"]
-    ]
+    who = ("secret Poisson batches", "client that knows its batches")
+    rows = [["B", "T", "claimed ε", *(f"{name}: replace / add-remove" for name in who)]]
     for batch, releases, claimed in PAPERS:
         sigma = paper_sigma(epsilon=claimed, delta=DELTA, clip=CLIP, releases=releases, rows=ROWS)
         rate = batch / ROWS

@@ -32,6 +32,9 @@ CONTROLS = {"frozen": "frozen clients (control)", "central": "central SGD (contr
 _OF_NOISE = ("privacy.delta", "privacy.noise")
 """Settings without a meaning where no noise is added."""
 
+_OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
+"""Settings of privacy.mode = "sound" that are no method's own."""
+
 
 class MethodEntry(Section):
     """One method of a comparison, with its settings."""
@@ -237,7 +240,9 @@ def _spec(
     if isinstance(base, VerticalScenario):
         given = base.privacy
         privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
-        if epsilon is not None:
+        if epsilon is not None and given.mode == "sound":
+            privacy |= {k: v for k, v in tree["privacy"].items() if k in _OF_PROOF} | {"epsilon": epsilon}
+        elif epsilon is not None:
             privacy |= {"mode": "paper", "epsilon": epsilon, "noise": given.noise}
             privacy |= {} if given.delta is None else {"delta": given.delta}
         else:

@@ -50,11 +50,12 @@ def finished(planned: Planned, folder: Path) -> bool:
 def check_own(planned: Planned, folder: Path) -> None:
     """Raise InputError if the folder holds a run of another scenario than the one planned.
 
-    Wherever its data lie, and whichever engine ran it where the plan leaves that open.
+    Wherever its data lie, and whichever engine ran it and however many its rows are where the plan leaves that open.
     """
     made, asked = (unlocated(as_tree(spec)) for spec in (RunFolder.open(folder).spec(), planned.spec))
-    if asked["model"].get("engine") == "auto":
-        asked["model"]["engine"] = made["model"].get("engine")
+    for section, name, left_open in (("model", "engine", "auto"), ("method", "batch", "all")):
+        if asked[section].get(name) == left_open:
+            asked[section][name] = made[section].get(name)
     if made != asked:
         raise InputError(
             f"{folder}: its scenario.toml is not what the comparison plans there; delete the folder to make the run"

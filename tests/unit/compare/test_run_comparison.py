@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pytest
 
 import scenarios
-from raydpzv.compare.file import MethodEntry
+from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
-from raydpzv.errors import DataError, InputError
+from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_comparisons import small_comparison
 
@@ -189,3 +189,26 @@ def test_one_process_at_a_time_and_no_foreign_folder(made, tmp_path):
 def test_data_that_are_not_there_are_missed_before_the_first_run():
     with pytest.raises(DataError, match=r"^DPZV: "):
         check_ready(small_comparison("data.source=mnist", "data.folder=nowhere", "split.clients=4"))
+
+
+def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_planned(tmp_path):
+    entry = MethodEntry(label="DPZV", set=("method.perturbations=2",))
+    file = ComparisonFile(
+        name="proved",
+        scenario="digits_private",
+        set=("budget.updates=4", "evaluate.every=4", "privacy.relation=add_remove"),
+        seeds=1,
+        epsilons=(3.0,),
+        entrants=(entry,),
+        heads="a sum has none that learns",
+    )
+    comparison = resolved(file)
+    assert set(make(comparison, tmp_path / "c").values()) == {""}
+    (claim,) = [
+        row
+        for row in collect(comparison, tmp_path / "c").claims.to_pylist()
+        if row["adversary"] == "client" and row["holds"]
+    ]
+    assert (claim["relation"], round(claim["epsilon"], 6)) == ("add_remove", 3.0)
+    with pytest.raises(SpecError, match=r'"sound" is for method\.name = "dpzv"'):
+        resolved(file.model_copy(update={"entrants": (MethodEntry(set=("method.name=vafl",)),)}))
