@@ -57,7 +57,9 @@ def test_clips_move_the_noise_and_no_clip_is_one_that_nothing_reaches(name, tmp_
         unclipped = next(line.spec for line in found if line.label == f"DPZV, {head}without a clip")
         digest = runs[f"DPZV, {head}without a clip", None].summary["model_digest"]
         assert scenarios.run(_without_clip(unclipped)).summary["model_digest"] == digest
-    heads = {runs[f"DPZV, {head}C = 10", None].summary["model_digest"] for head in ("", "zeroth-order head, ")}
+    heads = {
+        runs[f"DPZV, {head}C = 10", None].summary["model_digest"] for head in ("", "zeroth-order head, ")
+    }
     assert len(heads) == 2
 
 
