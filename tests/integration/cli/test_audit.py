@@ -102,7 +102,7 @@ def test_a_head_that_learns_without_noise_is_falsified_in_sound_mode(monkeypatch
         def _released(self, client, number, held):
             given = super()._released(client, number, held)
             sums = held.sums.astype(np.float32)
-            self.top.descend(Step(self._seeds(client, number), sums, self._head.lr))
+            self.top.descend(Step(self._seeds.of(client, number).tolist(), sums, self._head.lr))
             return given
 
     monkeypatch.setattr("raydpzv.methods.vertical.dpzv.SoundServer", Leaking)
