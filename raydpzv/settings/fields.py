@@ -101,15 +101,9 @@ def _number_or_name(value: Any) -> Any:
 Column = Annotated[int | str, BeforeValidator(_number_or_name)]
 
 
-_FEW = 1024
-"""Clients up to which a list, which is read several times in every update, costs less than it takes."""
-
-
 def per_client(value: float | tuple[float, ...], clients: int) -> Sequence[float]:
-    """Return one number per client; of many clients, one that all share is kept once."""
-    if isinstance(value, tuple):
-        return list(value)
-    return [float(value)] * clients if clients <= _FEW else Repeated(float(value), clients)
+    """Return one number per client; one that all share is kept once."""
+    return list(value) if isinstance(value, tuple) else Repeated(float(value), clients)
 
 
 @dataclass(frozen=True)
@@ -130,6 +124,8 @@ class Repeated(Sequence[float]):
 
     def __getitem__(self, place: int | slice) -> float | Repeated:
         """Return the number, or the numbers of a slice; IndexError outside."""
+        if place.__class__ is int and 0 <= place < self.times:  # several times in every update of a run
+            return self.value
         found = range(self.times)[place]
         return Repeated(self.value, len(found)) if isinstance(found, range) else self.value
 
