@@ -17,14 +17,54 @@ ALONE = ("noise_multiplier", "relation", "adversary", "head_clip", "head_share",
 
 def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     """Yield a sentence for each setting that does not go with the mode, or with others in it."""
+    if noise is not None and noise.memoized:
+        yield from _memoized(spec)
+        return
+    if spec.privacy.adversary == "server":
+        yield (
+            'privacy.adversary: "server" wants frozen clients, whose rows are noised once (method.name = "frozen", '
+            f'method.server = "discriminant"); got clients that learn, "{spec.method.name}", or no noise on their rows'
+        )
+        return
     if noise is None or not noise.sound_heads:
-        yield f'privacy.mode: "sound" is for method.name = "dpzv", got "{spec.method.name}"; use mode = "paper"'
+        yield (
+            'privacy.mode: "sound" is for method.name = "dpzv", or "frozen" with method.server = "discriminant", got '
+            f'"{spec.method.name}"; use mode = "paper"'
+        )
         return
     yield from _head(spec, noise)
     yield from _noise(spec)
+    yield from _two_of_three(spec)
     yield from _table(spec)
     yield from _limits(spec)
     yield from _outsider(spec)
+
+
+def _memoized(spec: VerticalScenario) -> Iterator[str]:
+    """Frozen clients that noise every row once, against the server."""
+    privacy = spec.privacy
+    if privacy.adversary != "server":
+        yield (
+            f'privacy.adversary: wanted "server" with method.name = "{spec.method.name}", whose clients add noise and '
+            f'get nothing back, got "{privacy.adversary or "client"}"'
+        )
+    if privacy.relation not in (None, "replace"):
+        yield (
+            f'privacy.relation: wanted "replace" with privacy.adversary = "server", got "{privacy.relation}": one '
+            "record's features at one client are protected, labels are the server's"
+        )
+    yield from _noise(spec)
+    if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
+        yield (
+            'privacy: wanted either epsilon or noise_multiplier with adversary = "server" (rows are noised once, '
+            "however many the updates); give exactly one"
+        )
+    for name in ("head_clip", "head_share"):
+        if getattr(privacy, name) is not None:
+            yield f'privacy.{name}: goes with method.server = "dp_sgd"; leave it out'
+    if spec.budget.epsilon is not None:
+        yield "budget.epsilon: rows are noised once, so that no update adds to ε; leave it out"
+    yield from _table(spec)
 
 
 def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
@@ -55,6 +95,10 @@ def _noise(spec: VerticalScenario) -> Iterator[str]:
         yield 'privacy.sigma: has no meaning with mode = "sound"; give privacy.noise_multiplier, in units of one record'
     if privacy.clip is None:
         yield "privacy.clip: wanted with noise (without a clip nothing bounds one record's part); give a number above 0"
+
+
+def _two_of_three(spec: VerticalScenario) -> Iterator[str]:
+    privacy = spec.privacy
     given = {
         "privacy.epsilon": privacy.epsilon,
         "privacy.noise_multiplier": privacy.noise_multiplier,

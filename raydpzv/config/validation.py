@@ -95,7 +95,7 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
             if getattr(privacy, name) is not None:
                 yield f'privacy.{name}: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
         return
-    if noise is None:
+    if noise is None or noise.memoized:
         yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
     if (privacy.epsilon is None) == (privacy.sigma is None):
         yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from raydpzv.engine.dense import LAWS, DenseNetwork
+from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.ranking import areas
 from raydpzv.engine.split_model import (
     AGE_BINS,
@@ -330,6 +331,12 @@ class CompiledTop:
             *(own.sizes, self._widest, float(smoothing), out),
         )
         return out
+
+    def fit(self, variance: float) -> None:
+        """Set a linear head to its discriminant."""
+        ids, own = np.flatnonzero(self._refreshed.all(1)), self._parameters
+        if found := discriminant(self._table[ids], self._labels[ids], own.network.widths[-1], variance):
+            own.flat[:] = np.concatenate([part.ravel() for part in found])
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows."""

@@ -9,11 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
 from raydpzv.keys import Key
+from raydpzv.models.orthogonal import orthonormal
 
+Start = Literal["random", "zero_last", "orthogonal_last"]
+"""Parameters of a bottom before the first update."""
 LAWS = {"gaussian": 0, "sphere": 1, "rademacher": 2}
 """Laws of directions as the kernels know them."""
 
@@ -23,13 +27,13 @@ class DenseNetwork:
     """Linear layers with ReLU between; or, with no layers, the sum of the clients' embeddings with a bias.
 
     widths: from the input on; of the sum, the number of classes alone. paths: each layer's place in the torch module
-    that the same names of a scenario give, by which its first parameters are drawn and its layout is told. zero_last:
-    the last layer's first parameters are 0.
+    that the same names of a scenario give, by which its first parameters are drawn and its layout is told. start: of
+    the last layer, drawn as those before it ("random"), zeros, or orthonormal weights and no bias.
     """
 
     widths: tuple[int, ...]
     paths: tuple[str, ...]
-    zero_last: bool = False
+    start: Start = "random"
 
     @property
     def size(self) -> int:
@@ -56,10 +60,11 @@ class DenseNetwork:
             for name, count in (("weight", before * after), ("bias", after)):
                 draws = (key / "initial" / path / name).generator().random(count, dtype=np.float32)
                 parts.append((draws * 2 - 1) * bound)
-        found = np.concatenate(parts)
-        if self.zero_last:
-            found[len(found) - (self.widths[-2] + 1) * self.widths[-1] :] = 0
-        return found
+        if self.start == "orthogonal_last":
+            parts[-2] = orthonormal(parts[-2].reshape(self.widths[:-3:-1])).ravel()
+        for part in {"random": [], "zero_last": parts[-2:], "orthogonal_last": parts[-1:]}[self.start]:
+            part[:] = 0
+        return np.concatenate(parts)
 
     def _shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         if not self.paths:
@@ -72,7 +77,7 @@ class DenseNetwork:
 
 
 def dense_bottom(
-    name: str, shape: Sequence[int], hidden: Sequence[int], width: int, *, zero_last: bool = False
+    name: str, shape: Sequence[int], hidden: Sequence[int], width: int, start: Start = "random"
 ) -> DenseNetwork | None:
     """Return the bottom model of that name for records of `shape`; None if it is none of dense layers."""
     if name not in ("mlp", "linear"):
@@ -80,7 +85,7 @@ def dense_bottom(
     inner = tuple(hidden) if name == "mlp" else ()
     layers = len(inner) + 1
     return DenseNetwork(
-        (math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)), zero_last
+        (math.prod(shape), *inner, width), tuple(str(1 + 2 * n) for n in range(layers)), start
     )
 
 

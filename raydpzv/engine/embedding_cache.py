@@ -24,6 +24,10 @@ class EmbeddingCache:
         self._values_DME[torch.from_numpy(ids).long(), client] = values_BE
         self._refreshed_DM[ids, client] = round
 
+    def complete(self) -> np.ndarray:
+        """Return the rows that every client has uploaded."""
+        return np.flatnonzero(self._refreshed_DM.all(1))
+
     def get(self, ids: np.ndarray) -> torch.Tensor:
         """Return a copy of the newest embeddings of these rows, [B, M, E]."""
         return self._values_DME[torch.from_numpy(ids).long()]

@@ -244,6 +244,13 @@ class Top(Protocol):
         """
         ...
 
+    def fit(self, variance: float) -> None:
+        """Set a linear head to the discriminant of the rows that all clients sent (`raydpzv.engine.discriminant`).
+
+        variance: σ² of the noise on each coordinate. Where nothing can be told of classes the head stays as it is.
+        """
+        ...
+
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows by all clients' embeddings [N, E]."""
         ...

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.embedding_cache import EmbeddingCache
 from raydpzv.engine.head import Head
 from raydpzv.engine.split_model import (
@@ -308,6 +309,16 @@ class TorchTop:
         directions_nBE = unit_rows(count, len(ids), self._width, key).to(inputs_BME.device)
         found_BE = row_gradients(self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing)
         return found_BE.cpu().numpy()
+
+    def fit(self, variance: float) -> None:
+        """Set a linear head to its discriminant."""
+        ids = self.table.complete()
+        rows_NF = self.table.get(ids).flatten(1).cpu().numpy()
+        flat = self.head.model.flat
+        classes = flat.numel() // (rows_NF.shape[1] + 1)
+        if found := discriminant(rows_NF, self._labels(ids).cpu().numpy(), classes, variance):
+            with torch.no_grad():
+                flat.copy_(torch.from_numpy(np.concatenate([part.ravel() for part in found])))
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows."""

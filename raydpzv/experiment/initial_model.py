@@ -36,6 +36,8 @@ def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], devi
     model = FlatModel(lambda: bottom_module(spec, shape), Key(spec.seed) / "client" / client, device)
     if spec.model.initial == "zero_last":
         model.zero_last()
+    if spec.model.initial == "orthogonal_last":
+        model.orthogonal_last()
     return model
 
 

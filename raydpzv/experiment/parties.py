@@ -59,9 +59,8 @@ class ClientFactory:
     def dense(self) -> DenseNetwork | None:
         """Return the bottom model if it is one of dense layers, else None."""
         model = self.spec.model
-        zero_last = model.initial == "zero_last"
         return dense_bottom(
-            model.bottom, self.x_train.shape[1:], model.hidden, model.embedding, zero_last=zero_last
+            model.bottom, self.x_train.shape[1:], model.hidden, model.embedding, model.initial
         )
 
     def make(self, device: str = "cpu") -> Client:

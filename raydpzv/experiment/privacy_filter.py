@@ -7,11 +7,13 @@ import math
 
 import numpy as np
 
-from raydpzv.errors import SpecError
+from raydpzv.errors import RunError, SpecError
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.gdp_arrays import epsilons_of
 from raydpzv.privacy.mean_claims import spending
 from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.memoized_setting import MemoizedSetting
+from raydpzv.privacy.participations import Participations
 from raydpzv.privacy.row_accountant import RowSpending
 from raydpzv.privacy.row_claims import row_defect
 from raydpzv.privacy.row_setting import RowSetting
@@ -32,6 +34,8 @@ def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> Privacy
         return RowPrivacyFilter(setting, budget)
     if isinstance(setting, SoundSetting):
         return SoundPrivacyFilter(setting, budget)
+    if isinstance(setting, MemoizedSetting):
+        return MemoizedPrivacyFilter(setting)
     return MeanPrivacyFilter(setting, budget)
 
 
@@ -43,6 +47,7 @@ def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> No
     if isinstance(setting, SoundSetting):
         _check_first_of(setting, limit)
         return
+    assert not isinstance(setting, MemoizedSetting)  # its ε is that of one release: a budget of ε is refused
     ids = np.arange(setting.batch)
     if isinstance(setting, RowSetting):
         exceeded = _account(setting).would_exceed(0, ids, setting.per_upload, limit, budget.adversary)
@@ -154,6 +159,52 @@ class SoundPrivacyFilter:
         self._given_up = True
 
 
+class MemoizedPrivacyFilter:
+    """Counts rows as they are noised, and fails where one is noised a second time: ε is that of once.
+
+    An upload of rows that were sent before releases nothing.
+    """
+
+    of_uploads = True
+
+    def __init__(self, setting: MemoizedSetting) -> None:
+        self._setting = setting
+        self._records = [Participations(setting.rows) for _ in range(setting.clients)]
+        self._releases, self._largest_batch, self._given_up = 0, 0, False
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account rows that were noised now; return what is proved, against everybody.
+
+        Raises RunError for one that was noised before.
+        """
+        self._records[client].add(ids, releases)
+        if self._records[client].most > 1:
+            raise RunError(
+                f"client {client} noised a row a second time, so that its ε is not the one stated; start a new run"
+            )
+        self._releases += releases
+        self._largest_batch = max(self._largest_batch, len(ids))
+        return PrivacyLoss(math.nan, self._setting.mu, self._setting.delta)
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once."""
+        return epsilons_of(mus, self._setting.delta)
+
+    def spent(self) -> Spent | None:
+        """Return what was released; None where the account was given up."""
+        if self._given_up:
+            return None
+        return Spent(self._releases, max(r.most for r in self._records), self._largest_batch)
+
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
+        self._given_up = True
+
+
 class RowPrivacyFilter:
     """Counts every record's releases and refuses an upload that would exceed the budget.
 
@@ -209,6 +260,8 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> An
     Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
     does, and None is returned.
     """
+    if isinstance(setting, MemoizedSetting):
+        return setting
     if not isinstance(setting, RowSetting) and not done:
         setting = dataclasses.replace(setting, exposed=setting.exposed or _BROKE_OFF)
     if spent is None:

@@ -17,6 +17,7 @@ from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.integer_release import GRID, IntegerRelease
 from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.mechanisms import GradientRelease, SystemNoise
+from raydpzv.privacy.memoized_setting import MemoizedSetting, memoized_multiplier
 from raydpzv.privacy.row_setting import RowSetting, expected_participations, row_sigma
 from raydpzv.privacy.sound_accountant import solve
 from raydpzv.privacy.sound_setting import SoundPlan, default_delta
@@ -64,7 +65,7 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     if plan is None or privacy.mode == "none":
         return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key, updates)
     if privacy.mode == "sound":
-        return _sound(spec, plan, rows)
+        return _memoized(spec, plan, rows) if plan.memoized else _sound(spec, plan, rows)
     found = _of_means(spec, plan, rows) if plan.on == "mean" else _of_rows(spec, plan, rows)
     return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key, updates)
 
@@ -247,6 +248,30 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
         gradient = GradientRelease(*how, SystemNoise())
     key, updates = Key(spec.seed), setting.updates
     return PrivacySetting(plan, privacy.clip, 0.0, False, setting, key, updates, integers, gradient)
+
+
+def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
+    """The setting of clients that noise every row once, with z worked out of ε where that is given."""
+    privacy = spec.privacy
+    assert privacy.clip is not None
+    delta = default_delta(rows) if privacy.delta is None else privacy.delta
+    setting = MemoizedSetting(
+        rows=rows,
+        clients=spec.split.clients,
+        width=spec.model.embedding,
+        clip=privacy.clip,
+        delta=delta,
+        noise_multiplier=privacy.noise_multiplier
+        or memoized_multiplier(epsilon=privacy.epsilon or 0.0, delta=delta),
+        grid=GRID,
+        target=privacy.epsilon,
+        noise=privacy.noise,
+        permit_large_delta=bool(privacy.permit_large_delta),
+        unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+    )
+    how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
+    updates = spec.budget.updates
+    return PrivacySetting(plan, privacy.clip, 0.0, False, setting, Key(spec.seed), updates, how)
 
 
 def _grouped(data: DataSection) -> tuple[str, ...]:

@@ -102,7 +102,8 @@ class NoisePlan:
     (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
     the embeddings or an answer less than a row per record. sound_heads: ways to train w_0 under which all that persists
     at the server is a function of releases; methods without privacy.mode = "sound" have none. clip_over: what its clip
-    bounds. gathered: uploads of one client that go into one of its releases, Q.
+    bounds. gathered: uploads of one client that go into one of its releases, Q. memoized: rows of clients that never
+    learn, each noised once and repeated, with privacy.mode = "sound" against the server and in no other mode.
     """
 
     on: Literal["mean", "embedding", "gradient"]
@@ -116,6 +117,7 @@ class NoisePlan:
     sound_heads: tuple[str, ...] = ()
     clip_over: ClipOver | None = None
     gathered: int = 1
+    memoized: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
+from raydpzv.models.orthogonal import orthonormal
 
 
 class FlatModel:
@@ -55,9 +56,21 @@ class FlatModel:
 
     def zero_last(self) -> None:
         """Set the parameters of the last layer that has any to 0."""
-        owner = list(self.offsets)[-1].rpartition(".")[0]
-        for _, p in self.module.get_submodule(owner).named_parameters(recurse=False):
+        for p in self._last().parameters(recurse=False):
             p.data.zero_()
+
+    def orthogonal_last(self) -> None:
+        """Make the last layer's weights orthonormal and its bias 0. Raises InputError for one that is not linear."""
+        layer = self._last()
+        if not isinstance(layer, torch.nn.Linear):
+            raise InputError(f"orthonormal weights want a linear last layer, not {type(layer).__name__}")
+        weights = layer.weight.data
+        weights.copy_(torch.from_numpy(orthonormal(weights.cpu().numpy())))
+        if layer.bias is not None:
+            layer.bias.data.zero_()
+
+    def _last(self) -> torch.nn.Module:
+        return self.module.get_submodule(list(self.offsets)[-1].rpartition(".")[0])
 
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import ReplayMismatch
-from raydpzv.privacy.mechanisms import Address, Receipt
+from raydpzv.privacy.mechanisms import Address, Receipt, clip_rows
 from raydpzv.privacy.rounded_gaussian import release_integers
 
 GRID = 4096
@@ -128,3 +128,19 @@ def integer_sum(
         norms_B = np.sqrt((scaled_PB * scaled_PB).sum(0))
         scaled_PB *= GRID / np.maximum(norms_B, GRID)
     return scaled_PB.astype(np.int64).sum(1), int((~finite_B).sum())
+
+
+def release_rows_once(
+    rows_BE: npt.NDArray[np.float32], how: IntegerRelease
+) -> tuple[npt.NDArray[np.float32], Receipt]:
+    """Release every row clipped to norm S plus rounded noise on each coordinate, float32 [B, E], with its receipt.
+
+    how: with C = S, one direction and one row. A row is cut to whole numbers of norm at most G = 4096 towards zero, so
+    that replacing its record moves it by at most 2G; what is released is n S / G of whole numbers n, z S its deviation.
+    """
+    clipped_BE, nonfinite = clip_rows(rows_BE, how.limit)
+    whole = (clipped_BE * (GRID / how.limit)).astype(np.int64)
+    released, receipt = release_integers(
+        whole.ravel(), scale=how.scale, limit=GRID, divisor=1, batch=len(rows_BE), nonfinite=nonfinite
+    )
+    return (released * how.unit).astype(np.float32).reshape(rows_BE.shape), receipt

@@ -60,14 +60,10 @@ class SoundPlan:
                 raise SpecError(f"privacy {name} must be positive and finite, not {getattr(self, name)}")
         if self.unmet:
             raise SpecError(f'privacy.mode: "sound" proves nothing here: {"; ".join(self.unmet)}')
-        if self.noise != "system":
-            raise SpecError(
-                f'privacy.noise: "{self.noise}" noise proves nothing, since whoever has its source subtracts it; mode '
-                '"sound" wants "system"'
-            )
+        require_system_noise(self.noise)
         if self.batch > self.rows:
             raise SpecError(f"a batch of {self.batch} needs as many rows, there are {self.rows}")
-        self._require_delta()
+        require_delta(self.delta, self.rows, permitted=self.permit_large_delta)
         self._require_gather()
         if (self.server == "dp_sgd") != (self.head_share is not None):
             raise SpecError(
@@ -132,15 +128,6 @@ class SoundPlan:
                 raise SpecError(
                     f'privacy.mode: "sound" has no {name} "{value}". {suggest(value, known)}Known: {", ".join(known)}'
                 )
-
-    def _require_delta(self) -> None:
-        if not 0 < self.delta < 1:
-            raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {self.delta}")
-        if self.delta * self.rows >= 1 and not self.permit_large_delta:
-            raise SpecError(
-                f"privacy.delta: {self.delta:g} is not below 1/D = {1 / self.rows:g} and would permit revealing whole "
-                "records; lower it, or say privacy.permit_large_delta = true"
-            )
 
     def _require_gather(self) -> None:
         if self.gather == 1:
@@ -208,6 +195,26 @@ class SoundSetting(SoundPlan):
     def scale(self) -> float:
         """Deviation of the noise on the integers, s = z G."""
         return self.noise_multiplier * self.grid
+
+
+def require_system_noise(source: str) -> None:
+    """Raise SpecError for noise that proves nothing."""
+    if source != "system":
+        raise SpecError(
+            f'privacy.noise: "{source}" noise proves nothing, since whoever has its source subtracts it; mode "sound" '
+            'wants "system"'
+        )
+
+
+def require_delta(delta: float, rows: int, *, permitted: bool) -> None:
+    """Raise SpecError for a δ that is none, or not below 1/D and not permitted."""
+    if not 0 < delta < 1:
+        raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {delta}")
+    if delta * rows >= 1 and not permitted:
+        raise SpecError(
+            f"privacy.delta: {delta:g} is not below 1/D = {1 / rows:g} and would permit revealing whole records; lower "
+            "it, or say privacy.permit_large_delta = true"
+        )
 
 
 def default_delta(rows: int) -> float:

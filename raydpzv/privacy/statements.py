@@ -10,6 +10,8 @@ from dataclasses import replace
 from raydpzv.privacy import mean_claims
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.memoized_claims import memoized_claims, memoized_verdict
+from raydpzv.privacy.memoized_setting import MemoizedSetting
 from raydpzv.privacy.row_claims import row_claims, row_verdict
 from raydpzv.privacy.row_setting import RowSetting
 from raydpzv.privacy.sound_claims import sound_claims, sound_verdict
@@ -17,7 +19,7 @@ from raydpzv.privacy.sound_setting import SoundSetting
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 """The verdict on a run without a setting."""
-AnySetting = MeanSetting | RowSetting | SoundSetting
+AnySetting = MeanSetting | RowSetting | SoundSetting | MemoizedSetting
 """What privacy depends on, of either kind."""
 
 _UNPLANNED = "no number of updates is planned (budget.updates), and each ε here is that of ONE update"
@@ -36,6 +38,8 @@ def verdict(setting: AnySetting) -> tuple[bool, str]:
     """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
     if isinstance(setting, SoundSetting):
         return sound_verdict(setting)
+    if isinstance(setting, MemoizedSetting):
+        return memoized_verdict(setting)
     missing = missing_premises(setting)
     if missing and any(c.holds for c in _claims(setting)):
         return False, f"NOT PRIVATE: {'; '.join(missing)}."
@@ -48,7 +52,7 @@ def missing_premises(setting: AnySetting) -> tuple[str, ...]:
     A `SoundSetting` is refused without them. With hidden state the range of a release is all that is proved, between
     any two tables, however they were scaled.
     """
-    if isinstance(setting, SoundSetting):
+    if isinstance(setting, SoundSetting | MemoizedSetting):
         return ()
     hidden = setting.hidden if isinstance(setting, RowSetting) else setting.hidden_state
     return (*(() if hidden else setting.fitted), *(() if setting.planned else (_UNPLANNED,)))
@@ -57,4 +61,6 @@ def missing_premises(setting: AnySetting) -> tuple[str, ...]:
 def _claims(setting: AnySetting) -> tuple[Claim, ...]:
     if isinstance(setting, SoundSetting):
         return sound_claims(setting)
+    if isinstance(setting, MemoizedSetting):
+        return memoized_claims(setting)
     return row_claims(setting) if isinstance(setting, RowSetting) else mean_claims.claims(setting)

@@ -113,6 +113,8 @@ def calibration(facts: Mapping[str, Any]) -> str:
     """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy` setting."""
     if "on" in facts:
         return _row_calibration(facts)
+    if "width" in facts:
+        return _memoized_calibration(facts)
     if "noise_multiplier" in facts:
         return _sound_calibration(facts)
     sigma, target, delta = text.number(facts["sigma"]), facts["target"], facts["delta"]
@@ -158,6 +160,18 @@ def _sound_calibration(facts: Mapping[str, Any]) -> str:
         f"Calibration: {noise}, for ε = {target} at δ = {delta}: μ² = n (c/z)² with n the most releases that one "
         "record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), and μ the Gaussian DP that gives "
         "this ε and δ (closed form); against an outsider who knows no batches, by Poisson sampling (PLD)."
+    )
+
+
+def _memoized_calibration(facts: Mapping[str, Any]) -> str:
+    """The same for a `raydpzv.privacy.memoized_setting.MemoizedSetting`."""
+    noise = f"σ = zS with z = {text.number(facts['noise_multiplier'])} and S = {text.number(facts['clip'])}"
+    if facts["target"] is None:
+        return f"{noise}, on each coordinate of every embedding, once, is given by the scenario; ε follows from it."
+    return (
+        f"Calibration: {noise}, on each coordinate of every embedding, once: z = 2/μ, for ε = "
+        f"{text.number(facts['target'])} at δ = {text.number(facts['delta'])} (replace one record's features at one "
+        "client), and μ the Gaussian DP that gives this ε and δ (closed form)."
     )
 
 

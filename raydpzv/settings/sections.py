@@ -110,8 +110,9 @@ class ModelSection(Section):
     """Linear layers with ReLU, one linear layer, or the sum of the embeddings with a bias (logistic regression)."""
     head_hidden: WidthOrWidths = 32
     """Hidden width of the mlp head's two linear layers, or a list: one more layer for each further width."""
-    initial: Literal["random", "zero_last"] = "random"
-    """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros."""
+    initial: Literal["random", "zero_last", "orthogonal_last"] = "random"
+    """Parameters of the bottoms before the first update: drawn from the seed, or with a last layer of zeros, or of
+    orthonormal weights without a bias."""
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and linear bottoms on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where every party's model is small enough for them to be quicker, else torch."""
@@ -143,9 +144,9 @@ class PrivacySection(Section):
     relation: Literal["replace", "add_remove", "labels"] | None = None
     """What neighbouring tables of "sound" differ in: one record replaced (left out: this), its term set to zero, or its
     label alone."""
-    adversary: Literal["client", "external"] | None = None
-    """Against whom "sound" promises its ε: all clients together (left out: this), or whoever sees releases and the
-    final model but no row numbers, which wants secret Poisson batches."""
+    adversary: Literal["client", "external", "server"] | None = None
+    """Against whom "sound" promises its ε: all clients together (left out: this); whoever sees releases and the final
+    model but no row numbers, which wants secret Poisson batches; or the server, which wants frozen clients."""
     head_clip: Positive | None = None
     """Norm that each record's gradient of the head is clipped to (method.server = "dp_sgd")."""
     head_share: Fraction | None = None

@@ -1,19 +1,29 @@
-"""Control: random bottom models that are never trained, and a head trained on what they send."""
+"""Control: random bottom models that are never trained, and a head trained on what they send.
+
+With privacy.mode = "sound" against the server, each client clips every embedding and noises it once; the head is the
+linear discriminant of the noised rows, the noise's covariance taken off.
+"""
 
 # D rows, B batch, E embedding width
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from raydpzv.data.batches import Batches
-from raydpzv.engine.split_model import Bottom, BottomTraining
-from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
+from raydpzv.engine.split_model import Bottom, BottomTraining, Metrics, Top
+from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
+from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.wire.messages import Acknowledged, Embeddings
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections import Sections
 
 
 @dataclass(frozen=True)
@@ -22,14 +32,19 @@ class FrozenConfig(Batched):
 
     name: Literal["frozen"] = "frozen"
     """The method."""
+    server: Literal["sgd", "discriminant"] = "sgd"
+    """How the head learns: backpropagation, or a linear head in closed form from all rows that every client has sent
+    (linear algebra whose last bits differ between machines)."""
 
 
 class FrozenClient(SplitClient):
-    """Uploads the embeddings of its batches; gets nothing back."""
+    """Uploads the embeddings of its batches; gets nothing back. noise: what is sent of them instead."""
 
-    def __init__(self, client: int, bottom: Bottom, batches: Batches) -> None:
+    def __init__(
+        self, client: int, bottom: Bottom, batches: Batches, noise: MemoizedRelease | None = None
+    ) -> None:
         super().__init__(client, bottom)
-        self._batches = batches
+        self._batches, self._noise = batches, noise
 
     def apply(self, order: Order) -> None:
         """Nothing changes: the client is frozen."""
@@ -39,7 +54,10 @@ class FrozenClient(SplitClient):
         ids = self._batches.draw(self._step)
         values = self.bottom.embed(ids)
         self._step += 1
-        return Upload(self.client, self._step - 1, Embeddings(ids, values))
+        if self._noise is None:
+            return Upload(self.client, self._step - 1, Embeddings(ids, values))
+        sent, releases = self._noise.release(ids, values)
+        return Upload(self.client, self._step - 1, Embeddings(ids, sent), releases=releases)
 
 
 class FrozenServer(CachingServer):
@@ -53,7 +71,7 @@ class FrozenServer(CachingServer):
         self._round += 1
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
-        loss = self.top.train(body.ids)
+        loss = self._learn(body.ids)
         return [
             Order(
                 upload.client,
@@ -65,13 +83,76 @@ class FrozenServer(CachingServer):
             )
         ]
 
+    def _learn(self, ids: np.ndarray) -> float:
+        return self.top.train(ids)
+
+
+class DiscriminantServer(FrozenServer):
+    """Sets its head to the linear discriminant of what it was sent, when somebody asks for it.
+
+    variance: σ² of the noise on each coordinate of what it is sent.
+    """
+
+    def __init__(self, top: Top, *, variance: float, **named: Any) -> None:
+        super().__init__(top, **named)
+        self._variance, self._fitted = variance, True
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        """Score the composed model on the held-out rows."""
+        self._fit()
+        return super().evaluate(embeddings)
+
+    def sha256(self) -> str:
+        """Return the digest of the head's parameters."""
+        self._fit()
+        return super().sha256()
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of the head's parameters, float32 [d_0]."""
+        self._fit()
+        return super().parameters()
+
+    def _learn(self, ids: np.ndarray) -> float:
+        """Wait until the head is wanted: it depends on what was sent, not in which order. There is no training loss."""
+        self._fitted = False
+        return float("nan")
+
+    def _fit(self) -> None:
+        if not self._fitted:
+            self.top.fit(self._variance)
+            self._fitted = True
+
 
 def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
-    return FrozenClient(parts.client, parts.bottom(BottomTraining()), parts.batches(config))
+    how = parts.noise.integers
+    bottom = parts.bottom(BottomTraining(clip=how.limit if how else None))
+    noise = MemoizedRelease(how, parts.rows) if how else None
+    return FrozenClient(parts.client, bottom, parts.batches(config), noise)
 
 
 def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
-    return FrozenServer(gradient_top(parts, config), **cached(parts, config))
+    top = gradient_top(parts, config)
+    if config.server == "sgd":
+        return FrozenServer(top, **cached(parts, config))
+    how = parts.noise.integers
+    variance = (how.multiplier * how.limit) ** 2 if how else 0.0
+    return DiscriminantServer(top, variance=variance, **cached(parts, config))
 
 
-FROZEN = VerticalMethod(config=FrozenConfig, client=_client, server=_server, control=True)
+def _noise(config: FrozenConfig) -> NoisePlan | None:
+    return NoisePlan("embedding", hidden=False, memoized=True) if config.server == "discriminant" else None
+
+
+def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
+    if config.server == "discriminant" and sections.model.head != "linear":
+        yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
+
+
+FROZEN = VerticalMethod(
+    config=FrozenConfig,
+    client=_client,
+    server=_server,
+    noise=_noise,
+    contradictions=_contradictions,
+    control=True,
+)

@@ -1,6 +1,6 @@
 """How a client's embeddings leave it: perturbed inside the layers, clipped, noised, each release with its receipt."""
 
-# B batch, E embedding width
+# D rows, B batch, E embedding width
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from raydpzv.engine.split_model import LayerNoise
 from raydpzv.methods.descriptor import NoiseParts
 from raydpzv.methods.roles import Release
+from raydpzv.privacy.integer_release import IntegerRelease, release_rows_once
 from raydpzv.privacy.mechanisms import Address, RowNoise, release_rows
 
 _FIRST_LAYER = 16
@@ -93,3 +94,23 @@ class EmbeddingRelease:
             return np.float32(math.sqrt(3) * deviation) * source.uniform(count, place).astype(np.float32)
 
         return draw
+
+
+class MemoizedRelease:
+    """Rows of embeddings that are clipped and noised once, and then repeated whenever they are asked for."""
+
+    def __init__(self, how: IntegerRelease, rows: int) -> None:
+        self._how, self._sent_DE = how, np.zeros((rows, 0), np.float32)
+        self._known_D = np.zeros(rows, bool)
+
+    def release(self, ids: np.ndarray, values_BE: np.ndarray) -> tuple[np.ndarray, tuple[Release, ...]]:
+        """Return what is sent of the embeddings of these rows, float32 [B, E], and the receipt of those noised now."""
+        if not self._sent_DE.shape[1]:
+            self._sent_DE = np.zeros((len(self._known_D), values_BE.shape[1]), np.float32)
+        new_B = ~self._known_D[ids]
+        if not new_B.any():
+            return self._sent_DE[ids], ()
+        fresh = ids[new_B]
+        self._sent_DE[fresh], receipt = release_rows_once(values_BE[new_B], self._how)
+        self._known_D[fresh] = True
+        return self._sent_DE[ids], (Release(0, math.nan, receipt, ids=fresh),)

@@ -1,0 +1,57 @@
+"""Which ε holds against whom where every row is noised once, by clients that never learn: the table and the verdict.
+
+The server sees the noised rows and nothing else of the features; whatever it makes of them, the head included, is
+post-processing, so that its ε holds against everybody. Labels are the server's own and are not protected.
+"""
+
+from __future__ import annotations
+
+from raydpzv.privacy.claims import UNCHARGED, Claim
+from raydpzv.privacy.memoized_setting import MemoizedSetting
+
+_CLOSED = "closed form (GDP)"
+_UNIT = "one record's features at one client"
+
+
+def memoized_claims(setting: MemoizedSetting) -> tuple[Claim, ...]:
+    """Return the table: external, one client, all clients, server."""
+    whole = f"ε = {setting.record_epsilon:.4g} (replace, {_CLOSED}, δ = {setting.delta:g})"
+    server = (
+        f"It holds the labels, which are not protected, and sees each row as it was noised once, however often. Of a "
+        f"record's features at all {setting.clients} clients together: {whole}. Held-out rows are not protected: their "
+        "embeddings are sent without noise to be scored, by models that depend on no record."
+    )
+    others = (
+        "Sees no more of the features than the server, whose head is made from noised rows: post-processing."
+    )
+    return tuple(
+        _claim(setting, adversary, server if adversary == "server" else others)
+        for adversary in ("external", "client", "all_clients", "server")
+    )
+
+
+def memoized_verdict(setting: MemoizedSetting) -> tuple[bool, str]:
+    """Return that labels are not protected, and what is proved of features, in a few plain sentences."""
+    figure = f"ε = {setting.epsilon:.4g} at δ = {setting.delta:g} (replace {_UNIT}; {_CLOSED})"
+    return False, (
+        f"NOT PRIVATE as for labels: the head is made from them without noise. Proved of features, against the server: "
+        f"{figure}. Mind: never charged are {', '.join(UNCHARGED)}."
+    )
+
+
+def _claim(setting: MemoizedSetting, adversary: str, note: str) -> Claim:
+    return Claim(
+        adversary=adversary,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        mechanism=f"rounded Gaussian on rows, once, z={setting.noise_multiplier:.4g}, system noise",
+        sensitivity=2 * setting.clip,
+        relation="replace",
+        accountant=_CLOSED,
+        holds=True,
+        note=note,
+        scope=(
+            f"each embedding of {setting.width} coordinates clipped to norm {setting.clip:.4g} and noised once, of "
+            f"D={setting.rows:,} records at {setting.clients} clients; unit: {_UNIT}"
+        ),
+    )
