@@ -293,6 +293,8 @@ class TorchTop:
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
         """Return the sum of the rows' clipped gradients."""
+        if len(ids) == 0:
+            return np.zeros(self.head.model.size)
         gradients_Bd = self.head.row_gradients(self.table.get(ids), self._labels(ids))
         clipped, _ = clip_rows(gradients_Bd, clip)
         return clipped.sum(0)

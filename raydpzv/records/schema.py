@@ -71,9 +71,9 @@ RELEASE = pa.schema(
         ("step", pa.int64()),  # of the upload that it answers
         ("perturbation", pa.int32()),
         ("value", pa.float64()),  # the released number: after the noise, never before
-        ("mechanism", pa.string()),  # "gaussian" or "none"
+        ("mechanism", pa.string()),  # "gaussian", "rounded gaussian" (whole numbers, in units of a grid) or "none"
         ("source", pa.string()),  # "system", "seeded", "recorded" or "none"
-        ("sigma", pa.float64()),  # standard deviation of the noise on the released mean
+        ("sigma", pa.float64()),  # standard deviation of the noise on the released mean, or on whole numbers
         ("sensitivity_replace", pa.float64()),  # change of the mean when one record's term is replaced
         ("sensitivity_add_remove", pa.float64()),
         ("batch", pa.int64()),  # records in the batch

@@ -22,6 +22,7 @@ from raydpzv.keys import Key
 from raydpzv.records import metrics
 from tests.helpers.naps import overslept
 from tests.helpers.runs import run_prepared
+from tests.helpers.sound_runs import sound, table
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -224,3 +225,16 @@ def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(small, tmp_path
 def test_clients_need_actors_of_their_own_under_the_wall_clock(small):
     with pytest.raises(SpecError, match="client_actors: wanted at least 1"):
         scenarios.run(small("clock.kind=wall", "resources.client_actors=0"), runner="ray")
+
+
+@pytest.mark.parametrize("overrides", [(), ("method.gather=2", "method.batch=5", "model.engine=torch")])
+def test_sound_releases_given_out_again_make_the_same_bits_here_and_on_actors(tmp_path, overrides):
+    experiment = prepare_vertical(sound(table(tmp_path / "rows.csv"), *overrides))
+    here = run_prepared(experiment, tmp_path / "run")
+    releases = {
+        (r["client"], r["step"], r["perturbation"]): r["value"] for r in here.rows("release").to_pylist()
+    }
+    there = run_prepared(experiment.with_record(releases, continues=False), runner="ray")
+    assert there.summary["model_digest"] == here.summary["model_digest"]
+    assert there.summary["ledger"]["digest"] == here.summary["ledger"]["digest"]
+    assert there.summary["epsilon"] == here.summary["epsilon"]

@@ -19,7 +19,7 @@ from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.registry import BOTTOMS, HEADS
-from raydpzv.zo.directions import LAWS
+from raydpzv.zo.directions import LAWS, Direction, Law
 from raydpzv.zo.update import Rule, Step
 from tests.helpers.vertical_parties import in_double
 
@@ -224,6 +224,72 @@ def test_differences_estimates_and_evaluation_are_torchs(name: str) -> None:
     estimates = [top.row_gradients(1, IDS, 20_000, 1e-2, KEY) for top in (ours, theirs)]
     assert np.linalg.norm(estimates[0] - estimates[1]) < 0.06 * np.linalg.norm(estimates[1])
     assert np.linalg.norm(estimates[0] - 1.1 * estimates[1]) > 0.06 * np.linalg.norm(estimates[1])
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+@pytest.mark.parametrize("law", LAWS)
+def test_slopes_along_a_direction_of_the_head_are_differences_of_losses_there(name: str, law: Law) -> None:
+    """By a third way: the head moved for good to either side, its losses in float64."""
+    settings = HeadSettings("joint", 0.1, 0.9, law=law)
+    both, seed, radius = filled(name, settings), 77, 0.5
+    found = [top.row_slopes(1, IDS, GRADIENT, -GRADIENT, radius, seed) for top in both]
+    assert found[0] == pytest.approx(found[1], abs=2e-5)
+    theirs = both[1]
+    u = torch.tensor(Direction(seed, len(theirs.parameters()), law).values()).double()
+    losses = []
+    for values, amount in ((GRADIENT, radius), (-GRADIENT, -radius)):
+        inputs = theirs.table.get(IDS).double()
+        inputs[:, 1] = torch.tensor(values).double()
+        moved = theirs.head.model.flat.detach().double() + amount * u
+        scores = in_double(lambda: HEADS[name](M, E, (6, 5), K), moved)(inputs.flatten(1))
+        losses.append(functional.cross_entropy(scores, torch.tensor(Y[IDS]), reduction="none").detach())
+    expected = ((losses[0] - losses[1]) / (2 * radius)).numpy()
+    assert found[0] == pytest.approx(expected, abs=2e-5)
+    unmoved = both[0].row_slopes(1, IDS, GRADIENT, -GRADIENT, radius)
+    assert np.abs(found[0] - unmoved).max() > 1e-2, "control"
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_steps_of_the_head_by_released_values_are_torchs(name: str) -> None:
+    joint = filled(name, HeadSettings("joint", 0.1, 0.9))
+    private = filled(name, HeadSettings("dp_sgd", 0.1, 0.9))
+    gradient = (KEY / "gradient").generator().standard_normal(len(joint[0].parameters())).astype(np.float32)
+    before = joint[0].parameters()
+    for _ in range(3):
+        for top in joint:
+            top.descend(Step([5, 6], [300.0, -200.0], 1e-3))
+        for top in private:
+            top.descend_by(gradient)
+    assert joint[0].sha256() == joint[1].sha256(), "zeroth-order steps have the same bits"
+    assert private[0].parameters() == pytest.approx(private[1].parameters(), abs=1e-6)
+    assert np.abs(joint[0].parameters() - before).max() > 1e-2
+    assert np.abs(private[0].parameters() - before).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_gradients_are_clipped_row_by_row(name: str) -> None:
+    """Against autograd, one row at a time, in float64."""
+    both, total, norms = filled(name, HeadSettings("dp_sgd", 0.1)), 0.0, []
+    module = in_double(lambda: HEADS[name](M, E, (6, 5), K), both[1].head.model.flat)
+    inputs = both[1].table.get(IDS).double().flatten(1)
+    rows = []
+    for b in range(B):
+        loss = functional.cross_entropy(module(inputs[b : b + 1]), torch.tensor(Y[IDS[b : b + 1]]))
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        rows.append(torch.cat([g.reshape(-1) for g in gradients]).numpy())
+        norms.append(float(np.linalg.norm(rows[-1])))
+    clip = sorted(norms)[B // 2] * 1.0001
+    total = sum(row * min(1.0, clip / norm) for row, norm in zip(rows, norms, strict=True))
+    for top in both:
+        assert top.clipped_gradient(IDS, clip) == pytest.approx(total, abs=2e-6)
+        assert top.clipped_gradient(IDS, 1e6) == pytest.approx(sum(rows), abs=2e-6)
+        assert top.clipped_gradient(IDS[:0], clip) == pytest.approx(0 * total)
+    for b in range(B):
+        assert np.linalg.norm(both[0].clipped_gradient(IDS[b : b + 1], clip)) <= clip
+        assert np.linalg.norm(both[1].clipped_gradient(IDS[b : b + 1], clip)) <= clip
+    for top in both:
+        top.put(0, IDS[:1], np.full((1, E), np.nan, np.float32), 5)
+        assert np.isfinite(top.clipped_gradient(IDS, clip)).all(), "what is not finite counts as 0"
 
 
 def test_what_is_old_and_how_old_is_torchs() -> None:

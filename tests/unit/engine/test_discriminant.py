@@ -1,4 +1,4 @@
-"""The head in closed form: against scikit-learn's on many rows without noise, and with the noise's covariance taken off."""
+"""The head in closed form: against scikit-learn's without noise, and with the noise's covariance taken off."""
 
 # N rows, F features, K classes
 
@@ -13,7 +13,7 @@ from raydpzv.keys import Key
 
 N, F, K = 60_000, 5, 3
 GENERATOR = (Key(3) / "discriminant").generator()
-SPREAD = np.diag([3.0, 1.0, 0.3, 1.0, 2.0]) @ np.linalg.qr(GENERATOR.standard_normal((F, F)))[0]
+SPREAD = np.diag([2.0, 1.0, 0.7, 1.0, 1.5]) @ np.linalg.qr(GENERATOR.standard_normal((F, F)))[0]
 MEANS = GENERATOR.standard_normal((K, F)) + 4
 CLASSES = GENERATOR.choice(K, N, p=[0.5, 0.3, 0.2])
 ROWS = MEANS[CLASSES] + GENERATOR.standard_normal((N, F)) @ SPREAD
@@ -40,11 +40,11 @@ def off(found: np.ndarray, wanted: np.ndarray) -> float:
 def test_without_noise_it_is_the_discriminant_that_others_know() -> None:
     found = discriminant(ROWS.astype(np.float32), CLASSES, K, 0.0)
     known = LinearDiscriminantAnalysis().fit(ROWS, CLASSES)
-    assert off(scores(found, ROWS[:500]), known.decision_function(ROWS[:500])) < 0.02
+    assert off(scores(found, ROWS[:500]), known.decision_function(ROWS[:500])) < 0.01
     assert np.mean(scores(found, ROWS).argmax(1) == known.predict(ROWS)) > 0.999
 
 
-@pytest.mark.parametrize("sigma", [1.0, 3.0])
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
 def test_the_noises_covariance_is_taken_off(sigma: float) -> None:
     noised = (ROWS + sigma * GENERATOR.standard_normal(ROWS.shape)).astype(np.float32)
     wanted = exact_scores(ROWS[:500])
@@ -53,23 +53,19 @@ def test_the_noises_covariance_is_taken_off(sigma: float) -> None:
     assert found < 0.25 * left_in, "control: the covariance left in"
 
 
-def test_few_rows_with_much_noise_are_scored_better_than_by_their_own_means() -> None:
-    """144 rows a class would be plenty without noise; estimates are drawn to what can be told."""
+def test_few_rows_with_much_noise_are_scored_better_than_by_plain_estimates() -> None:
+    """75 rows a class would be plenty without noise; estimates are drawn to what can be told."""
     generator = (Key(4) / "few").generator()
-    means = generator.standard_normal((4, 60)) * 0.3
-    right = {"shrunk": [], "plain": []}
+    means = generator.standard_normal((4, 60)) * 0.2
+    shrunk, plain = [], []
     for _ in range(10):
-        classes = generator.integers(0, 4, 300)
-        rows = means[classes] + 0.3 * generator.standard_normal((300, 60))
-        noised = (rows + 2 * generator.standard_normal(rows.shape)).astype(np.float32)
-        clean_classes = generator.integers(0, 4, 1000)
-        clean = means[clean_classes] + 0.3 * generator.standard_normal((1000, 60))
-        right["shrunk"].append(
-            np.mean(scores(discriminant(noised, classes, 4, 4.0), clean).argmax(1) == clean_classes)
-        )
-        known = LinearDiscriminantAnalysis().fit(noised, classes)
-        right["plain"].append(np.mean(known.predict(clean) == clean_classes))
-    assert np.mean(right["shrunk"]) > np.mean(right["plain"]) + 0.05
+        classes, asked = generator.integers(0, 4, 300), generator.integers(0, 4, 1000)
+        noised = means[classes] + 2 * generator.standard_normal((300, 60))
+        clean = means[asked] + 0.3 * generator.standard_normal((1000, 60))
+        found = discriminant(noised.astype(np.float32), classes, 4, 4.0)
+        shrunk.append(np.mean(scores(found, clean).argmax(1) == asked))
+        plain.append(np.mean(LinearDiscriminantAnalysis().fit(noised, classes).predict(clean) == asked))
+    assert np.mean(shrunk) > np.mean(plain) + 0.05
 
 
 def test_a_class_without_rows_is_not_chosen_where_others_have_many() -> None:
