@@ -228,7 +228,7 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
             perturbations=plan.per_upload,
             grid=GRID,
             server=plan.head,
-            head_share=(privacy.head_share or HEAD_SHARE) if plan.head == "dp_sgd" else None,
+            head_share=_head_share(spec, plan),
             relation=privacy.relation or "replace",
             adversary=privacy.adversary or "client",
             noise=privacy.noise,
@@ -245,11 +245,22 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
         over=plan.clip_over or "vector",
     )
     gradient = None
-    if setting.head_multiplier is not None and privacy.head_clip is not None:
+    if plan.head_alone:
+        gradient = GradientRelease(
+            *(privacy.clip, setting.noise_multiplier, setting.release_rows), SystemNoise()
+        )
+    elif setting.head_multiplier is not None and privacy.head_clip is not None:
         how = (privacy.head_clip, setting.head_multiplier, setting.release_rows)
         gradient = GradientRelease(*how, SystemNoise())
     key, updates = Key(spec.seed), setting.updates
     return PrivacySetting(plan, privacy.clip, 0.0, False, setting, key, updates, integers, gradient)
+
+
+def _head_share(spec: VerticalScenario, plan: NoisePlan) -> float | None:
+    """The share of μ² that the head's own releases get: all, some, or None without any."""
+    if plan.head_alone:
+        return 1.0
+    return (spec.privacy.head_share or HEAD_SHARE) if plan.head == "dp_sgd" else None
 
 
 def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:

@@ -241,6 +241,14 @@ class GradientRelease:
         draws = self.noise.normal(total.size, (0, 0, 0))
         return np.asarray((total + self.multiplier * self.clip * draws) / self.rows, np.float32)
 
+    def receipt(self, batch: int) -> Receipt:
+        """Return how the mean of `batch` records' gradients was released."""
+        largest = self.clip / self.rows
+        sigma = self.multiplier * largest
+        return Receipt(
+            "gaussian", self.noise.source, sigma, 2 * largest, largest, self.rows, batch, nonfinite=0
+        )
+
 
 def _system_uniform(count: int) -> np.ndarray:
     """Draws on (0, 1) from the operating system: odd multiples of 2^-54, so that neither end is reached."""

@@ -48,7 +48,7 @@ def sound_verdict(setting: SoundSetting) -> tuple[bool, str]:
 def caveats(setting: SoundSetting) -> tuple[str, ...]:
     """Return what to print beside every ε of this setting, one clause each."""
     clauses = [f"never charged are {', '.join(UNCHARGED)}"]
-    if setting.head_multiplier is not None:
+    if setting.head_share is not None:
         clauses.append("the head's noise is floating-point, not exactly Gaussian, and can leak")
     if setting.delta * setting.rows >= 1:
         clauses.append(
@@ -99,6 +99,8 @@ def _claim(
 
 
 def _mechanism(setting: SoundSetting) -> str:
+    if setting.head_alone:
+        return f"Gaussian on the head's gradient, z={_figure(setting.noise_multiplier)}, system noise"
     slopes = f"rounded Gaussian on integers, z={_figure(setting.noise_multiplier)}"
     if setting.head_multiplier is None:
         return f"{slopes}, system noise"
@@ -114,6 +116,12 @@ def _sensitivity(setting: SoundSetting) -> float:
 
 def _scope(setting: SoundSetting) -> str:
     releases = "1 release" if setting.releases == 1 else f"{setting.releases:,} releases"
+    if setting.head_alone:
+        what = f"the head's gradient, of norm {_figure(setting.clip)} at most a record"
+        return (
+            f"{releases} of {what}, {setting.release_rows:,} of D={setting.rows:,} records, {setting.batches} batches; "
+            "unit: one record"
+        )
     return (
         f"{releases} of {setting.perturbations} slopes, one vector of norm {_figure(setting.clip)}·√"
         f"{setting.perturbations} at most a record, {setting.release_rows:,} of D={setting.rows:,} records, "

@@ -30,7 +30,8 @@ class SoundPlan:
     """A run but for its length and its noise; SpecError where nothing could be proved of it.
 
     rows: D; batch: B, rows of an upload (D for all); clip: C, so that V = C√P bounds a record's slopes; grid: G;
-    head_share: of μ², spent on the head with "dp_sgd", else None. permit_large_delta: may δ be 1/D or more? exposed:
+    head_share: of μ², spent on the head with "dp_sgd", else None; 1 where clients never learn, and a release is the
+    head's gradient alone, of norm C at most and with noise multiplier z (P is 1). permit_large_delta: may δ be 1/D or more? exposed:
     why secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof supposes of table,
     model and plan and this run lacks, one clause each that names the setting; any refuses the plan.
     """
@@ -70,7 +71,7 @@ class SoundPlan:
                 f'privacy.head_share: goes with method.server = "dp_sgd", which needs it; got {self.head_share} with '
                 f'"{self.server}"'
             )
-        if self.head_share is not None and not 0 < self.head_share < 1:
+        if self.head_share is not None and not 0 < self.head_share <= 1:
             raise SpecError(
                 f"privacy.head_share: wanted a share between 0 and 1 of what dp_sgd spends, got {self.head_share}"
             )
@@ -91,9 +92,14 @@ class SoundPlan:
         return self.batch / self.rows
 
     @property
+    def head_alone(self) -> bool:
+        """Is a release the head's gradient and no slopes?"""
+        return self.head_share == 1
+
+    @property
     def slope_share(self) -> float:
-        """Share of μ² that is spent on slopes."""
-        return 1.0 - (self.head_share or 0.0)
+        """Share of μ² that is spent on what z is of: the slopes, or the head's gradient where there are none."""
+        return 1.0 if self.head_alone else 1.0 - (self.head_share or 0.0)
 
     @property
     def premise(self) -> str:
@@ -186,8 +192,8 @@ class SoundSetting(SoundPlan):
 
     @property
     def head_multiplier(self) -> float | None:
-        """z_0, the noise of the head's gradient over its clip; None where the head has no release of its own."""
-        if self.head_share is None:
+        """z_0, the noise of the head's gradient over its clip; None where it has no release of its own beside slopes."""
+        if self.head_share is None or self.head_alone:
             return None
         return self.effective_multiplier / math.sqrt(self.head_share)
 

@@ -1,13 +1,14 @@
 """Control: random bottom models that are never trained, and a head trained on what they send.
 
-With privacy.mode = "sound" against the server, each client clips every embedding and noises it once; the head is the
-linear discriminant of the noised rows, the noise's covariance taken off.
+With privacy.mode = "sound" the head learns by DP-SGD; or, against the server, each client clips every embedding and
+noises it once, and the head is the linear discriminant of the noised rows, the noise's covariance taken off.
 """
 
 # D rows, B batch, E embedding width
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +18,10 @@ import numpy as np
 from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, Metrics, Top
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
 from raydpzv.methods.vertical.row_release import MemoizedRelease
+from raydpzv.privacy.mechanisms import GradientRelease
 from raydpzv.wire.messages import Acknowledged, Embeddings
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ class FrozenConfig(Batched):
 
     name: Literal["frozen"] = "frozen"
     """The method."""
-    server: Literal["sgd", "discriminant"] = "sgd"
-    """How the head learns: backpropagation, or a linear head in closed form from all rows that every client has sent
-    (linear algebra whose last bits differ between machines)."""
+    server: Literal["sgd", "dp_sgd", "discriminant"] = "sgd"
+    """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip and noise on their sum
+    (privacy.mode = "sound"); or a linear head in closed form from all rows that every client has sent (linear algebra
+    whose last bits differ between machines)."""
 
 
 class FrozenClient(SplitClient):
@@ -71,20 +74,30 @@ class FrozenServer(CachingServer):
         self._round += 1
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
-        loss = self._learn(body.ids)
-        return [
-            Order(
-                upload.client,
-                Acknowledged(),
-                self._round,
-                upload_bytes=self._upload_bytes,
-                cache=cache,
-                loss=loss,
-            )
-        ]
+        answer = Order(
+            upload.client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache
+        )
+        return [self._learn(body.ids, answer)]
 
-    def _learn(self, ids: np.ndarray) -> float:
-        return self.top.train(ids)
+    def _learn(self, ids: np.ndarray, answer: Order) -> Order:
+        """Train the head on these rows; return the answer with what there is to say of it."""
+        return answer._replace(loss=self.top.train(ids))
+
+
+class PrivateHeadServer(FrozenServer):
+    """Moves its head along noised sums of clipped gradients, and computes no training loss.
+
+    Embeddings are functions of a record's own features, so that nothing but these sums depends on more than one record.
+    """
+
+    def __init__(self, top: Top, *, release: GradientRelease, **named: Any) -> None:
+        super().__init__(top, **named)
+        self._release = release
+
+    def _learn(self, ids: np.ndarray, answer: Order) -> Order:
+        how = self._release
+        self.top.descend_by(how.release(self.top.clipped_gradient(ids, how.clip)))
+        return answer._replace(releases=(Release(0, math.nan, how.receipt(len(ids))),))
 
 
 class DiscriminantServer(FrozenServer):
@@ -112,10 +125,10 @@ class DiscriminantServer(FrozenServer):
         self._fit()
         return super().parameters()
 
-    def _learn(self, ids: np.ndarray) -> float:
+    def _learn(self, ids: np.ndarray, answer: Order) -> Order:
         """Wait until the head is wanted: it depends on what was sent, not in which order. There is no training loss."""
         self._fitted = False
-        return float("nan")
+        return answer
 
     def _fit(self) -> None:
         if not self._fitted:
@@ -125,8 +138,9 @@ class DiscriminantServer(FrozenServer):
 
 def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
     how = parts.noise.integers
-    bottom = parts.bottom(BottomTraining(clip=how.limit if how else None))
-    noise = MemoizedRelease(how, parts.rows) if how else None
+    memoized = config.server == "discriminant" and how is not None
+    bottom = parts.bottom(BottomTraining(clip=how.limit if memoized else None))
+    noise = MemoizedRelease(how, parts.rows) if memoized else None
     return FrozenClient(parts.client, bottom, parts.batches(config), noise)
 
 
@@ -134,12 +148,17 @@ def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
     top = gradient_top(parts, config)
     if config.server == "sgd":
         return FrozenServer(top, **cached(parts, config))
+    if config.server == "dp_sgd":
+        assert parts.noise.gradient is not None
+        return PrivateHeadServer(top, release=parts.noise.gradient, **cached(parts, config))
     how = parts.noise.integers
     variance = (how.multiplier * how.limit) ** 2 if how else 0.0
     return DiscriminantServer(top, variance=variance, **cached(parts, config))
 
 
 def _noise(config: FrozenConfig) -> NoisePlan | None:
+    if config.server == "dp_sgd":
+        return NoisePlan("mean", hidden=False, head="dp_sgd", sound_heads=("dp_sgd",), head_alone=True)
     return NoisePlan("embedding", hidden=False, memoized=True) if config.server == "discriminant" else None
 
 
