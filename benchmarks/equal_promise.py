@@ -29,6 +29,7 @@ ROWS, DELTA_OF = 1437, 10  # digits' training rows; δ = 1 / (10 D)
 PAGE = Path("docs/equal_promise.md")
 FOUND = "runs.json"
 
+
 @dataclass(frozen=True)
 class Entrant:
     """A line of the table: its settings beside `digits_private`, and its grid of lists of settings.
@@ -82,7 +83,11 @@ ENTRANTS = (
     ),
     Entrant(
         "VAFL, noise on gradients",
-        (*_LINEAR, "method={name='vafl', batch=64, momentum=0.9, noise_on='gradient'}", 'privacy={mode="paper", clip=0.1}'),
+        (
+            *_LINEAR,
+            "method={name='vafl', batch=64, momentum=0.9, noise_on='gradient'}",
+            'privacy={mode="paper", clip=0.1}',
+        ),
         tuple((f"budget.updates={t}", f"method.lr={lr}") for t in (50, 400) for lr in (0.01, 0.1)),
         noised_rows=64,
     ),
@@ -295,14 +300,21 @@ def _picture(store: Store) -> bytes:
             if (EPSILONS[0], relation) not in promises(entrant):
                 continue
             values = [
-                [store.found[run.name]["accuracy"] for run in reported(store, entrant, e, relation, REPORTED_ON)]
+                [
+                    store.found[run.name]["accuracy"]
+                    for run in reported(store, entrant, e, relation, REPORTED_ON)
+                ]
                 for e in EPSILONS
             ]
             (drawn,) = ax.plot(
                 EPSILONS, [statistics.median(v) for v in values], label=line.label, **style.line(entrant)
             )
             ax.fill_between(
-                EPSILONS, [min(v) for v in values], [max(v) for v in values], color=drawn.get_color(), alpha=0.12
+                EPSILONS,
+                [min(v) for v in values],
+                [max(v) for v in values],
+                color=drawn.get_color(),
+                alpha=0.12,
             )
             if relation == RELATIONS[0]:
                 handles.append(drawn)
