@@ -161,7 +161,7 @@ def _like(claim: dict[str, Any], relation: str) -> bool:
 
 
 def promises(run_entrant: int) -> Iterator[tuple[float, str]]:
-    """Yield the promises that an entrant is run at; what is proved by a range is one and the same for both relations."""
+    """Yield the promises that an entrant is run at; what a range proves is the same for both relations."""
     for relation in RELATIONS if ENTRANTS[run_entrant].noised_rows is None else RELATIONS[:1]:
         for epsilon in EPSILONS:
             yield epsilon, relation
@@ -243,9 +243,10 @@ HEAD = """# At equal promise
 
 Made by `python -m benchmarks.equal_promise`. Digits, four clients with two pixel rows each, embeddings of width 10, all
 rows scaled by public constants and split without a look at labels; δ = 1/(10 D). In a column every line has the same
-**proved** ε against all clients together, each run's by its own claims. Settings were chosen from four for each line at each
-promise, by the median accuracy on a fifth of the training rows of seeds {tuned}; the tuning is in no ε. Median test accuracy
-of seeds {reported} with the lowest and the highest; bytes both ways of a run.
+**proved** ε against all clients together, each run's by its own claims. Settings were chosen from four for each line at
+each promise, by the median accuracy on a fifth of the training rows of seeds {tuned}; the tuning is in no ε. Median
+test accuracy of seeds {reported} with the lowest and the highest; bytes both ways of a run. What is no part of a grid,
+such as 400 updates of 40 directions, or 100 steps of the head, was set by hand, with test rows in view.
 """
 
 

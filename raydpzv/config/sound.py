@@ -28,7 +28,8 @@ def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
         return
     if noise is None or not noise.sound_heads:
         yield (
-            'privacy.mode: "sound" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or "discriminant", got '
+            'privacy.mode: "sound" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or '
+            '"discriminant", got '
             f'"{spec.method.name}"; use mode = "paper"'
         )
         return
@@ -83,7 +84,7 @@ def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     given = {"privacy.head_clip": privacy.head_clip, "privacy.head_share": privacy.head_share}
     if noise.head_alone:
         for name in (name for name, value in given.items() if value is not None):
-            yield f"{name}: clients that never learn release the head's gradient alone, cut to privacy.clip; leave it out"
+            yield f"{name}: the head's gradient is all that is released here, cut to privacy.clip; leave it out"
         return
     for name in (name for name, value in given.items() if value is not None and head != "dp_sgd"):
         yield f'{name}: goes with method.server = "dp_sgd", not "{head}"; leave it out or set that'

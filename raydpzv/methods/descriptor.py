@@ -103,8 +103,8 @@ class NoisePlan:
     the embeddings or an answer less than a row per record. sound_heads: ways to train w_0 under which all that persists
     at the server is a function of releases; methods without privacy.mode = "sound" have none. clip_over: what its clip
     bounds. gathered: uploads of one client that go into one of its releases, Q. memoized: rows of clients that never
-    learn, each noised once and repeated, with privacy.mode = "sound" against the server and in no other mode. head_alone:
-    clients never learn, and what is released is the head's gradient.
+    learn, each noised once and repeated, with privacy.mode = "sound" against the server and in no other mode.
+    head_alone: clients never learn, and what is released is the head's gradient.
     """
 
     on: Literal["mean", "embedding", "gradient"]

@@ -31,9 +31,9 @@ class SoundPlan:
 
     rows: D; batch: B, rows of an upload (D for all); clip: C, so that V = C√P bounds a record's slopes; grid: G;
     head_share: of μ², spent on the head with "dp_sgd", else None; 1 where clients never learn, and a release is the
-    head's gradient alone, of norm C at most and with noise multiplier z (P is 1). permit_large_delta: may δ be 1/D or more? exposed:
-    why secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof supposes of table,
-    model and plan and this run lacks, one clause each that names the setting; any refuses the plan.
+    head's gradient alone, of norm C at most and with noise multiplier z (P is 1). permit_large_delta: may δ be 1/D or
+    more? exposed: why secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof
+    supposes of table, model and plan and this run lacks, one clause each that names the setting; any refuses the plan.
     """
 
     rows: int
@@ -192,7 +192,7 @@ class SoundSetting(SoundPlan):
 
     @property
     def head_multiplier(self) -> float | None:
-        """z_0, the noise of the head's gradient over its clip; None where it has no release of its own beside slopes."""
+        """z_0, the noise of the head's gradient over its clip; None where it has no release beside slopes."""
         if self.head_share is None or self.head_alone:
             return None
         return self.effective_multiplier / math.sqrt(self.head_share)

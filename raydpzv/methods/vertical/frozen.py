@@ -35,7 +35,7 @@ class FrozenConfig(Batched):
     name: Literal["frozen"] = "frozen"
     """The method."""
     server: Literal["sgd", "dp_sgd", "discriminant"] = "sgd"
-    """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip and noise on their sum
+    """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip and noise on the sum
     (privacy.mode = "sound"); or a linear head in closed form from all rows that every client has sent (linear algebra
     whose last bits differ between machines)."""
 
@@ -137,10 +137,9 @@ class DiscriminantServer(FrozenServer):
 
 
 def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
-    how = parts.noise.integers
-    memoized = config.server == "discriminant" and how is not None
-    bottom = parts.bottom(BottomTraining(clip=how.limit if memoized else None))
-    noise = MemoizedRelease(how, parts.rows) if memoized else None
+    how = parts.noise.integers if config.server == "discriminant" else None
+    bottom = parts.bottom(BottomTraining(clip=how.limit if how else None))
+    noise = MemoizedRelease(how, parts.rows) if how else None
     return FrozenClient(parts.client, bottom, parts.batches(config), noise)
 
 
@@ -163,6 +162,8 @@ def _noise(config: FrozenConfig) -> NoisePlan | None:
 
 
 def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
+    if config.server == "dp_sgd" and sections.privacy.mode != "sound":
+        yield 'method.server: "dp_sgd" goes with privacy.mode = "sound"; set that, or use "sgd"'
     if config.server == "discriminant" and sections.model.head != "linear":
         yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
 
