@@ -229,6 +229,7 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
             grid=GRID,
             server=plan.head,
             head_share=_head_share(spec, plan),
+            head_alone=plan.head_alone,
             relation=privacy.relation or "replace",
             adversary=privacy.adversary or "client",
             noise=privacy.noise,
@@ -240,16 +241,16 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
         noise_multiplier=privacy.noise_multiplier,
         updates=spec.budget.updates,
     )
-    integers = IntegerRelease(
-        *(privacy.clip, plan.per_upload, setting.noise_multiplier, setting.release_rows),
-        over=plan.clip_over or "vector",
-    )
-    gradient = None
+    integers, gradient = None, None
     if plan.head_alone:
-        gradient = GradientRelease(
-            *(privacy.clip, setting.noise_multiplier, setting.release_rows), SystemNoise()
+        how = (privacy.clip, setting.noise_multiplier, setting.release_rows)
+        gradient = GradientRelease(*how, SystemNoise())
+    else:
+        integers = IntegerRelease(
+            *(privacy.clip, plan.per_upload, setting.noise_multiplier, setting.release_rows),
+            over=plan.clip_over or "vector",
         )
-    elif setting.head_multiplier is not None and privacy.head_clip is not None:
+    if setting.head_multiplier is not None and privacy.head_clip is not None:
         how = (privacy.head_clip, setting.head_multiplier, setting.release_rows)
         gradient = GradientRelease(*how, SystemNoise())
     key, updates = Key(spec.seed), setting.updates
@@ -257,10 +258,10 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
 
 
 def _head_share(spec: VerticalScenario, plan: NoisePlan) -> float | None:
-    """The share of μ² that the head's own releases get: all, some, or None without any."""
-    if plan.head_alone:
-        return 1.0
-    return (spec.privacy.head_share or HEAD_SHARE) if plan.head == "dp_sgd" else None
+    """The share of μ² that the head's releases get beside those of slopes, None without any of its own."""
+    if plan.head_alone or plan.head != "dp_sgd":
+        return None
+    return spec.privacy.head_share or HEAD_SHARE
 
 
 def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:

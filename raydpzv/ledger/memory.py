@@ -106,12 +106,12 @@ class WorkingSet:
     def _room(self, entries: int, updates: int) -> int:
         """Make room for so many more and return where they begin."""
         if self._written + updates >= len(self._offsets):
-            offsets = np.zeros(2 * max(len(self._offsets), updates), np.int64)
+            offsets = np.zeros(_doubled(self._written + updates + 1), np.int64)
             offsets[: self._written + 1] = self._offsets[: self._written + 1]
             self._offsets = offsets
         last = int(self._offsets[self._written])
         if last - self._base + entries > len(self._columns[0]):
-            self._move(2 * (last - int(self._offsets[self.trimmed])) + entries)
+            self._move(_doubled(last - int(self._offsets[self.trimmed]) + entries))
         return last - self._base
 
     def _move(self, capacity: int) -> None:
@@ -126,6 +126,11 @@ class WorkingSet:
     def _allocate(self, capacity: int) -> None:
         self._columns = [np.empty(capacity, dtype) for dtype in COLUMNS.values()]
         self._views = [frozen(column) for column in self._columns]
+
+
+def _doubled(least: int) -> int:
+    """Return room for so many that hangs on their number alone, not on how many came at a time."""
+    return max(_LEAST, 1 << (least - 1).bit_length())
 
 
 def _column(values: Sequence[Any], name: str, counts: Array) -> Array:

@@ -48,7 +48,7 @@ def sound_verdict(setting: SoundSetting) -> tuple[bool, str]:
 def caveats(setting: SoundSetting) -> tuple[str, ...]:
     """Return what to print beside every ε of this setting, one clause each."""
     clauses = [f"never charged are {', '.join(UNCHARGED)}"]
-    if setting.head_share is not None:
+    if setting.server == "dp_sgd":
         clauses.append("the head's noise is floating-point, not exactly Gaussian, and can leak")
     if setting.delta * setting.rows >= 1:
         clauses.append(

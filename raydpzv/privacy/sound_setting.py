@@ -30,7 +30,7 @@ class SoundPlan:
     """A run but for its length and its noise; SpecError where nothing could be proved of it.
 
     rows: D; batch: B, rows of an upload (D for all); clip: C, so that V = C√P bounds a record's slopes; grid: G;
-    head_share: of μ², spent on the head with "dp_sgd", else None; 1 where clients never learn, and a release is the
+    head_share: of μ², spent on the head with "dp_sgd", else None. head_alone: clients never learn, and a release is the
     head's gradient alone, of norm C at most and with noise multiplier z (P is 1). permit_large_delta: may δ be 1/D or
     more? exposed: why secret Poisson batches hide no record from outsiders, "" if they do. unmet: what the proof
     supposes of table, model and plan and this run lacks, one clause each that names the setting; any refuses the plan.
@@ -47,6 +47,7 @@ class SoundPlan:
     grid: int = 4096
     server: str = "frozen"
     head_share: float | None = None
+    head_alone: bool = False
     relation: str = "replace"
     adversary: str = "client"
     noise: str = "system"
@@ -66,12 +67,12 @@ class SoundPlan:
             raise SpecError(f"a batch of {self.batch} needs as many rows, there are {self.rows}")
         require_delta(self.delta, self.rows, permitted=self.permit_large_delta)
         self._require_gather()
-        if (self.server == "dp_sgd") != (self.head_share is not None):
+        if (self.server == "dp_sgd" and not self.head_alone) != (self.head_share is not None):
             raise SpecError(
                 f'privacy.head_share: goes with method.server = "dp_sgd", which needs it; got {self.head_share} with '
                 f'"{self.server}"'
             )
-        if self.head_share is not None and not 0 < self.head_share <= 1:
+        if self.head_share is not None and not 0 < self.head_share < 1:
             raise SpecError(
                 f"privacy.head_share: wanted a share between 0 and 1 of what dp_sgd spends, got {self.head_share}"
             )
@@ -92,14 +93,9 @@ class SoundPlan:
         return self.batch / self.rows
 
     @property
-    def head_alone(self) -> bool:
-        """Is a release the head's gradient and no slopes?"""
-        return self.head_share == 1
-
-    @property
     def slope_share(self) -> float:
         """Share of μ² that is spent on what z is of: the slopes, or the head's gradient where there are none."""
-        return 1.0 if self.head_alone else 1.0 - (self.head_share or 0.0)
+        return 1.0 - (self.head_share or 0.0)
 
     @property
     def premise(self) -> str:
@@ -193,7 +189,7 @@ class SoundSetting(SoundPlan):
     @property
     def head_multiplier(self) -> float | None:
         """z_0, the noise of the head's gradient over its clip; None where it has no release beside slopes."""
-        if self.head_share is None or self.head_alone:
+        if self.head_share is None:
             return None
         return self.effective_multiplier / math.sqrt(self.head_share)
 

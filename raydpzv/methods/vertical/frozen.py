@@ -137,7 +137,7 @@ class DiscriminantServer(FrozenServer):
 
 
 def _client(parts: ClientParts, config: FrozenConfig) -> FrozenClient:
-    how = parts.noise.integers if config.server == "discriminant" else None
+    how = parts.noise.integers  # of rows that are noised once
     bottom = parts.bottom(BottomTraining(clip=how.limit if how else None))
     noise = MemoizedRelease(how, parts.rows) if how else None
     return FrozenClient(parts.client, bottom, parts.batches(config), noise)

@@ -162,6 +162,8 @@ class Right(Batched):
 
     name: Literal["tried"] = "tried"
     """The method."""
+    server: Literal["sgd"] = "sgd"
+    """How the head learns."""
 
 
 @dataclasses.dataclass(frozen=True)

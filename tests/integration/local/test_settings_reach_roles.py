@@ -196,7 +196,7 @@ HORIZONTAL = COMMON | {
 SECRET = Change('"system"', ("method.batches=poisson",))
 METHOD: dict[tuple[str, str], Change] = {
     **{(name, "method.coins"): SECRET for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")},
-    ("frozen", "method.server"): Change(given=("model.head=linear",)),
+    ("frozen", "method.server"): Change('"discriminant"', ("model.head=linear",)),
     ("dpzv", "method.clip_over"): Change('"scalar"', SOUND),
     ("dpzv", "method.gather"): Change("7", SOUND),
     ("vafl", "method.synchrony"): Change('"synchronous"'),

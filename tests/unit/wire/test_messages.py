@@ -25,6 +25,7 @@ BODIES: list[tuple[Body, int]] = [
     (messages.Evaluate(), 0),
     (messages.TestEmbeddings(floats(N, E)), 0),
     (messages.Embeddings(IDS, floats(B, E)), 4 * B + 4 * B * E),
+    (messages.EmbeddingsAndMore(IDS, floats(B, E), IDS[:K], floats(K, E)), 4 * (B + K) * (1 + E)),
     (messages.PerturbedEmbeddings(IDS, floats(P, B, E), floats(P, B, E) + 1), 4 * B + 2 * P * B * E * 4),
     (messages.Slopes(floats(P)), 4 * P),
     (messages.Query(IDS), 4 * B),
