@@ -126,12 +126,22 @@ class SoundPrivacyFilter:
     def __init__(self, setting: SoundSetting, budget: BudgetSection) -> None:
         self._setting, self._budget = setting, budget
         self._spending = SoundSpending(setting)
+        self._held: dict[
+            int, list[np.ndarray]
+        ] = {}  # rows of each client's uploads that wait for their release
         self._largest_batch, self._given_up = 0, False
 
     def refuses(self, upload: Upload) -> str | None:
-        """Return why serving this upload would exceed the ε budget, or None."""
+        """Return why serving this upload would exceed the ε budget, or None.
+
+        With it go the uploads of its release that were served before: others may have released their rows since.
+        """
         limit = self._budget.epsilon
-        if limit is None or not self._spending.would_exceed(upload.ids, limit):
+        if limit is None:
+            return None
+        held = [*self._held.get(upload.client, ()), upload.ids]
+        if not self._spending.would_exceed(np.concatenate(held), limit):
+            self._held[upload.client] = held
             return None
         return (
             f"the next release would exceed the budget ε={limit:g} (all clients together, "
@@ -140,6 +150,7 @@ class SoundPrivacyFilter:
 
     def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
         """Account one release of so many numbers on these rows; return what is proved against the clients."""
+        self._held.pop(client, None)
         self._largest_batch = max(self._largest_batch, len(ids))
         self._spending.add(ids)
         return PrivacyLoss(math.nan, self._spending.mu(), self._setting.delta)

@@ -1,0 +1,45 @@
+"""The ε budget of gathered releases: rows that wait count when their release comes, whoever released them since."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raydpzv.experiment.privacy_filter import SoundPrivacyFilter
+from raydpzv.methods.roles import Upload
+from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.privacy.sound_accountant import clients_mu
+from raydpzv.privacy.sound_setting import SoundSetting
+from raydpzv.settings.sections import BudgetSection
+from raydpzv.wire.messages import Embeddings
+
+SETTING = SoundSetting(
+    rows=40, batch=10, delta=1e-3, clip=0.1, gather=2, clients=2, updates=8, noise_multiplier=5.0
+)
+
+
+def upload(client: int, first: int) -> Upload:
+    ids = np.arange(first, first + 10, dtype=np.int32)
+    return Upload(client, 0, Embeddings(ids, np.zeros((10, 2), np.float32)))
+
+
+@pytest.mark.parametrize(("allowed", "refused"), [(1, True), (2, False)])
+def test_rows_that_wait_for_their_release_are_looked_at_again_with_its_last_upload(allowed, refused):
+    budget = BudgetSection(updates=8, epsilon=epsilon_of(clients_mu(SETTING, allowed), SETTING.delta))
+    account = SoundPrivacyFilter(SETTING, budget)
+    assert account.refuses(upload(0, 0)) is None
+    for first in (0, 10):
+        assert account.refuses(upload(1, first)) is None
+    account.charge(1, np.arange(20), 3)
+    said = account.refuses(upload(0, 20))
+    assert (said is not None) == refused, "rows 0 to 9 would be released a second time, rows 20 to 29 a first"
+
+
+def test_what_was_released_waits_no_longer():
+    budget = BudgetSection(updates=8, epsilon=epsilon_of(clients_mu(SETTING, 1), SETTING.delta))
+    account = SoundPrivacyFilter(SETTING, budget)
+    for first in (0, 10):
+        assert account.refuses(upload(0, first)) is None
+    account.charge(0, np.arange(20), 3)
+    assert account.refuses(upload(0, 20)) is None
+    assert account.refuses(upload(0, 0)) is not None
