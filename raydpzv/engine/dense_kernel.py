@@ -647,10 +647,10 @@ def clipped_gradients(table, labels, ids, flat, sizes, widest, clip, total):  # 
         row = ids[b : b + 1]
         _gather(table, row, acts[0])
         _forward(flat, sizes, acts, 1, inputs, none)
-        _losses(acts[max(1, sizes.shape[0] - 1)], labels, row, sizes[-1], losses, delta[0], True)
+        _losses(acts[max(1, sizes.shape[0] - 1)], labels, row, sizes[-1], losses, delta[0], _YES)
         for i in range(gradient.shape[0]):
             gradient[i] = _ZERO
-        _backward(acts, labels, row, flat, sizes, inputs, delta, gradient, False)
+        _backward(acts, labels, row, flat, sizes, inputs, delta, gradient, _NO)
         squares = 0.0
         for i in range(gradient.shape[0]):
             squares += _f64(gradient[i]) * _f64(gradient[i])
