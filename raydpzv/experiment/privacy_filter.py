@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -70,16 +71,40 @@ def _check_first_of(setting: SoundSetting, limit: float) -> None:
         )
 
 
-class MeanPrivacyFilter:
+class _Accountant(ABC):
+    """What accounts of every kind share: ε of a privacy loss, and that they can be given up."""
+
+    def __init__(self, delta: float) -> None:
+        self._delta, self._given_up = delta, False
+
+    def epsilons(self, mus: np.ndarray) -> np.ndarray:
+        """Return ε of many privacy losses' μ at once."""
+        return epsilons_of(mus, self._delta)
+
+    def spent(self) -> Spent | None:
+        """Return what the final claims need; None where the account was given up."""
+        return None if self._given_up else self._counted()
+
+    def give_up(self) -> None:
+        """Drop the account: something was released that it cannot count."""
+        self._given_up = True
+
+    @abstractmethod
+    def _counted(self) -> Spent:
+        """Return what was counted."""
+
+
+class MeanPrivacyFilter(_Accountant):
     """Counts every record's participation and refuses a release that would exceed the budget."""
 
     of_uploads = False
 
     def __init__(self, setting: MeanSetting, budget: BudgetSection) -> None:
+        super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)
         self._proves = not missing_premises(dataclasses.replace(setting, planned=True))
-        self._largest_batch, self._given_up = 0, False
+        self._largest_batch = 0
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""
@@ -100,22 +125,11 @@ class MeanPrivacyFilter:
         proved = self._spending.mu() if self._proves else math.inf
         return PrivacyLoss(self._spending.paper_mu(), proved, self._setting.delta)
 
-    def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return ε of many privacy losses' μ at once."""
-        return epsilons_of(mus, self._setting.delta)
-
-    def spent(self) -> Spent | None:
-        """Return what the final claims need; None where the account was given up."""
-        if self._given_up:
-            return None
+    def _counted(self) -> Spent:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
 
-    def give_up(self) -> None:
-        """Drop the account: something was released that it cannot count."""
-        self._given_up = True
 
-
-class SoundPrivacyFilter:
+class SoundPrivacyFilter(_Accountant):
     """Counts how many releases each record took part in, and refuses one that would exceed the budget.
 
     A release counts once for each of its records, however many directions it has.
@@ -124,12 +138,11 @@ class SoundPrivacyFilter:
     of_uploads = False
 
     def __init__(self, setting: SoundSetting, budget: BudgetSection) -> None:
+        super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = SoundSpending(setting)
-        self._held: dict[
-            int, list[np.ndarray]
-        ] = {}  # rows of each client's uploads that wait for their release
-        self._largest_batch, self._given_up = 0, False
+        self._held: dict[int, list[np.ndarray]] = {}  # rows of uploads that wait for their client's release
+        self._largest_batch = 0
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None.
@@ -155,22 +168,11 @@ class SoundPrivacyFilter:
         self._spending.add(ids)
         return PrivacyLoss(math.nan, self._spending.mu(), self._setting.delta)
 
-    def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return ε of many privacy losses' μ at once."""
-        return epsilons_of(mus, self._setting.delta)
-
-    def spent(self) -> Spent | None:
-        """Return what the final claims need; None where the account was given up."""
-        if self._given_up:
-            return None
+    def _counted(self) -> Spent:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
 
-    def give_up(self) -> None:
-        """Drop the account: something was released that it cannot count."""
-        self._given_up = True
 
-
-class MemoizedPrivacyFilter:
+class MemoizedPrivacyFilter(_Accountant):
     """Counts rows as they are noised, and fails where one is noised a second time: ε is that of once.
 
     An upload of rows that were sent before releases nothing.
@@ -179,9 +181,10 @@ class MemoizedPrivacyFilter:
     of_uploads = True
 
     def __init__(self, setting: MemoizedSetting) -> None:
+        super().__init__(setting.delta)
         self._setting = setting
         self._records = [Participations(setting.rows) for _ in range(setting.clients)]
-        self._releases, self._largest_batch, self._given_up = 0, 0, False
+        self._releases, self._largest_batch = 0, 0
 
     def refuses(self, upload: Upload) -> str | None:
         """Refuse nothing."""
@@ -201,22 +204,11 @@ class MemoizedPrivacyFilter:
         self._largest_batch = max(self._largest_batch, len(ids))
         return PrivacyLoss(math.nan, self._setting.mu, self._setting.delta)
 
-    def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return ε of many privacy losses' μ at once."""
-        return epsilons_of(mus, self._setting.delta)
-
-    def spent(self) -> Spent | None:
-        """Return what was released; None where the account was given up."""
-        if self._given_up:
-            return None
+    def _counted(self) -> Spent:
         return Spent(self._releases, max(r.most for r in self._records), self._largest_batch)
 
-    def give_up(self) -> None:
-        """Drop the account: something was released that it cannot count."""
-        self._given_up = True
 
-
-class RowPrivacyFilter:
+class RowPrivacyFilter(_Accountant):
     """Counts every record's releases and refuses an upload that would exceed the budget.
 
     Noise on embeddings is added by the clients, each of which keeps an account of its own and does not send an upload
@@ -225,9 +217,10 @@ class RowPrivacyFilter:
     """
 
     def __init__(self, setting: RowSetting, budget: BudgetSection) -> None:
+        super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = _account(setting)
-        self.of_uploads, self._given_up = setting.on == "embedding", False
+        self.of_uploads = setting.on == "embedding"
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""
@@ -249,18 +242,11 @@ class RowPrivacyFilter:
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
         """Return ε of many privacy losses' μ at once; without noise or clip all are infinite, and there may be no δ."""
-        return epsilons_of(mus, self._setting.delta) if self._spending.private else mus
+        return super().epsilons(mus) if self._spending.private else mus
 
-    def spent(self) -> Spent | None:
-        """Return what the final claims need."""
+    def _counted(self) -> Spent:
         s = self._spending
-        if self._given_up:
-            return None
         return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
-
-    def give_up(self) -> None:
-        """Drop the account: something was released that it cannot count."""
-        self._given_up = True
 
 
 def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> AnySetting | None:
