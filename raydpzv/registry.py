@@ -171,6 +171,29 @@ HORIZONTAL_SPLITS = Registry(
 )
 """`raydpzv.data.horizontal.RowSplit` to each row's owner."""
 
+USER_LAWS = Registry(
+    "law of users",
+    "users.how",
+    {
+        "uniform": "raydpzv.data.users:uniform_users",
+        "zipf": "raydpzv.data.users:zipf_users",
+        "column": "raydpzv.data.users:users_of_data",
+    },
+)
+"""`raydpzv.data.users.Packs` of records to each pack's user."""
+
+SILO_LAWS = Registry(
+    "law of silos",
+    "users.silos",
+    {
+        "uniform": "raydpzv.data.users:uniform_silos",
+        "zipf": "raydpzv.data.users:zipf_silos",
+        "main": "raydpzv.data.users:silos_of_data",
+        "column": "raydpzv.data.users:silos_of_data",
+    },
+)
+"""`raydpzv.data.users.Packs` of records and their users to each pack's silo."""
+
 BOTTOMS = Registry(
     "bottom model",
     "model.bottom",
