@@ -167,9 +167,15 @@ VERTICAL_SPLITS = Registry(
 """(shape of a record, clients) to each client's `Part`."""
 
 HORIZONTAL_SPLITS = Registry(
-    "split", "split.how", {how: f"raydpzv.data.horizontal:{how}" for how in ("iid", "dirichlet")}
+    "split",
+    "split.how",
+    {
+        "iid": "raydpzv.data.horizontal:iid",
+        "dirichlet": "raydpzv.data.horizontal:dirichlet",
+        "users": "raydpzv.data.users:share_users",
+    },
 )
-"""`raydpzv.data.horizontal.RowSplit` to each row's owner."""
+"""`raydpzv.data.horizontal.RowSplit` to each row's owner; of users, `raydpzv.data.users.UserLaw` to all parts."""
 
 USER_LAWS = Registry(
     "law of users",
