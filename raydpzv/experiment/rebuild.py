@@ -7,7 +7,7 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,10 @@ from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.experiment.user_privacy import has_secret_coins
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
@@ -100,9 +102,11 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     spec = began.spec()
     assert isinstance(spec, HorizontalScenario)
     check_resumable(began, spec)
-    prepared = prepare_horizontal(spec)
+    prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
     _check_state(prepared, began)
+    if prepared.setting and began.checkpoint() is None:  # its first release may have been made
+        prepared = replace(prepared, lost=1)
     folder = RunFolder.reopened(path, moved)
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
@@ -113,6 +117,11 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
     DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
     """
     checkpoint, spec = folder.checkpoint(), prepared.spec
+    if prepared.setting and prepared.asynchronous:
+        raise NotRecomputable(
+            f"{folder.path}: its silos release by themselves and would make every release a second time, so the run "
+            "cannot go on; start a new one with --out"
+        )
     if checkpoint and spec.descriptor.drifts(spec.method):
         raise NotRecomputable(
             f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
