@@ -8,13 +8,13 @@ before it, and must replay round r like everybody else: its next catch-up begins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from raydpzv.errors import Diverged, RunError
+from raydpzv.errors import Diverged, ReplayMismatch, RunError
 from raydpzv.keys import SERVER_PARTY, Key, step_seed
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
@@ -123,19 +123,33 @@ class Updates:
         assert self._model is not None
         return PulledModel(self._model.state(), seeds_K)
 
+    def recorded(self) -> np.ndarray | None:
+        """Return the next update's scalars, float32 [K, P], where the ledger of a run that goes on has it already."""
+        if self.version == self._ledger.version:
+            return None
+        found = self._ledger.since(self.version, self.version + 1).scalar
+        return found.reshape(self._settings.local_steps, -1)
+
     def enter(self, party: int, read: int, seeds_K: np.ndarray, values_KP: np.ndarray) -> None:
-        """Make the next update: of `party`, from the model at version `read`."""
+        """Make the next update: of `party`, from the model at version `read`.
+
+        Raises ReplayMismatch where the ledger has another in its place.
+        """
         round = self.version + 1
         steps, perturbations = np.indices(values_KP.shape)
-        self._ledger.append(
-            party=party,
-            read=read,
-            lr=self._settings.lr.at(round),
-            step=steps.ravel(),
-            perturbation=perturbations.ravel(),
-            seed=np.repeat(seeds_K, values_KP.shape[1]),
-            scalar=values_KP.ravel(),
-        )
+        update: dict[str, Any] = {
+            "party": party,
+            "read": read,
+            "lr": self._settings.lr.at(round),
+            "step": steps.ravel(),
+            "perturbation": perturbations.ravel(),
+            "seed": np.repeat(seeds_K, values_KP.shape[1]),
+            "scalar": values_KP.ravel(),
+        }
+        if round > self._ledger.version:
+            self._ledger.append(**update)
+        else:
+            self._require(round, update)
         self.go_to(round)
         if round % _TRIM_EVERY == 0 and not self._asks:
             self._trim()
@@ -145,6 +159,15 @@ class Updates:
         self.version = version
         if self._model:
             self._model.go_to(version, self._ledger)
+
+    def _require(self, round: int, update: Mapping[str, Any]) -> None:
+        recorded = self._ledger.since(round - 1, round)
+        for name, value in update.items():
+            if not np.array_equal(getattr(recorded, name), np.broadcast_to(value, len(recorded))):
+                raise ReplayMismatch(
+                    f"update {round}: its {name} is not what the ledger has; another machine or other library versions "
+                    "(compare environment.json)"
+                )
 
     def _pulls(self, behind: int, now: int) -> bool:
         if self._pull_after is None or now - behind <= self._pull_after:
