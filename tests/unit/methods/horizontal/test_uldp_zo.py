@@ -30,7 +30,7 @@ from raydpzv.wire.user_sums import UserSum
 from raydpzv.zo import philox
 from raydpzv.zo.update import Step
 from tests.helpers import seed_parties as toy
-from tests.helpers import user_parties as small
+from tests.helpers import uldp_zo_parties as small
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 HOW = {

@@ -10,7 +10,7 @@ import pytest
 from raydpzv.methods.horizontal.uldp_zo import UldpZoConfig
 from raydpzv.methods.horizontal.user_sums import UserSums, users_coins, weighted
 from tests.helpers import seed_parties as toy
-from tests.helpers import user_parties as small
+from tests.helpers import uldp_zo_parties as small
 
 D = 16
 WEIGHTS = {
