@@ -124,6 +124,10 @@ METHODS = Registry(
         "fedcom": f"{_HORIZONTAL}.fedavg:FEDCOM",
         "topk": f"{_HORIZONTAL}.fedavg:TOPK",
         "fedzo": f"{_HORIZONTAL}.fedzo:FEDZO",
+        "uldp_naive": f"{_HORIZONTAL}.uldp_naive:ULDP_NAIVE",
+        "uldp_group": f"{_HORIZONTAL}.uldp_group:ULDP_GROUP",
+        "uldp_sgd": f"{_HORIZONTAL}.uldp_sgd:ULDP_SGD",
+        "uldp_avg": f"{_HORIZONTAL}.uldp_avg:ULDP_AVG",
     },
     check="raydpzv.methods.descriptor:checked",
 )

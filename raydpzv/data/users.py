@@ -96,6 +96,22 @@ class UserParts:
         counts_SU[silos, self.owners] = np.diff(self.offsets)
         return counts_SU
 
+    def at_most(self, most: int, key: Key) -> UserParts:
+        """Return the parts with at most so many records of each user: those of its silos in turn, drawn by the key."""
+        counts = np.diff(self.offsets)
+        pair_N = np.repeat(np.arange(len(counts)), counts)
+        generator = key.generator()
+        shuffled, luck = generator.permutation(len(self.ids)), generator.permutation(len(counts))
+        ids = self.ids[shuffled[np.argsort(pair_N[shuffled], kind="stable")]]
+        turn_N = np.arange(len(ids)) - np.repeat(self.offsets[:-1], counts)
+        user_N, silo_N = self.owners[pair_N], np.searchsorted(self.starts, pair_N, side="right") - 1
+        order = np.lexsort((luck[pair_N], turn_N, user_N))
+        firsts = np.searchsorted(user_N[order], user_N)
+        place_N = np.empty(len(ids), np.int64)
+        place_N[order] = np.arange(len(ids))
+        kept = place_N - firsts < most
+        return _parts(user_N[kept], silo_N[kept], self.clients, ids[kept])
+
 
 @dataclass(frozen=True)
 class UserLaw:
@@ -138,7 +154,7 @@ def share_users(known: Known, silos: int, law: UserLaw, key: Key) -> UserParts:
     packs = _packed(known, law, generator)
     user_P = draw_users(packs, law, generator)
     silo_P = draw_silos(packs, user_P, silos, law, generator)
-    found = _parts(user_P[packs.of_row], silo_P[packs.of_row], silos)
+    found = _parts(user_P[packs.of_row], silo_P[packs.of_row], silos, np.arange(len(known.labels)))
     _check_found(found, law)
     return found
 
@@ -292,11 +308,11 @@ def _with_labels(
     return owners_of(class_P, counts_UC, generator)
 
 
-def _parts(user_N: np.ndarray, silo_N: np.ndarray, silos: int) -> UserParts:
+def _parts(user_N: np.ndarray, silo_N: np.ndarray, silos: int, rows: np.ndarray) -> UserParts:
     present, user_N = np.unique(user_N, return_inverse=True)
     users = len(present)
     pair_N = silo_N.astype(np.int64) * users + user_N
-    ids = np.argsort(pair_N, kind="stable")
+    ids = rows[np.lexsort((rows, pair_N))]
     pairs, counts = np.unique(pair_N, return_counts=True)
     arrays = (
         ids,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from raydpzv.data.users import Known, UserLaw, UserParts, share_users
 from raydpzv.engine.objective import Objective
 from raydpzv.ledger.ledger import Ledger
@@ -13,7 +11,7 @@ from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.horizontal.seeded import SeededPullServer
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, UldpZoServer, uldp_zo_settings
-from raydpzv.methods.horizontal.user_sums import UserSums, mean_unit
+from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
 from tests.helpers import seed_parties as toy
@@ -33,16 +31,6 @@ def noise(how: UldpZoConfig, multiplier: float = 0.0, *, seeded: bool = True) ->
     return UserNoiseParts(release, USERS, toy.KEY, toy.KEY / "coins", seeded)
 
 
-def without(parts: UserParts, user: int) -> UserParts:
-    """The same users, of whom one has no records any more."""
-    silos = np.repeat(np.arange(parts.clients), np.diff(parts.starts))
-    kept = parts.owners != user
-    counts = np.diff(parts.offsets)
-    ids = parts.ids[np.repeat(kept, counts)]
-    starts = np.searchsorted(silos[kept], np.arange(parts.clients + 1))
-    return UserParts(parts.users, ids, starts, parts.owners[kept], np.append(0, np.cumsum(counts[kept])))
-
-
 def work(
     how: UldpZoConfig,
     history: UpdateSource,
@@ -57,10 +45,10 @@ def work(
     return PairWork(
         objectives or [toy.objective()],
         uldp_zo_settings(how, toy.KEY),
-        UserSums(parts, how, given),
+        UserSums(parts, given, how),
         history,
         local_lr=how.local_lr,
-        unit=mean_unit(given, how),
+        unit=mean_over_users(given, how.sampling),
         recorded=recorded,
     )
 
@@ -72,7 +60,9 @@ def silos(how: UldpZoConfig, history: UpdateSource, **options: Any) -> SharedCli
 
 def server(how: UldpZoConfig, ledger: Ledger) -> UldpZoServer:
     settings = uldp_zo_settings(how, toy.KEY)
-    return UldpZoServer(Cohorts(SILOS, SILOS, toy.KEY), ledger, settings, mean_unit(noise(how), how))
+    return UldpZoServer(
+        Cohorts(SILOS, SILOS, toy.KEY), ledger, settings, mean_over_users(noise(how), how.sampling)
+    )
 
 
 def pull_server(how: UldpZoConfig, ledger: Ledger) -> SeededPullServer:

@@ -20,14 +20,13 @@ new in them (`PairWork._told`): a second draw of the noise would be a second rel
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
+from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
 from raydpzv.ledger.ledger import Ledger
@@ -47,14 +46,7 @@ from raydpzv.methods.horizontal.seeded_clients import (
     chooses_seeds,
     seeds_to_try,
 )
-from raydpzv.methods.horizontal.user_sums import (
-    UserSums,
-    UserSumsConfig,
-    mean_unit,
-    of_users,
-    user_plan,
-    user_sums,
-)
+from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_over_users, sum_of
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Bounds, Positive
@@ -72,7 +64,7 @@ _VALUE_BYTES = 8
 
 
 @dataclass(frozen=True)
-class UldpZoConfig(Directed, UserSumsConfig):
+class UldpZoConfig(Directed, SumsOverUsers):
     """ULDP-ZO: users' central differences, clipped together and summed over all silos, on the ledger."""
 
     name: Literal["uldp_zo"] = "uldp_zo"
@@ -110,62 +102,35 @@ class PairWork(LocalWork):
 
     def vectors(
         self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each pair's loss near the replica's model, [n], and its central differences, float32 [n, K·P].
+    ) -> np.ndarray:
+        """Return each pair's central differences, float32 [n, K·P], n >= 1; rows: each pair's own.
 
-        rows: each pair's own. A pair's numbers have the same bits whichever other pairs are here.
+        A pair's numbers have the same bits whichever other pairs are here.
         """
-        if not rows:
-            return np.zeros(0), np.zeros((0, self._settings.pairs(1)), np.float32)
         if len(seeds_K) == 1:  # all at the same perturbed models
             seeds_P = self._directions(replica, seeds_K[0])
             return self._differences(objective, replica.descent, seeds_P, rows)
-        found = [self._trajectory(objective, replica, seeds_K, own) for own in rows]
-        return np.array([loss for loss, _ in found]), np.stack([vector for _, vector in found])
+        return np.stack([self._trajectory(objective, replica, seeds_K, own) for own in rows])
 
     def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
-        """The silos of one thread; those of a round have the same seeds."""
-        uploads: list[Upload] = []
-        for _, group in groupby(orders, key=lambda order: seeds_to_try(order, self._settings).tobytes()):
-            uploads += self._with_same_seeds(objective, list(group), replica)
-        return uploads
+        return [self._silo(objective, order, replica) for order in orders]
 
-    def _with_same_seeds(
-        self, objective: Objective, orders: Sequence[Order], replica: Replica
-    ) -> list[Upload]:
-        seeds_K = seeds_to_try(orders[0], self._settings)
-        present = [self._sums.present(order.client, order.round - 1) for order in orders]
-        rows = [
-            own
-            for order, places in zip(orders, present, strict=True)
-            for own in self._sums.rows(order.client, places)
-        ]
-        losses, vectors = self.vectors(objective, replica, seeds_K, rows)
-        uploads, first = [], 0
-        for order, places in zip(orders, present, strict=True):
-            mine = slice(first, first + len(places))
-            first = mine.stop
-            uploads.append(self._upload(order, seeds_K, places, losses[mine], vectors[mine]))
-        return uploads
+    def _silo(self, objective: Objective, order: Order, replica: Replica) -> Upload:
+        seeds_K = seeds_to_try(order, self._settings)
 
-    def _upload(
-        self,
-        order: Order,
-        seeds_K: np.ndarray,
-        places: np.ndarray,
-        losses_n: np.ndarray,
-        vectors_nD: np.ndarray,
-    ) -> Upload:
-        made = self._sums.released(order.client, order.round - 1, places, vectors_nD)
+        def vectors(pairs: Pairs, places: np.ndarray) -> np.ndarray:
+            return self.vectors(objective, replica, seeds_K, [pairs.of(place) for place in places])
+
+        made = self._sums.upload(order.client, order.round, self._settings.pairs(1), vectors)
+        sum_D = sum_of([made])
         body: Body
         if chooses_seeds(order):
             told = self._told(order)
-            scalars = (made.values * self._unit).astype(np.float32) if told is None else told
+            scalars = (sum_D * self._unit).astype(np.float32) if told is None else told
             body = SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1))
         else:  # of a round that was released before, the server has the scalars, and hears nothing new
-            body = UserSum(made.values if order.round > self._recorded else np.zeros_like(made.values))
-        loss = float(losses_n.mean()) if len(losses_n) else math.nan
-        return Upload(order.client, order.round - 1, body, loss, made.releases)
+            body = UserSum(sum_D if order.round > self._recorded else np.zeros_like(sum_D))
+        return made._replace(body=body)
 
     def _told(self, order: Order) -> np.ndarray | None:
         """Return the scalars that the silo released at this model before the run was taken up, None if it did not."""
@@ -178,29 +143,28 @@ class PairWork(LocalWork):
 
     def _trajectory(
         self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: np.ndarray
-    ) -> tuple[float, np.ndarray]:
-        """One pair, whose own steps lead it away from the shared model: its first loss and float32 [K·P]."""
-        at, losses, found = replica.fork(), [], []
+    ) -> np.ndarray:
+        """One pair, whose own steps lead it away from the shared model: float32 [K·P]."""
+        at, found = replica.fork(), []
         for seed in seeds_K:
             seeds_P = self._directions(replica, seed)
-            (loss,), (values_P,) = self._differences(objective, at, seeds_P, [rows])
+            (values_P,) = self._differences(objective, at, seeds_P, [rows])
             at.apply([Step(seeds_P, values_P, self._local_lr)])
-            losses.append(loss)
             found.append(values_P)
-        return losses[0], np.concatenate(found)
+        return np.concatenate(found)
 
     def _directions(self, replica: Replica, seed: int) -> np.ndarray:
         return replica.seeds(perturbation_seeds(seed, np.arange(self._settings.width(1))))
 
     def _differences(
         self, objective: Objective, at: Descent, seeds_P: np.ndarray, rows: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each pair's loss near a model, [n], and its differences there, float32 [n, P]."""
+    ) -> np.ndarray:
+        """Return each pair's differences at a model, float32 [n, P]."""
         settings = self._settings
         directions = [Direction(int(seed), objective.size, settings.rule.law) for seed in seeds_P]
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is zeroed, and counted
-            losses, values_nP = central_differences(objective, at.x, directions, settings.smoothing, rows)
-            return np.array(losses), values_nP.astype(np.float32)
+            found = central_differences(objective, at.x, directions, settings.smoothing, rows)[1]
+            return found.astype(np.float32)
 
 
 class UldpZoServer(SeededServer):
@@ -213,14 +177,8 @@ class UldpZoServer(SeededServer):
     def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
         if (recorded_KP := self._updates.recorded()) is not None:
             return recorded_KP
-        total_D = np.sum([_integers(upload) for upload in uploads], axis=0)
-        return (total_D * self._unit).astype(np.float32).reshape(self._settings.local_steps, -1)
-
-
-def _integers(upload: Upload) -> np.ndarray:
-    if not isinstance(upload.body, UserSum):
-        raise TypeError(f"a ULDP-ZO server cannot serve {type(upload.body).__name__}")
-    return upload.body.values
+        scalars = (sum_of(uploads) * self._unit).astype(np.float32)
+        return scalars.reshape(self._settings.local_steps, -1)
 
 
 def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
@@ -239,31 +197,30 @@ def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
 
 def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer | SeededPullServer:
     assert parts.ledger is not None
-    assert parts.users is not None
     settings, silos = uldp_zo_settings(config, parts.key), len(parts.rows)
     if config.asynchronous:
         return SeededPullServer(parts.ledger, settings, clients=silos)
-    return UldpZoServer(cohorts(parts, silos), parts.ledger, settings, mean_unit(parts.users, config))
+    return UldpZoServer(
+        cohorts(parts, silos), parts.ledger, settings, mean_over_users(parts.users, config.sampling)
+    )
 
 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
     assert parts.replica is not None
     assert parts.updates is not None
-    assert parts.users is not None
     work = PairWork(
         parts.objectives,
         uldp_zo_settings(config, parts.key),
-        user_sums(parts, config),
+        UserSums(parts.parts, parts.users, config),
         parts.updates,
         local_lr=config.local_lr,
-        unit=mean_unit(parts.users, config),
+        unit=mean_over_users(parts.users, config.sampling),
         recorded=parts.recorded,
     )
     return SharedClients(parts.replica, parts.updates, work)
 
 
 def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Iterator[str]:
-    yield from of_users(config, sections)
     if not config.asynchronous:
         return
     if config.weights != "uniform":
@@ -287,6 +244,6 @@ ULDP_ZO = HorizontalMethod(
     rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
     pulls=lambda c: c.asynchronous,
     cohort=lambda c, clients: clients,
-    users=lambda c: user_plan(c, asynchronous=c.asynchronous),
+    users=lambda c: replace(c.plan, asynchronous=c.asynchronous),
     contradictions=_contradictions,
 )

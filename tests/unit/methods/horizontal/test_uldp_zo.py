@@ -22,15 +22,17 @@ from raydpzv.errors import ReplayMismatch
 from raydpzv.ledger.entries import SHARED
 from raydpzv.methods.horizontal.seeded import client_seeds, round_seeds
 from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, uldp_zo_settings
-from raydpzv.methods.horizontal.user_sums import UserSums, users_coins
+from raydpzv.methods.horizontal.user_sums import UserSums
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order
+from raydpzv.privacy.user_release import user_integers
 from raydpzv.wire.seeds import CatchUp, SeededScalars
 from raydpzv.wire.user_sums import UserSum
 from raydpzv.zo import philox
 from raydpzv.zo.update import Step
 from tests.helpers import seed_parties as toy
 from tests.helpers import uldp_zo_parties as small
+from tests.helpers.user_parties import without
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 HOW = {
@@ -75,7 +77,7 @@ def trajectory(how: UldpZoConfig, x: np.ndarray, seeds_K: np.ndarray, rows: np.n
 def released(how: UldpZoConfig, vectors: dict[tuple[int, int], np.ndarray], round: int) -> list[float]:
     """The round's scalars Y / (qU) from the pairs' vectors, by the definitions and in whole numbers and fractions."""
     counts_SU = np.minimum(small.PARTS.counts(), how.count_cap or 10**9)
-    coins = users_coins(small.noise(how), how.sampling, round - 1)
+    coins = UserSums(small.PARTS, small.noise(how), how).drawn(round)
     limit = 2**how.value_bits - 1
     total = [Fraction(0)] * (how.local_steps * how.perturbations)
     for (silo, user), vector in vectors.items():
@@ -98,7 +100,7 @@ def everybody(how: UldpZoConfig, at: Replica, seeds_K: np.ndarray) -> dict[tuple
     for silo in range(small.SILOS):
         pairs = small.PARTS.pairs(silo)
         rows = [pairs.of(i) for i in range(len(pairs))]
-        vectors = small.work(how, small.ledger(how)).vectors(toy.objective(), at, seeds_K, rows)[1]
+        vectors = small.work(how, small.ledger(how)).vectors(toy.objective(), at, seeds_K, rows)
         found |= {(silo, int(user)): v for user, v in zip(pairs.users, vectors, strict=True)}
     return found
 
@@ -147,14 +149,14 @@ class Shared(PairWork):
 
     def vectors(
         self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         together = np.sort(np.concatenate(rows))
         at, found = replica.twin(), []
         for seed in seeds_K:
-            found.append(super().vectors(objective, at, np.array([seed]), rows)[1])
-            path = super().vectors(objective, at, np.array([seed]), [together])[1][0]
+            found.append(super().vectors(objective, at, np.array([seed]), rows))
+            path = super().vectors(objective, at, np.array([seed]), [together])[0]
             at.apply_steps([Step(toy.directions(seed, len(path)), path, self._local_lr)])
-        return np.zeros(len(rows)), np.concatenate(found, axis=1)
+        return np.concatenate(found, axis=1)
 
 
 def integers(
@@ -163,13 +165,13 @@ def integers(
     """Every pair's whole numbers, made with whoever has records."""
     found, given = {}, small.noise(how)
     for silo in range(small.SILOS):
-        pairs, sums = parts.pairs(silo), UserSums(parts, how, given)
+        pairs, sums = parts.pairs(silo), UserSums(parts, given, how)
         worker = kind([make()], settings(how), sums, small.ledger(how), local_lr=how.local_lr, unit=1.0)
-        rows = sums.rows(silo, np.arange(len(pairs)))
-        vectors = worker.vectors(make(), replica(how), round_seeds(settings(how), 1), rows)[1]
+        rows = [pairs.of(place) for place in range(len(pairs))]
+        vectors = worker.vectors(make(), replica(how), round_seeds(settings(how), 1), rows)
         for place, user in enumerate(pairs.users.tolist()):
-            made, _ = sums.summed(silo, np.array([place]), vectors[place : place + 1])
-            found[silo, user] = toy.bits(made)
+            (whole,), _ = user_integers(vectors[[place]], clip=small.CLIP, bits=how.value_bits)
+            found[silo, user] = toy.bits(whole)
     return found
 
 
@@ -179,23 +181,26 @@ def test_without_a_user_every_other_pairs_integers_have_the_same_bits(make: Any,
     how = HOW[name]
     whole = integers(how, small.PARTS, make)
     for user in range(small.USERS):
-        left = integers(how, small.without(small.PARTS, user), make)
+        left = integers(how, without(small.PARTS, user), make)
         # the totals of others' records are theirs alone
         assert left == {pair: bits for pair, bits in whole.items() if pair[1] != user}
 
 
 def test_a_trajectory_shared_by_a_silo_moves_other_users() -> None:
     """The control: then removing one user moves others' vectors too, and the sum by more than its bound."""
-    how = small.config(local_steps=2, local_lr=30.0)
-    whole, limit = integers(how, small.PARTS, kind=Shared), small.noise(how).release.sensitivity
-    exceeded = 0
-    for user in range(small.USERS):
-        left = integers(how, small.without(small.PARTS, user), kind=Shared)
-        assert any(left[pair] != whole[pair] for pair in left)
-        gap = np.sum([np.frombuffer(b, np.int64) for b in whole.values()], axis=0)
-        gap = gap - np.sum([np.frombuffer(b, np.int64) for b in left.values()], axis=0)
-        exceeded += float(np.linalg.norm(gap)) > limit
-    assert exceeded
+    how = small.config(weights="uniform", local_steps=2, local_lr=30.0)
+    limit = small.noise(how).release.sensitivity
+    for kind, breaks in ((PairWork, False), (Shared, True)):
+        whole, gaps = integers(how, small.PARTS, kind=kind), []
+        for user in range(small.USERS):
+            left = integers(how, without(small.PARTS, user), kind=kind)
+            assert any(left[pair] != whole[pair] for pair in left) == breaks
+            gaps.append(float(np.linalg.norm(total(whole) - total(left))))
+        assert (max(gaps) > limit) == breaks
+
+
+def total(found: dict[tuple[int, int], bytes]) -> np.ndarray:
+    return np.sum([np.frombuffer(bits, np.int64) for bits in found.values()], axis=0)
 
 
 def test_what_is_not_finite_counts_as_nothing() -> None:
@@ -204,7 +209,7 @@ def test_what_is_not_finite_counts_as_nothing() -> None:
     at.x[:] = torch.nan
     order = Order(0, CatchUp(NO_SEEDS, NO_SCALARS, round_seeds(settings(how), 1)), 1)
     (upload,) = small.work(how, small.ledger(how), multiplier=2.0).work([order], at)
-    share = small.noise(how, 2.0).share(8, small.SILOS, (0, 0, 0), pairs=0, nonfinite=0)[0]
+    share = small.noise(how, 2.0).share(8, small.SILOS, (0, 1, 0), pairs=0, nonfinite=0)[0]
     assert upload.body.values.tolist() == share.tolist()  # type: ignore[attr-defined]
     assert upload.releases[0].receipt.nonfinite == len(small.PARTS.pairs(0))
 
@@ -225,8 +230,8 @@ def test_a_silo_that_wakes_releases_its_own_sum(local_steps: int) -> None:
         (upload,) = silos.process([order])
         vectors = everybody(how, at, client_seeds(settings(how), silo, round - 1))
         mine = np.array([v for (s, _), v in vectors.items() if s == silo])
-        total, _ = UserSums(small.PARTS, how, given).summed(silo, np.arange(len(mine)), mine)
-        noise, _ = given.share(len(total), small.SILOS, (silo, round - 1, 0), pairs=0, nonfinite=0)
+        total = user_integers(mine, clip=small.CLIP, bits=16)[0].sum(0)
+        noise, _ = given.share(len(total), small.SILOS, (silo, round, 0), pairs=0, nonfinite=0)
         worth = small.CLIP / (small.SILOS * (2**16 - 1)) / small.USERS
         assert np.allclose(upload.body.values.ravel(), (total + noise) * worth, rtol=1e-6)  # type: ignore[attr-defined]
         assert upload.body.wire_bytes == order.upload_bytes
