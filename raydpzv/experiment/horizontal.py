@@ -201,10 +201,12 @@ def _rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
     if generate := DATA_SOURCES[spec.data.source].generate:
         made: GeneratedSplit = generate(spec.data.source, spec.data, how, key / "data")
         return made, made.train.parts
-    split = load_data(spec.data, key / "data")
+    split = load_data(spec.data, key / "data", columns=spec.users.columns if spec.users else None)
     if spec.users is not None:
-        law = UserLaw(**dict(spec.users))
-        return split, share_users(Known(split.train.y), how.clients, law, key / "parts")
+        train = split.train
+        law = UserLaw(**spec.users.model_dump(exclude={"columns"}))
+        known = Known(train.y, train.users, train.silos)
+        return split, share_users(known, how.clients, law, key / "parts")
     parts = split_rows(
         split.train.y,
         how.clients,
@@ -241,6 +243,8 @@ def _check(found: PreparedHorizontal) -> None:
     with torch.device("meta"):
         module = found.plan.module()
     check_size(module, "the model")
+    if spec.descriptor.users(spec.method) is not None:
+        _check_layers(spec.model.kind, module)
     size = sum(p.numel() for p in module.parameters())
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
@@ -248,4 +252,15 @@ def _check(found: PreparedHorizontal) -> None:
             raise SpecError(
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
                 f'{size:,} parameters each); use "shared", which has the same bits'
+            )
+
+
+def _check_layers(kind: str, module: torch.nn.Module) -> None:
+    """Refuse layers that let one user's records move another's, or that make of a loss no function of the model."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd):
+            raise SpecError(
+                f'model.kind: "{kind}" has {type(layer).__name__} ({name}), so that what is computed for a user is no '
+                "function of the model and the user's records alone; use a model without batch normalisation and "
+                "dropout, such as one with GroupNorm"
             )
