@@ -33,6 +33,7 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
@@ -59,7 +60,8 @@ class PreparedHorizontal:
     """A horizontal scenario with its data loaded and shared out.
 
     privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
-    says nothing.
+    says nothing; recorded: updates that the ledger of a run which goes on has, where none may be released a second
+    time.
     """
 
     spec: HorizontalScenario
@@ -69,6 +71,7 @@ class PreparedHorizontal:
     privacy: UserPrivacy | None = field(default=None, repr=False)
     unused: tuple[str, ...] = ()
     lost: int = 0
+    recorded: int = 0
 
     @property
     def setting(self) -> UserSetting | None:
@@ -105,6 +108,17 @@ class PreparedHorizontal:
     def separate(self) -> bool:
         """Whether every client keeps a model of its own; else those of a process share one."""
         return self.spec.descriptor.own_models(self.spec.method)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether a run that goes on keeps updates beyond its checkpoint: those of a method that releases by them."""
+        return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
+
+    def taken_up(self, checkpoint: Checkpoint | None) -> int | None:
+        """Return after how many updates a run takes up its ledger; None: after all that it has."""
+        if self.keeps_all:
+            return None
+        return checkpoint.round if checkpoint else 0
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
@@ -167,6 +181,7 @@ class PreparedHorizontal:
             self.plan.replica(device) if self.seeded else None,
             updates,
             self.privacy.noise if self.privacy else None,
+            recorded=self.recorded,
         )
         return self.spec.descriptor.clients(parts, self.spec.method)
 
@@ -208,10 +223,12 @@ def shared_rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Parti
     if generate := DATA_SOURCES[spec.data.source].generate:
         made: GeneratedSplit = generate(spec.data.source, spec.data, how, key / "data")
         return made, made.train.parts
-    split = load_data(spec.data, key / "data")
+    split = load_data(spec.data, key / "data", columns=spec.users.columns if spec.users else None)
     if spec.users is not None:
-        law = UserLaw(**dict(spec.users))
-        return split, share_users(Known(split.train.y), how.clients, law, key / "parts")
+        train = split.train
+        law = UserLaw(**spec.users.model_dump(exclude={"columns"}))
+        known = Known(train.y, train.users, train.silos)
+        return split, share_users(known, how.clients, law, key / "parts")
     parts = split_rows(
         split.train.y,
         how.clients,
@@ -248,6 +265,8 @@ def _check(found: PreparedHorizontal) -> None:
     with torch.device("meta"):
         module = found.plan.module()
     check_size(module, "the model")
+    if spec.descriptor.users(spec.method) is not None:
+        _check_layers(spec.model.kind, module)
     size = sum(p.numel() for p in module.parameters())
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
@@ -255,4 +274,15 @@ def _check(found: PreparedHorizontal) -> None:
             raise SpecError(
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
                 f'{size:,} parameters each); use "shared", which has the same bits'
+            )
+
+
+def _check_layers(kind: str, module: torch.nn.Module) -> None:
+    """Refuse layers that let one user's records move another's, or that make of a loss no function of the model."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd):
+            raise SpecError(
+                f'model.kind: "{kind}" has {type(layer).__name__} ({name}), so that what is computed for a user is no '
+                "function of the model and the user's records alone; use a model without batch normalisation and "
+                "dropout, such as one with GroupNorm"
             )

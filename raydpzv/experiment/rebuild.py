@@ -104,31 +104,30 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     check_resumable(began, spec)
     prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
-    _check_state(prepared, began)
-    if prepared.setting and began.checkpoint() is None:  # its first release may have been made
+    recorded = _checked_updates(prepared, began)
+    if (
+        prepared.setting and not prepared.asynchronous and began.checkpoint() is None
+    ):  # its first may have been made
         prepared = replace(prepared, lost=1)
     folder = RunFolder.reopened(path, moved)
+    if prepared.keeps_all:
+        prepared = replace(prepared, recorded=recorded)
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
-def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
-    """Raise what keeps a run from going on, before any row is dropped.
+def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
+    """Return how many updates a run's ledger has; raise what keeps it from going on, before any row is dropped.
 
     DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
     """
     checkpoint, spec = folder.checkpoint(), prepared.spec
-    if prepared.setting and prepared.asynchronous:
-        raise NotRecomputable(
-            f"{folder.path}: its silos release by themselves and would make every release a second time, so the run "
-            "cannot go on; start a new one with --out"
-        )
     if checkpoint and spec.descriptor.drifts(spec.method):
         raise NotRecomputable(
             f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
             "process, so the run cannot go on; start a new one with --out"
         )
     if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
-        return
+        return 0
     made = checkpoint.round if checkpoint else 0
     with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
         if ledger.version < made:
@@ -136,6 +135,7 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot go on; start a new one with --out"
             )
+        return ledger.version
 
 
 def from_ledger(

@@ -49,6 +49,8 @@ class UsersSection(Section):
     """Classes that a user has at most; left out: any."""
     least: Count = 1
     """Records that a user has at the least in a silo where it has any."""
+    columns: Annotated[tuple[str, str] | None, Field(strict=False)] = None
+    """Columns of user and silo (csv, parquet), which are no features; "" for one that the file does not have."""
 
 
 class WholeModelSection(Section):
