@@ -7,7 +7,7 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,12 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.privacy_setting import has_secret_coins
 from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
@@ -100,15 +102,21 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     spec = began.spec()
     assert isinstance(spec, HorizontalScenario)
     check_resumable(began, spec)
-    prepared = prepare_horizontal(spec)
+    prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
-    _check_state(prepared, began)
+    recorded = _checked_updates(prepared, began)
+    if (
+        prepared.setting and not prepared.asynchronous and began.checkpoint() is None
+    ):  # its first may have been made
+        prepared = replace(prepared, lost=1)
     folder = RunFolder.reopened(path, moved)
+    if prepared.keeps_all:
+        prepared = replace(prepared, recorded=recorded)
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
-def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
-    """Raise what keeps a run from going on, before any row is dropped.
+def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
+    """Return how many updates a run's ledger has; raise what keeps it from going on, before any row is dropped.
 
     DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
     """
@@ -119,7 +127,7 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
             "process, so the run cannot go on; start a new one with --out"
         )
     if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
-        return
+        return 0
     made = checkpoint.round if checkpoint else 0
     with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
         if ledger.version < made:
@@ -127,6 +135,7 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot go on; start a new one with --out"
             )
+        return ledger.version
 
 
 def from_ledger(

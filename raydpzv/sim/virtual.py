@@ -111,6 +111,7 @@ class VirtualRun:
             "busy_until": self._busy_until,
             "works": sorted(self._works.items()),
             "status": self._server_loop.account(),
+            "stopped": self._stop.is_set(),
         }
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
@@ -118,7 +119,7 @@ class VirtualRun:
         self._now = state["time"]
         self._busy_until = state["busy_until"]
         self._works = Counter(dict(state["works"]))
-        for order in self._server_loop.restart(state["status"]):
+        for order in self._server_loop.restart(state["status"], lost=not state.get("stopped", False)):
             self._send(order, self._busy_until)
         self._evaluate_if_due()
 
@@ -131,6 +132,8 @@ class VirtualRun:
 
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
+            if self._server_loop.stop_reason is None and self._server_loop.privacy_filter.state():
+                self._updated()  # the last state was put down as one after which the run goes on
             self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)

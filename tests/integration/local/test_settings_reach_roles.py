@@ -74,6 +74,8 @@ WAITING = (
 ONE_STEP = ("method.local_steps=1",)
 PULLS = ("method.asynchronous=true", *ONE_STEP)
 
+USERS = ("split.how=users", "users.count=12", "data.train_rows=200")
+
 PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
 
 COMMON = {
@@ -158,7 +160,17 @@ VERTICAL = COMMON | {
     "budget.adversary": Change('"paper"', SPENDING, watch=("updates", "stopped_by")),
     "record.staleness": Change("false"),
 }
+UNPROTECTED = "goes with methods that protect users"
+"""What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
+    "privacy.mode": Change('"user"', refused=UNPROTECTED),
+    "privacy.epsilon": Change("3.0", refused=UNPROTECTED),
+    "privacy.multiplier": Change("3.0", refused=UNPROTECTED),
+    "privacy.delta": Change("1e-5", refused=UNPROTECTED),
+    "privacy.clip": Change("0.1", refused=UNPROTECTED),
+    "privacy.against": Change('"client"', refused=UNPROTECTED),
+    "privacy.noise": Change('"seeded"', refused=UNPROTECTED),
+    "budget.epsilon": Change("3.0", refused=UNPROTECTED),
     "data.file": Change(COMMON["data.file"].to, TABLE[:3]),
     "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
     "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),
@@ -175,6 +187,23 @@ HORIZONTAL = COMMON | {
     "split.alpha": Change("0.1"),
     "split.clients": Change("5"),
     "split.least": Change("8"),
+    "users.count": Change("9", USERS),
+    "users.how": Change('"uniform"', USERS),
+    "users.alpha": Change("2.0", USERS),
+    "users.silos": Change('"uniform"', USERS),
+    "users.silo_alpha": Change("0.5", USERS),
+    "users.labels": Change("3", USERS),
+    "users.least": Change("2", USERS),
+    "users.columns": Change(
+        '["y", "second"]',
+        (
+            *TABLE[:3],
+            "split.how=users",
+            "users.how=column",
+            'users.columns=["x", "second"]',
+            "users.silos=uniform",
+        ),
+    ),
     "model.kind": Change('"logistic"'),
     "model.hidden": Change("[6]"),
     "model.outputs": Change("12"),
