@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,14 +25,17 @@ from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
+from raydpzv.experiment.privacy_filter import user_privacy_filter
+from raydpzv.experiment.user_privacy import UserPrivacy, user_privacy
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
 _MOST_BYTES = 16 * 2**30
@@ -54,19 +57,31 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class PreparedHorizontal:
-    """A horizontal scenario with its data loaded and shared out. No method here adds noise or claims an ε.
+    """A horizontal scenario with its data loaded and shared out.
 
-    recorded: updates that the ledger of a run which goes on has, where none may be released a second time.
+    privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
+    says nothing; recorded: updates that the ledger of a run which goes on has, where none may be released a second
+    time.
     """
 
     spec: HorizontalScenario
     split: Split | GeneratedSplit
     parts: Partition
     timing: Timing
-    setting: None = None
+    privacy: UserPrivacy | None = field(default=None, repr=False)
     unused: tuple[str, ...] = ()
-    secret: None = None
+    lost: int = 0
     recorded: int = 0
+
+    @property
+    def setting(self) -> UserSetting | None:
+        """What the claims about privacy are made from; None for a run without noise."""
+        return self.privacy.claims if self.privacy else None
+
+    @property
+    def secret(self) -> int | None:
+        """What the coins of users come from, for the operator alone; None: the run's seed."""
+        return self.privacy.secret if self.privacy else None
 
     @property
     def engine(self) -> str:
@@ -106,8 +121,8 @@ class PreparedHorizontal:
         return checkpoint.round if checkpoint else 0
 
     def privacy_filter(self) -> PrivacyFilter:
-        """Return an account of nothing."""
-        return NoPrivacyFilter()
+        """Return a fresh privacy account."""
+        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost)
 
     def budget(self) -> Budget:
         """Return what ends the run."""
@@ -165,6 +180,7 @@ class PreparedHorizontal:
             device,
             self.plan.replica(device) if self.seeded else None,
             updates,
+            self.privacy.noise if self.privacy else None,
             recorded=self.recorded,
         )
         return self.spec.descriptor.clients(parts, self.spec.method)
@@ -177,6 +193,7 @@ class PreparedHorizontal:
             lambda: self.plan.initial(device),
             lambda: self.plan.replica(device, follows_secret=False),
             ledger,
+            self.privacy.noise if self.privacy else None,
         )
         return self.spec.descriptor.server(parts, self.spec.method)
 
@@ -188,14 +205,19 @@ def _shared(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
-    """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError."""
-    found = PreparedHorizontal(spec, *_rows(spec), timing(spec, spec.split.clients))
+def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> PreparedHorizontal:
+    """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError.
+
+    secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
+    """
+    split, parts = shared_rows(spec)
+    privacy = user_privacy(spec, parts, secret)
+    found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
     return _with_engine(found)
 
 
-def _rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
+def shared_rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
     how, key = spec.split, Key(spec.seed)
     if generate := DATA_SOURCES[spec.data.source].generate:

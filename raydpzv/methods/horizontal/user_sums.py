@@ -100,7 +100,8 @@ class UserSums:
     ) -> Upload:
         """Return what a silo sends in a round: its sum with its share of the noise."""
         total, pairs, nonfinite = self.total(silo, round, size, vectors)
-        return noised(self._noise, total, silo, self._parts.clients, round, pairs, nonfinite)
+        drawn = np.flatnonzero(self.drawn(round)) if self._rate < 1 else None
+        return noised(self._noise, total, silo, self._parts.clients, round, pairs, nonfinite, drawn)
 
     def _weighed(self, integers_mD: Integers, silo: int, users: np.ndarray) -> Integers:
         """Return trunc(w_su E_su), exactly, so that a user's norms add up to at most one E's; uniform: E_su itself."""
@@ -119,10 +120,14 @@ def noised(
     round: int,
     pairs: int,
     nonfinite: int,
+    drawn: np.ndarray | None = None,
 ) -> Upload:
-    """Return a silo's upload: the sum with the silo's share of the noise, and the receipt of it."""
+    """Return a silo's upload: the sum with the silo's share of the noise, and the receipt of it.
+
+    drawn: the users that take part in the round, in whatever silo; None: all.
+    """
     share, receipt = noise.share(len(total), parties, (silo, round, 0), pairs=pairs, nonfinite=nonfinite)
-    releases = (Release(0, math.nan, receipt),) if receipt else ()
+    releases = (Release(0, math.nan, receipt, ids=drawn),) if receipt else ()
     return Upload(silo, round - 1, UserSum(total + share), releases=releases)
 
 

@@ -186,7 +186,13 @@ HORIZONTAL = COMMON | {
     "users.least": Change("2", USERS),
     "users.columns": Change(
         '["y", "second"]',
-        (*TABLE[:3], "split.how=users", "users.how=column", 'users.columns=["x", "second"]', "users.silos=uniform"),
+        (
+            *TABLE[:3],
+            "split.how=users",
+            "users.how=column",
+            'users.columns=["x", "second"]',
+            "users.silos=uniform",
+        ),
     ),
     "model.kind": Change('"logistic"'),
     "model.hidden": Change("[6]"),

@@ -49,7 +49,13 @@ def test_columns_of_a_file_name_user_and_silo_and_are_no_features(table):
 
 
 def test_main_silos_are_a_files_silos_and_their_users_are_drawn(table):
-    given = ("users.how=zipf", "users.silos=main", "users.count=10", 'users.columns=["", "hospital"]', CATEGORY)
+    given = (
+        "users.how=zipf",
+        "users.silos=main",
+        "users.count=10",
+        'users.columns=["", "hospital"]',
+        CATEGORY,
+    )
     found = prepared(*COLUMNS, f"data.file={table}", *given)
     assert isinstance(found.parts, UserParts)
     assert found.split.train.shape == (2 + 9,), "patients are a category here"
