@@ -123,6 +123,10 @@ METHODS = Registry(
         "fedcom": f"{_HORIZONTAL}.fedavg:FEDCOM",
         "topk": f"{_HORIZONTAL}.fedavg:TOPK",
         "fedzo": f"{_HORIZONTAL}.fedzo:FEDZO",
+        "uldp_naive": f"{_HORIZONTAL}.uldp_naive:ULDP_NAIVE",
+        "uldp_group": f"{_HORIZONTAL}.uldp_group:ULDP_GROUP",
+        "uldp_sgd": f"{_HORIZONTAL}.uldp_sgd:ULDP_SGD",
+        "uldp_avg": f"{_HORIZONTAL}.uldp_avg:ULDP_AVG",
     },
     check="raydpzv.methods.descriptor:checked",
 )
@@ -167,9 +171,38 @@ VERTICAL_SPLITS = Registry(
 """(shape of a record, clients) to each client's `Part`."""
 
 HORIZONTAL_SPLITS = Registry(
-    "split", "split.how", {how: f"raydpzv.data.horizontal:{how}" for how in ("iid", "dirichlet")}
+    "split",
+    "split.how",
+    {
+        "iid": "raydpzv.data.horizontal:iid",
+        "dirichlet": "raydpzv.data.horizontal:dirichlet",
+        "users": "raydpzv.data.users:share_users",
+    },
 )
-"""`raydpzv.data.horizontal.RowSplit` to each row's owner."""
+"""`raydpzv.data.horizontal.RowSplit` to each row's owner; of users, `raydpzv.data.users.UserLaw` to all parts."""
+
+USER_LAWS = Registry(
+    "law of users",
+    "users.how",
+    {
+        "uniform": "raydpzv.data.users:uniform_users",
+        "zipf": "raydpzv.data.users:zipf_users",
+        "column": "raydpzv.data.users:users_of_data",
+    },
+)
+"""`raydpzv.data.users.Packs` of records to each pack's user."""
+
+SILO_LAWS = Registry(
+    "law of silos",
+    "users.silos",
+    {
+        "uniform": "raydpzv.data.users:uniform_silos",
+        "zipf": "raydpzv.data.users:zipf_silos",
+        "main": "raydpzv.data.users:silos_of_data",
+        "column": "raydpzv.data.users:silos_of_data",
+    },
+)
+"""`raydpzv.data.users.Packs` of records and their users to each pack's silo."""
 
 BOTTOMS = Registry(
     "bottom model",

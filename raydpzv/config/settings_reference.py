@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from raydpzv.config.scenario import SCENARIOS
 from raydpzv.methods.descriptor import MethodConfig, field_docstrings
 from raydpzv.registry import METHODS
-from raydpzv.settings.fields import Named
+from raydpzv.settings.fields import Named, section_of
 from raydpzv.settings.sections import CommonSections
 
 
@@ -51,9 +51,8 @@ def _names(scenario: type[BaseModel]) -> list[str]:
 
 def _sections(scenario: type[BaseModel], names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        annotation = scenario.model_fields[name].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from ("", f"## [{name}]", "", *_about(annotation), *_table(_of_section(annotation)))
+        if section := section_of(scenario.model_fields[name].annotation):
+            yield from ("", f"## [{name}]", "", *_about(section), *_table(_of_section(section)))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
 from raydpzv.methods.descriptor import Method, MethodConfig
 from raydpzv.registry import DATA_SOURCES, METHODS
+from raydpzv.settings.fields import section_of
 from raydpzv.settings.sections import CommonSections
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -71,6 +72,12 @@ def parse(tree: Mapping[str, Any], where: str) -> AnyScenario:
     given = {"name": "dpzv", **given}
     method = _method(given["name"], where)
     kind = SCENARIOS[method.kind]
+    if "users" in tree and "users" not in kind.model_fields:
+        known = ", ".join(name for name in METHODS if METHODS[name].kind == "horizontal")
+        raise SpecError(
+            f'users: a table for horizontal methods ({known}), got it with "{given["name"]}" in {where}; leave it out '
+            "or choose one of them"
+        )
     try:
         spec = kind.model_validate({**tree, "method": method_config(method.config, given, where)})
     except ValidationError as error:
@@ -246,6 +253,5 @@ def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:
     model: type[BaseModel] = kind
     for part in path:
         annotation = model.model_fields[str(part)].annotation if part in model.model_fields else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        model = section_of(annotation) or model
     return sorted(model.model_fields)

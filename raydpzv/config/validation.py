@@ -46,6 +46,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes)
+    yield from _users(spec)
     yield from _lengths(_per_client(spec), spec.split.clients)
     yield from _budget(limits)
     yield from _end_of_rounds(spec)
@@ -59,6 +60,15 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from spec.descriptor.contradictions(spec.method, spec)
     yield from _cohort(spec)
     yield from _scaling(spec)
+
+
+def _users(spec: HorizontalScenario) -> Iterator[str]:
+    """Complain of users without their split, and of the split without users."""
+    if (spec.users is None) != (spec.split.how != "users"):
+        yield (
+            f'split.how: "users" goes with a table [users] and needs it, got "{spec.split.how}" '
+            f"{'without' if spec.users is None else 'with'} one; give both or neither"
+        )
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:

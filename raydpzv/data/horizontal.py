@@ -81,7 +81,7 @@ class Parts:
 
     def rows(self, client: int) -> np.ndarray:
         """Return the client's row numbers, ascending: a read-only view."""
-        _check_client(client, self.clients)
+        check_client(client, self.clients)
         return self.ids[self.offsets[client] : self.offsets[client + 1]]
 
 
@@ -108,7 +108,7 @@ class EvenParts:
 
     def rows(self, client: int) -> np.ndarray:
         """Return the client's row numbers, int64, ascending."""
-        _check_client(client, self.clients)
+        check_client(client, self.clients)
         least, larger = divmod(self.total, self.clients)
         start = client * least + min(client, larger)
         return np.arange(start, start + least + (client < larger))
@@ -121,7 +121,8 @@ class EvenParts:
         return owners, rows - owners * least - np.minimum(owners, larger)
 
 
-def _check_client(client: int, clients: int) -> None:
+def check_client(client: int, clients: int) -> None:
+    """Raise InputError for a number that no client has."""
     if not 0 <= client < clients:
         raise InputError(f"there is no client {client}: choose one of 0..{clients - 1}")
 
@@ -190,8 +191,8 @@ def dirichlet(labels: np.ndarray, split: RowSplit, generator: np.random.Generato
     classes, supply = np.unique(labels, return_inverse=True, return_counts=True)[1:]
     if split.sizes == "equal":
         counts_MC = _equal_counts(_even(len(labels), split.clients), supply, split.alpha, generator)
-        return _assign(classes, counts_MC, generator)
-    owner = _assign(classes, _drawn_counts(split.clients, supply, split.alpha, generator), generator)
+        return owners_of(classes, counts_MC, generator)
+    owner = owners_of(classes, _drawn_counts(split.clients, supply, split.alpha, generator), generator)
     return _top_up(owner, split.clients, split.least, generator)
 
 
@@ -242,7 +243,7 @@ def _drawn_counts(
     return counts_MC
 
 
-def _assign(classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def owners_of(classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Return every row's owner, int32 [N]: which rows of its class a client gets is chance."""
     owner = np.empty(len(classes), np.int32)
     by_class = np.argsort(classes, kind="stable")

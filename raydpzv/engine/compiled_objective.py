@@ -20,6 +20,8 @@ from raydpzv.engine.split_model import Metrics
 from raydpzv.zo.directions import Direction
 
 _descend = kernel("descend")
+_descents = kernel("descents")
+_gradients = kernel("gradients")
 _inner_products = kernel("inner_products")
 _loss_and_gradient = kernel("loss_and_gradient")
 _losses_at = kernel("losses_at")
@@ -75,6 +77,24 @@ class CompiledObjective:
         given = (*self._located(rows), at.numpy(), self._sizes, self._widest, gradient.numpy())
         return float(_loss_and_gradient(*given)), gradient
 
+    def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
+        check_fit(self._size, at)
+        found, ends = np.zeros((len(rows), self._size), np.float32), _ends(rows)
+        _gradients(
+            *(*self._located(np.concatenate(rows)), ends, at.numpy(), self._sizes, self._widest, found)
+        )
+        return found
+
+    def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
+        """Return what SGD from `at` changes by each sequence of batches, float32 [n, d]."""
+        check_fit(self._size, at)
+        steps = [batch for batches in rows for batch in batches]
+        found, last = np.empty((len(rows), self._size), np.float32), _ends(rows)
+        given = (*self._located(np.concatenate(steps)), _ends(steps), last, at.numpy(), self._sizes)
+        _descents(*given, self._widest, float(lr), found)
+        return found
+
     def slopes(
         self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
@@ -103,8 +123,7 @@ class CompiledObjective:
     def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return each client's mean cross-entropy at every point, float64 [M, P]."""
         found = np.empty((len(rows), len(points_Pd)))
-        ends = np.cumsum([len(batch) for batch in rows])
-        given = (points_Pd, *self._located(np.concatenate(rows)), ends, self._sizes, self._widest)
+        given = (points_Pd, *self._located(np.concatenate(rows)), _ends(rows), self._sizes, self._widest)
         _losses_at(*given, found)
         return found
 
@@ -125,6 +144,11 @@ class CompiledDescent:
         """Take one step along the gradient, whole or in the pieces of the flat vector."""
         gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
         _descend(self._x, self._velocity, gradient.numpy(), self._lr, self._momentum)
+
+
+def _ends(parts: Sequence[Sequence[object] | np.ndarray]) -> np.ndarray:
+    """Return where each part ends in all of them one after the other, int64."""
+    return np.cumsum([len(part) for part in parts])
 
 
 def _flat(x: torch.Tensor) -> np.ndarray:

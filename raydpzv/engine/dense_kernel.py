@@ -760,7 +760,7 @@ def losses_at(points, source, labels, ids, ends, sizes, widest, out):  # type: i
 
 
 @compiled
-def loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # type: ignore[no-untyped-def]
+def _loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # type: ignore[no-untyped-def]
     """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
     rows = ids.shape[0]
     acts = np.empty((sizes.shape[0], widest, rows), np.float32)
@@ -770,6 +770,42 @@ def loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # ty
     _losses(acts[sizes.shape[0] - 1], labels, ids, sizes[-1], losses, delta[0], _YES)
     _backward(acts, labels, ids, flat, sizes, sizes[0], delta, gradient, _NO)
     return _mean(losses)
+
+
+@compiled
+def loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient):  # type: ignore[no-untyped-def]
+    """Return the mean loss of these rows; its gradient is added to `gradient` [d]."""
+    return _loss_and_gradient(source, labels, ids, flat, sizes, widest, gradient)
+
+
+@compiled
+def gradients(source, labels, ids, ends, flat, sizes, widest, out):  # type: ignore[no-untyped-def]
+    """Add the gradient of the mean loss of batch n, ids[ends[n - 1] : ends[n]], to out[n], float32 [n, d]."""
+    first = 0
+    for n in range(ends.shape[0]):
+        _loss_and_gradient(source, labels, ids[first : ends[n]], flat, sizes, widest, out[n])
+        first = ends[n]
+
+
+@compiled
+def descents(source, labels, ids, ends, last, flat, sizes, widest, lr, out):  # type: ignore[no-untyped-def]
+    """What SGD changes, to out float32 [n, d]: descent n begins at flat and takes the steps last[n - 1] to last[n] - 1.
+
+    Step k uses the rows ids[ends[k - 1] : ends[k]].
+    """
+    gradient, still = np.empty(flat.shape[0], np.float32), np.empty(0, np.float32)
+    first, step = 0, 0
+    for n in range(last.shape[0]):
+        w = out[n]
+        w[:] = flat
+        while step < last[n]:
+            gradient[:] = _ZERO
+            _loss_and_gradient(source, labels, ids[first : ends[step]], w, sizes, widest, gradient)
+            _descend(w, still, gradient, lr, 0.0)
+            first = ends[step]
+            step += 1
+        for i in range(flat.shape[0]):
+            w[i] -= flat[i]
 
 
 @compiled

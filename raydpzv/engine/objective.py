@@ -4,7 +4,7 @@ The training objective is the mean cross-entropy at any flat parameter vector. P
 caller keeps and an objective never writes to, but for the one that it is given to descend on.
 """
 
-# M clients, N rows, B batch, P directions, d parameters
+# M clients, N rows, B batch, n batches or sequences of them, P directions, d parameters
 
 from __future__ import annotations
 
@@ -59,6 +59,17 @@ class Objective(Protocol):
 
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
+        ...
+
+    def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
+        ...
+
+    def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
+        """Return what SGD from `at` changes by each sequence of batches, float32 [n, d].
+
+        As with `gradients`, the bits of a row follow from its own batches, whichever others are here.
+        """
         ...
 
     def slopes(

@@ -125,6 +125,21 @@ class TorchObjective:
             gradients = torch.autograd.grad(loss, self._parameters)
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
+    def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
+        return np.stack([self.gradient(at, batch)[1].cpu().numpy() for batch in rows])
+
+    def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
+        """Return what SGD from `at` changes by each sequence of batches, float32 [n, d]."""
+        return np.stack([self._descended(at, batches, lr) for batches in rows])
+
+    def _descended(self, at: torch.Tensor, batches: Sequence[np.ndarray], lr: float) -> np.ndarray:
+        x = at.clone()
+        descent = self.descent(x, lr)
+        for batch in batches:
+            descent.step([self.gradient(x, batch)[1]])
+        return (x - at).cpu().numpy()
+
     def slopes(
         self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:

@@ -15,6 +15,7 @@ from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.table import Split
+from raydpzv.data.users import Known, UserLaw, share_users
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
@@ -184,6 +185,9 @@ def _rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
         made: GeneratedSplit = generate(spec.data.source, spec.data, how, key / "data")
         return made, made.train.parts
     split = load_data(spec.data, key / "data")
+    if spec.users is not None:
+        law = UserLaw(**dict(spec.users))
+        return split, share_users(Known(split.train.y), how.clients, law, key / "parts")
     parts = split_rows(
         split.train.y,
         how.clients,

@@ -47,6 +47,7 @@ from raydpzv.privacy.mechanisms import (
     SeededNoise,
     SystemNoise,
 )
+from raydpzv.privacy.user_release import UserNoiseParts
 from raydpzv.wire.messages import Body, Slopes
 from raydpzv.zo.update import Rule
 
@@ -257,11 +258,33 @@ class VerticalMethod(Generic[C]):
 
 
 @dataclass(frozen=True)
+class UserPlan:
+    """What a method releases about users, and what an account has to know of it.
+
+    kind: sums of the users' clipped vectors ("sum"); the silos' clipped updates ("naive"); DP-SGD in every silo on at
+    most `group` records of a user ("group"; "max" and "median" are read off the data). weights: w_su of "sum", 1/S or
+    by records. sampling: q, the rate of the users' coins. asynchronous: every silo's sum is a release by itself, with
+    the noise of its share; else a round is one release. aggregation: what the server sees of a round. bits: of the
+    grid. rate, steps: of "group", Poisson rate γ of a record in a step, and steps a round.
+    """
+
+    kind: Literal["sum", "naive", "group"]
+    weights: Literal["uniform", "records"] = "uniform"
+    sampling: float = 1.0
+    asynchronous: bool = False
+    aggregation: Literal["plain", "masked", "private_weights"] = "plain"
+    bits: int = 16
+    group: int | Literal["max", "median"] = 1
+    rate: float = 1.0
+    steps: int = 1
+
+
+@dataclass(frozen=True)
 class HorizontalServerParts:
     """What a horizontal server is made of: each client's number of rows [M], the run's key, the model before round 1.
 
     initial: makes the parameters, float32 [d]; replica: makes a model that follows the ledger as the server does;
-    ledger: of methods with a rule.
+    ledger: of methods with a rule; users: of methods that release sums over users.
     """
 
     rows: np.ndarray
@@ -269,13 +292,15 @@ class HorizontalServerParts:
     initial: Callable[[], torch.Tensor]
     replica: Callable[[], Replica]
     ledger: Ledger | None = None
+    users: UserNoiseParts | None = None
 
 
 @dataclass(frozen=True)
 class ClientGroupParts:
     """What a group of horizontal clients is made of: one objective per thread, which rows are whose, the run's key.
 
-    replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from.
+    replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from. users:
+    of methods that release sums over users, how the silos release them.
     """
 
     objectives: Sequence[Objective]
@@ -284,6 +309,7 @@ class ClientGroupParts:
     device: str = "cpu"
     replica: Replica | None = None
     updates: UpdateSource | None = None
+    users: UserNoiseParts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +319,8 @@ class HorizontalMethod(Generic[C]):
     rule: of methods that send seeds and scalars; then a ledger is kept, and models are rebuilt from it; without one
     the server's `state()` is what a checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else
     there are rounds. cohort: how many of M clients work at once. own_models: every client keeps a model of its own.
-    drifts: those models leave the ledger's, so that nobody can rebuild them. agent: one client, no network.
+    drifts: those models leave the ledger's, so that nobody can rebuild them. agent: one client, no network. users: what
+    is released about users whose records lie in several clients, None for a method that knows no users.
     """
 
     config: type[C]
@@ -305,6 +332,7 @@ class HorizontalMethod(Generic[C]):
     own_models: Callable[[C], bool] = _no
     drifts: Callable[[C], bool] = _no
     agent: bool = False
+    users: Callable[[C], UserPlan | None] = _none
     contradictions: Callable[[C, HorizontalSections], Iterator[str]] = _no_contradictions
     control: bool = False
 

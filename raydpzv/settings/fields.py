@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, overload
@@ -41,6 +42,12 @@ class Section(BaseModel):
     """A table of a scenario: unknown keys are refused, values are not converted, nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the table that a field holds, also one that may be left out; None for a field that is a value."""
+    kinds = (annotation, *typing.get_args(annotation))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
 
 
 def _is_number(value: Any) -> bool:

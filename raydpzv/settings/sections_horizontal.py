@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raydpzv.registry import HORIZONTAL_SPLITS, WHOLE_MODELS
+from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, NotNegative, Positive, Width
 from raydpzv.settings.fields import Named, Section, Widths
 from raydpzv.settings.sections import CommonSections
@@ -19,15 +19,36 @@ class HorizontalSplitSection(Section):
     """Which rows each client holds."""
 
     how: Annotated[str, Named(HORIZONTAL_SPLITS)] = "dirichlet"
-    """Equal random parts, or class mixtures that differ by client."""
+    """Equal random parts, class mixtures that differ by client, or silos of users, see [users]."""
     clients: Annotated[int, Field(ge=1, le=100_000_000)] = 100
-    """Number of clients, M."""
+    """Number of clients, M; of silos, S."""
     alpha: Positive = 1.0
     """Concentration of the Dirichlet law; smaller: clients differ more."""
     sizes: Literal["equal", "drawn"] = "equal"
     """Each client's class mixture is drawn, all hold equally many rows; or each class is shared out by a draw."""
     least: Count = 1
     """Rows that every client holds at the least (sizes = "drawn")."""
+
+
+class UsersSection(Section):
+    """Whose the records are (split.how = "users"): a user's lie in several silos, and the silos are the clients."""
+
+    count: Count | None = None
+    """Users that records are shared out among; those that get none are left out. Left out with how = "column"."""
+    how: Annotated[str, Named(USER_LAWS)] = "zipf"
+    """Each record's user: all alike, p_u ∝ u^-alpha, or as a column of the data says."""
+    alpha: NotNegative = 0.5
+    """Exponent of how = "zipf"."""
+    silos: Annotated[str, Named(SILO_LAWS)] = "zipf"
+    """Each record's silo: all alike; p ∝ rank^-silo_alpha in an order of the silos that is its user's own; or as the
+    data say: "column" of records whose users are drawn from all, "main" of users that have .8 of their records in one
+    silo, as far as there is room."""
+    silo_alpha: NotNegative = 2.0
+    """Exponent of silos = "zipf"."""
+    labels: Count | None = None
+    """Classes that a user has at most; left out: any."""
+    least: Count = 1
+    """Records that a user has at the least in a silo where it has any."""
 
 
 class WholeModelSection(Section):
@@ -89,6 +110,7 @@ class HorizontalSections(CommonSections):
     """A scenario of horizontal learning without its method."""
 
     split: HorizontalSplitSection = HorizontalSplitSection()
+    users: UsersSection | None = None
     model: WholeModelSection = WholeModelSection()
     resources: HorizontalResourcesSection = HorizontalResourcesSection()
     budget: HorizontalBudgetSection = HorizontalBudgetSection()

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
-from pydantic import BaseModel
-
 import scenarios
 from actors.placement import plan, plan_hosts
 from raydpzv.config.scenario import SCENARIOS, AnyScenario
@@ -25,6 +23,7 @@ from raydpzv.experiment.finalize import Run
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.run_horizontal import open_ledger
 from raydpzv.registry import METHODS
+from raydpzv.settings.fields import section_of
 
 FILES = {"vertical": "digits_dpzv", "horizontal": "digits_decomfl"}
 SMALL = ("data.train_rows=60", "data.test_rows=30", "evaluate.every=4", "method.batch=8", "model.hidden=[4]")
@@ -60,14 +59,13 @@ class Change:
 def fields_of(kind: str) -> Iterator[tuple[str, Any]]:
     """Yield every setting of every section: its dotted key and its annotation."""
     for name, field in SCENARIOS[kind].model_fields.items():
-        section = field.annotation
         if name == "method":
             continue
-        if isinstance(section, type) and issubclass(section, BaseModel):
+        if section := section_of(field.annotation):
             for key, inner in section.model_fields.items():
                 yield f"{name}.{key}", inner.annotation
         else:
-            yield name, section
+            yield name, field.annotation
 
 
 def fields_of_method(name: str) -> Iterator[tuple[str, Any]]:

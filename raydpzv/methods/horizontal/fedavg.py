@@ -23,10 +23,9 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.compression import Codec, Quantised, TopK, Whole
 from raydpzv.methods.horizontal.local_training import TrainingClientGroup
-from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer, Sampled, cohorts, row_weights
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.horizontal.rounds import Cohorts, ModelServer, Sampled, cohorts, row_weights
+from raydpzv.methods.roles import Upload
 from raydpzv.settings.bounds import Fraction, Momentum, Positive
-from raydpzv.wire.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class TopkConfig(WeightsConfig):
     """Share of the entries that is sent."""
 
 
-class FedAvgServer(RoundServer):
+class FedAvgServer(ModelServer):
     """Sends x to the cohort and makes x <- x + η_s · mean of the updates, whatever made them.
 
     initial: x_0, float32 [d]; codec: the clients'; lr: η_s; weights: one per client for a weighted mean, such as
@@ -90,38 +89,14 @@ class FedAvgServer(RoundServer):
         lr: float = 1.0,
         weights: np.ndarray | None = None,
     ) -> None:
-        super().__init__(cohorts, weights)
+        super().__init__(cohorts, initial, codec.wire_bytes(initial.numel()), weights)
         self._codec, self._lr = codec, lr
-        self._x = _frozen(initial.numpy(force=True).copy())
-
-    def parameters(self) -> np.ndarray:
-        """Return a copy of x, float32 [d]."""
-        return self._x.copy()
-
-    def state(self) -> np.ndarray:
-        """Return the weights, which a checkpoint must keep."""
-        return self.parameters()
-
-    def restore(self, round: int, state: np.ndarray | None) -> None:
-        """Become what the server was after so many rounds."""
-        super().restore(round, state)
-        assert state is not None
-        self._x = _frozen(state.astype(np.float32))
-
-    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
-        body = Weights(self._x)  # one object for all, which a transport can send once per process
-        size = self._codec.wire_bytes(self._x.size)
-        return [Order(client, body, round, start_immediately=True, upload_bytes=size) for client in cohort]
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
         mean = self._average([self._decoded(upload, round) for upload in uploads])
         with np.errstate(over="ignore"):
-            x = (self._x + self._lr * mean).astype(np.float32)
-        if not np.isfinite(x).all():
-            raise Diverged(
-                f"the model must stay finite, but round {round} made it infinite: choose a smaller step size"
-            )
-        self._x = _frozen(x)
+            step = self._lr * mean
+        self._move(step, round)
 
     def _decoded(self, upload: Upload, round: int) -> np.ndarray:
         update = self._codec.decode(upload.body, self._x.size)
@@ -131,12 +106,6 @@ class FedAvgServer(RoundServer):
                 "step size"
             )
         return update
-
-
-def _frozen(x: np.ndarray) -> np.ndarray:
-    """Refuse changes: orders that are out hold this very array."""
-    x.setflags(write=False)
-    return x
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,51 @@ class Settings(Protocol):
 S = TypeVar("S", bound=Settings)
 
 
-class TrainingClientGroup(Generic[S]):
+class ObjectiveThreads:
+    """Clients of one process, each of whom works alone with one of the objectives: one per thread, which moves no bits.
+
+    A subclass says what the work is (`_work`).
+    """
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self._threads = len(objectives)
+        self._idle: SimpleQueue[Objective] = SimpleQueue()
+        for objective in objectives:
+            self._idle.put(objective)
+
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
+        """Do the work of every order and return the uploads in the order of the orders."""
+        if self._threads == 1:
+            return [self._with_objective(order) for order in orders]
+        # a pool of its own for each call, as a kept one would not survive a fork
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(self._with_objective, orders))
+
+    def _with_objective(self, order: Order) -> Upload:
+        objective = self._idle.get()
+        # no warnings: what is not finite is counted or reaches the server, which names client and round
+        with np.errstate(over="ignore", invalid="ignore"):
+            try:
+                return self._work(order, objective)
+            finally:
+                self._idle.put(objective)
+
+    def _work(self, order: Order, objective: Objective) -> Upload:
+        raise NotImplementedError
+
+
+def model_of(order: Order) -> np.ndarray:
+    """Return the model that an order sends, float32 [d]."""
+    if not isinstance(order.body, Weights):
+        raise TypeError(f"a client that trains whole models cannot use {type(order.body).__name__}")
+    return order.body.values
+
+
+class TrainingClientGroup(ObjectiveThreads, Generic[S]):
     """Clients that copy the weights they get, train the copy and return what changed. They keep nothing.
 
-    objectives: one per thread, which moves no bits; device: theirs. codec: makes messages of updates. settings: the
-    clients'. A subclass says what training is (`_train`).
+    objectives: one per thread; device: theirs. codec: makes messages of updates. settings: the clients'. A subclass
+    says what training is (`_train`).
     """
 
     def __init__(
@@ -49,34 +89,15 @@ class TrainingClientGroup(Generic[S]):
         key: Key,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._threads = len(objectives)
-        self._idle: SimpleQueue[Objective] = SimpleQueue()
-        for objective in objectives:
-            self._idle.put(objective)
+        super().__init__(objectives)
         self._parts, self._codec, self._settings, self._key = parts, codec, settings, key
         self._device = device
 
-    def process(self, orders: Sequence[Order]) -> list[Upload]:
-        """Train for every order and return the uploads in the order of the orders."""
-        if self._threads == 1:
-            return [self._work(order) for order in orders]
-        # a pool of its own for each call, as a kept one would not survive a fork
-        with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(self._work, orders))
-
-    def _work(self, order: Order) -> Upload:
-        if not isinstance(order.body, Weights):
-            raise TypeError(f"a client that trains whole models cannot use {type(order.body).__name__}")
-        x = torch.tensor(order.body.values, device=self._device)
-        objective = self._idle.get()
-        # no warnings: what is not finite reaches the server, which names client and round
-        with np.errstate(over="ignore", invalid="ignore"):
-            try:
-                loss = self._train(objective, x, order.client, order.round)
-            finally:
-                self._idle.put(objective)
-            update = x.cpu().numpy() - order.body.values
-            body = self._codec.encode(update, order.client, order.round)
+    def _work(self, order: Order, objective: Objective) -> Upload:
+        start = model_of(order)
+        x = torch.tensor(start, device=self._device)
+        loss = self._train(objective, x, order.client, order.round)
+        body = self._codec.encode(x.cpu().numpy() - start, order.client, order.round)
         return Upload(order.client, order.round - 1, body, loss)
 
     def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:

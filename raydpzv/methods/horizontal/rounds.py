@@ -1,6 +1,6 @@
 """What every synchronous horizontal server shares: who takes part in a round, and waiting for all of them."""
 
-# M clients, m of them in a cohort
+# M clients, m of them in a cohort, d parameters
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
 
-from raydpzv.errors import RunError
+from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import HorizontalServerParts, MethodConfig
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Bounds, Count, Perturbations, Positive
+from raydpzv.wire.weights import Weights
 from raydpzv.zo.directions import Law
 
 
@@ -126,6 +128,57 @@ class RoundServer:
         for weight, value in zip(weights.tolist(), values, strict=True):
             total += weight * value.astype(np.float64)
         return total / weights.sum()
+
+
+class ModelServer(RoundServer):
+    """Holds the model x and sends it to the cohort; a subclass says what comes of the answers.
+
+    initial: x_0, float32 [d]; upload_bytes: of an answer.
+    """
+
+    def __init__(
+        self, cohorts: Cohorts, initial: torch.Tensor, upload_bytes: int, weights: np.ndarray | None = None
+    ) -> None:
+        super().__init__(cohorts, weights)
+        self._upload_bytes = upload_bytes
+        self._x = _frozen(initial.numpy(force=True).copy())
+
+    def parameters(self) -> np.ndarray:
+        """Return a copy of x, float32 [d]."""
+        return self._x.copy()
+
+    def state(self) -> np.ndarray:
+        """Return the weights, which a checkpoint must keep."""
+        return self.parameters()
+
+    def restore(self, round: int, state: np.ndarray | None) -> None:
+        """Become what the server was after so many rounds."""
+        super().restore(round, state)
+        assert state is not None
+        self._x = _frozen(state.astype(np.float32))
+
+    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
+        body = Weights(self._x)  # one object for all, which a transport can send once per process
+        return [
+            Order(client, body, round, start_immediately=True, upload_bytes=self._upload_bytes)
+            for client in cohort
+        ]
+
+    def _move(self, step: np.ndarray, round: int) -> None:
+        """Make x <- x + step, float64 [d]. Raises Diverged for what is not finite."""
+        with np.errstate(over="ignore"):
+            x = (self._x + step).astype(np.float32)
+        if not np.isfinite(x).all():
+            raise Diverged(
+                f"the model must stay finite, but round {round} made it infinite: choose a smaller step size"
+            )
+        self._x = _frozen(x)
+
+
+def _frozen(x: np.ndarray) -> np.ndarray:
+    """Refuse changes: orders that are out hold this very array."""
+    x.setflags(write=False)
+    return x
 
 
 def cohorts(parts: HorizontalServerParts, size: int, whole_every: int | None = None) -> Cohorts:

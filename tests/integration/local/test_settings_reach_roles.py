@@ -74,6 +74,8 @@ WAITING = (
 ONE_STEP = ("method.local_steps=1",)
 PULLS = ("method.asynchronous=true", *ONE_STEP)
 
+USERS = ("split.how=users", "users.count=12", "data.train_rows=200")
+
 PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
 
 COMMON = {
@@ -175,6 +177,13 @@ HORIZONTAL = COMMON | {
     "split.alpha": Change("0.1"),
     "split.clients": Change("5"),
     "split.least": Change("8"),
+    "users.count": Change("9", USERS),
+    "users.how": Change('"uniform"', USERS),
+    "users.alpha": Change("2.0", USERS),
+    "users.silos": Change('"uniform"', USERS),
+    "users.silo_alpha": Change("0.5", USERS),
+    "users.labels": Change("3", USERS),
+    "users.least": Change("2", USERS),
     "model.kind": Change('"logistic"'),
     "model.hidden": Change("[6]"),
     "model.outputs": Change("12"),

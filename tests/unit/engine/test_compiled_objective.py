@@ -138,6 +138,27 @@ def test_slopes_are_inner_products_with_the_directions(law: Law) -> None:
     assert slopes == pytest.approx(theirs.slopes(at, us, ids)[1], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["compiled", "torch"])
+def test_many_gradients_and_descents_are_the_single_ones_to_the_last_bit(which: int) -> None:
+    objective, theirs = objectives()[which], objectives()[1]
+    at, rows, lr = start(theirs), batches(100, 1, 60, 3), 0.3
+    before = at.clone()
+    gradients = objective.gradients(at, rows)
+    assert all(
+        np.array_equal(g, objective.gradient(at, b)[1].numpy()) for g, b in zip(gradients, rows, strict=True)
+    )
+    sequences = [rows[:2], rows[1:2], rows]
+    changes = objective.descents(at, sequences, lr)
+    for change, sequence in zip(changes, sequences, strict=True):
+        x = at.clone()
+        descent = objective.descent(x, lr)
+        for batch in sequence:
+            descent.step([objective.gradient(x, batch)[1]])
+        assert np.array_equal(change, (x - at).numpy())
+    assert np.array_equal(objective.descents(at, sequences[::-1], lr), changes[::-1])
+    assert torch.equal(at, before)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_descent_rounds_each_product_and_sum_once(momentum: float) -> None:
     ours, theirs = objectives()
@@ -195,6 +216,8 @@ def test_what_does_not_fit_is_refused() -> None:
             lambda x: ours.loss(x, rows[0]),
             lambda x: ours.gradient(x, rows[0]),
             lambda x: ours.evaluate(x, X, Y),
+            lambda x: ours.gradients(x, rows),
+            lambda x: ours.descents(x, [rows], 0.1),
             lambda x: ours.losses(x, along(ours.size, 1), 1e-3, rows),
             lambda x: ours.slopes(x, along(ours.size, 1), rows[0]),
         ):

@@ -1,0 +1,60 @@
+"""ULDP-SGD: silos send the weighed sum of their users' clipped gradients.
+
+Source: Kato et al. 2023, Algorithm 3 with SGD in place of local training. x <- x - η_g / (qU) Σ_su w_su clip_C(g_su),
+g_su the gradient of the mean loss over the user's records in the silo. (The paper divides by U S, and adds.)
+"""
+
+# d parameters
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from raydpzv.data.users import Pairs
+from raydpzv.engine.objective import Objective
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
+from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
+from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, UserSumServer, mean_over_users
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.settings.bounds import Positive
+
+
+@dataclass(frozen=True)
+class UldpSgdConfig(SumsOverUsers):
+    """ULDP-SGD: users' clipped gradients, private for a user in all silos (Kato et al. 2023)."""
+
+    name: Literal["uldp_sgd"] = "uldp_sgd"
+    """The method."""
+    server_lr: Positive = 1.0
+    """Step size η_g on the mean over users; the paper's is divided by the number of silos as well."""
+
+
+class GradientSilos(ObjectiveThreads):
+    """Silos that send sums of their users' descents, -g_su."""
+
+    def __init__(self, parts: ClientGroupParts, config: UldpSgdConfig) -> None:
+        super().__init__(parts.objectives)
+        self._sums, self._device = UserSums(parts.parts, parts.users, config), parts.device
+
+    def _work(self, order: Order, objective: Objective) -> Upload:
+        x = torch.tensor(model_of(order), device=self._device)
+
+        def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
+            return -objective.gradients(x, [pairs.of(place) for place in places])
+
+        return self._sums.upload(order.client, order.round, objective.size, descents)
+
+
+ULDP_SGD = HorizontalMethod(
+    config=UldpSgdConfig,
+    server=lambda parts, config: UserSumServer(
+        parts, config.server_lr * mean_over_users(parts.users, config.sampling)
+    ),
+    clients=GradientSilos,
+    cohort=lambda config, clients: clients,
+    users=lambda config: config.plan,
+)

@@ -1,0 +1,113 @@
+"""What is released about users: their vectors, each clipped as a whole, in whole numbers, and the silos' noise shares.
+
+A pair is a user and a silo where the user has records. A pair's vector v becomes E = trunc(v min(1, C/‖v‖) C'/C), whole
+numbers of Euclidean norm at most C' = 2^b − 1 whatever was rounded. Sums of E over pairs, uniform over S silos or by
+weights that add up to 1 or less for each user, move by a known number of units if all of one user's terms are set to
+zero; their noise is discrete Gaussian, in equal shares of the silos that take part.
+"""
+
+# S silos, A of them take part, n pairs, d numbers of a pair's vector, D numbers of a release
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raydpzv.keys import Key
+from raydpzv.privacy.discrete_gaussian import discrete_gaussian
+from raydpzv.privacy.mechanisms import Receipt
+
+Integers = npt.NDArray[np.int64]
+
+_BELOW = 1 - 2.0**-40  # of the largest norm: more than double precision gets wrong in it
+
+
+@dataclass(frozen=True)
+class UserRelease:
+    """What a release about users is made with: clip C, grid of b bits, noise multiplier σ, silos S in a user's reach.
+
+    reach: in a plain sum of the pairs' integers a user moves the sum by one vector of norm C' in each of S silos (the
+    weight 1/S is a constant of the divisor); in a sum of vectors whose weights add up to 1, by one (reach is 1).
+    """
+
+    clip: float
+    bits: int
+    multiplier: float
+    reach: int = 1
+
+    @property
+    def limit(self) -> int:
+        """Largest norm of one pair's integers, C' = 2^b − 1."""
+        return (1 << self.bits) - 1
+
+    @property
+    def sensitivity(self) -> int:
+        """How far the sum moves where all of one user's terms are set to zero, in units of the grid."""
+        return self.reach * self.limit
+
+    @property
+    def unit(self) -> float:
+        """What one unit of the sum is worth in Y: a user moves Y by at most C."""
+        return self.clip / self.sensitivity
+
+    def deviation(self, parties: int = 1) -> float:
+        """Return the deviation of one party's share of the noise in units, all shares together being σ times C."""
+        return self.multiplier * self.sensitivity / math.sqrt(parties)
+
+
+@dataclass(frozen=True)
+class UserNoiseParts:
+    """The resolved [privacy] of a run of users, for the silos that add noise and whoever draws the sample of users.
+
+    release: what releases are made with; its multiplier is 0 where the scenario adds no noise. users: U, those on the
+    public list. coins: the key of the users' coins, which is a secret of the run where its ε needs them secret. seeded:
+    noise that whoever has the seed subtracts, for runs that repeat bit for bit. NOT PRIVATE.
+    """
+
+    release: UserRelease
+    users: int
+    key: Key
+    coins: Key
+    seeded: bool = False
+
+    def share(
+        self, count: int, parties: int, address: tuple[int, int, int], *, pairs: int, nonfinite: int
+    ) -> tuple[Integers, Receipt | None]:
+        """Return one silo's share of a release's noise, int64 [D], and its receipt (None: there is no noise).
+
+        parties: A, the silos that take part, known before; address: (silo, release, attempt), no two shares of a run
+        have the same. pairs: those in the silo's sum; nonfinite: those of them whose vector was set to zero. σ and
+        sensitivities of the receipt are in units of the grid: the share's deviation, and what one user moves.
+        """
+        if self.release.multiplier == 0:
+            return np.zeros(count, np.int64), None
+        scale, moved = self.release.deviation(parties), float(self.release.sensitivity)
+        source = self._generator(address).bytes if self.seeded else os.urandom
+        receipt = Receipt(
+            *("discrete gaussian", "seeded" if self.seeded else "system", scale, 2 * moved, moved),
+            divisor=1,
+            batch=pairs,
+            nonfinite=nonfinite,
+        )
+        return discrete_gaussian(scale, count, source), receipt
+
+    def _generator(self, address: tuple[int, int, int]) -> np.random.Generator:
+        silo, release, attempt = address
+        return (self.key / "user noise" / silo / release / attempt).generator()
+
+
+def user_integers(vectors_nd: npt.NDArray[np.floating], *, clip: float, bits: int) -> tuple[Integers, int]:
+    """Return each pair's E, int64 [n, d], and how many vectors had a number that was not finite (those are zero).
+
+    vectors_nd: float32 or float64 [n, d]. A row of E is a function of its vector alone, and its norm at most 2^b − 1.
+    """
+    finite_n = np.isfinite(vectors_nd).all(1)
+    kept_nd = np.where(finite_n[:, None], vectors_nd, 0).astype(np.float64, order="C")
+    with np.errstate(over="ignore"):
+        norms_n = np.sqrt((kept_nd * kept_nd).sum(1))
+    factors_n = ((1 << bits) - 1) * _BELOW / np.maximum(norms_n, clip)
+    return (kept_nd * factors_n[:, None]).astype(np.int64), int((~finite_n).sum())
