@@ -119,6 +119,7 @@ METHODS = Registry(
         "czofo": f"{_VERTICAL}.czofo:CZOFO",
         "decomfl": f"{_HORIZONTAL}.decomfl:DECOMFL",
         "mezo": f"{_HORIZONTAL}.mezo:MEZO",
+        "uldp_zo": f"{_HORIZONTAL}.uldp_zo:ULDP_ZO",
         "fedavg": f"{_HORIZONTAL}.fedavg:FEDAVG",
         "fedcom": f"{_HORIZONTAL}.fedavg:FEDCOM",
         "topk": f"{_HORIZONTAL}.fedavg:TOPK",

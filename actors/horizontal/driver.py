@@ -93,7 +93,7 @@ def _begin(
     timeout = prepared.spec.resources.timeout
     try:
         if actor_set.ledger is not None:
-            path, round = folder.ledger if folder else None, checkpoint.round if checkpoint else 0
+            path, round = folder.ledger if folder else None, prepared.taken_up(checkpoint)
             fsync = prepared.spec.record.fsync
             opening = actor_set.ledger.open.remote(path, prepared.plan.header(), round, fsync)
             get(opening, timeout, "the ledger to open")

@@ -30,6 +30,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
 from raydpzv.sim.virtual import Timing
@@ -53,7 +54,10 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class PreparedHorizontal:
-    """A horizontal scenario with its data loaded and shared out. No method here adds noise or claims an ε."""
+    """A horizontal scenario with its data loaded and shared out. No method here adds noise or claims an ε.
+
+    recorded: updates that the ledger of a run which goes on has, where none may be released a second time.
+    """
 
     spec: HorizontalScenario
     split: Split | GeneratedSplit
@@ -62,6 +66,7 @@ class PreparedHorizontal:
     setting: None = None
     unused: tuple[str, ...] = ()
     secret: None = None
+    recorded: int = 0
 
     @property
     def engine(self) -> str:
@@ -88,6 +93,17 @@ class PreparedHorizontal:
     def separate(self) -> bool:
         """Whether every client keeps a model of its own; else those of a process share one."""
         return self.spec.descriptor.own_models(self.spec.method)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether a run that goes on keeps updates beyond its checkpoint: those of a method that releases by them."""
+        return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
+
+    def taken_up(self, checkpoint: Checkpoint | None) -> int | None:
+        """Return after how many updates a run takes up its ledger; None: after all that it has."""
+        if self.keeps_all:
+            return None
+        return checkpoint.round if checkpoint else 0
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return an account of nothing."""
@@ -149,6 +165,7 @@ class PreparedHorizontal:
             device,
             self.plan.replica(device) if self.seeded else None,
             updates,
+            recorded=self.recorded,
         )
         return self.spec.descriptor.clients(parts, self.spec.method)
 

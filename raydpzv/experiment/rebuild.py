@@ -7,7 +7,7 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,13 +102,15 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     check_resumable(began, spec)
     prepared = prepare_horizontal(spec)
     check_same(prepared, began)
-    _check_state(prepared, began)
+    recorded = _checked_updates(prepared, began)
     folder = RunFolder.reopened(path, moved)
+    if prepared.keeps_all:
+        prepared = replace(prepared, recorded=recorded)
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
-def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
-    """Raise what keeps a run from going on, before any row is dropped.
+def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
+    """Return how many updates a run's ledger has; raise what keeps it from going on, before any row is dropped.
 
     DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
     """
@@ -119,7 +121,7 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
             "process, so the run cannot go on; start a new one with --out"
         )
     if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
-        return
+        return 0
     made = checkpoint.round if checkpoint else 0
     with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
         if ledger.version < made:
@@ -127,6 +129,7 @@ def _check_state(prepared: PreparedHorizontal, folder: RunFolder) -> None:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot go on; start a new one with --out"
             )
+        return ledger.version
 
 
 def from_ledger(

@@ -71,7 +71,7 @@ def open_ledger(
     return begin_ledger(
         folder.ledger if folder else None,
         prepared.plan.header(),
-        checkpoint.round if checkpoint else 0,
+        prepared.taken_up(checkpoint),
         fsync=prepared.spec.record.fsync,
     )
 
@@ -253,6 +253,7 @@ def warm_up(prepared: PreparedHorizontal, device: str) -> None:
         if isinstance(split, Split)
         else replace(split, test=few),
         timing=Timing(arrivals, nothing, nothing, instant(clients)),
+        recorded=0,
     )
     ledger = Ledger.create(None, prepared.plan.header()) if prepared.seeded else None
     _, executor, server, view = parties(prepared, ledger, device)

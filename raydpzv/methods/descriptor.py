@@ -300,7 +300,8 @@ class ClientGroupParts:
     """What a group of horizontal clients is made of: one objective per thread, which rows are whose, the run's key.
 
     replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from. users:
-    of methods that release sums over users, how the silos release them.
+    of methods that release sums over users, how the silos release them; recorded: updates that were released before the
+    run was taken up, which the ledger has and nobody draws noise for again.
     """
 
     objectives: Sequence[Objective]
@@ -310,6 +311,7 @@ class ClientGroupParts:
     replica: Replica | None = None
     updates: UpdateSource | None = None
     users: UserNoiseParts | None = None
+    recorded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

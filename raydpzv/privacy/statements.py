@@ -1,4 +1,4 @@
-"""The table and the verdict of any setting: a noised mean (DPZV) or noised rows (its baselines).
+"""The table and the verdict of any setting: a noised mean (DPZV), noised rows (its baselines), sums over users.
 
 What a proof supposes of a run beside its noise is looked at here, for both: where it fails, no row holds.
 """
@@ -16,10 +16,12 @@ from raydpzv.privacy.row_claims import row_claims, row_verdict
 from raydpzv.privacy.row_setting import RowSetting
 from raydpzv.privacy.sound_claims import sound_claims, sound_verdict
 from raydpzv.privacy.sound_setting import SoundSetting
+from raydpzv.privacy.user_claims import user_claims, user_verdict
+from raydpzv.privacy.user_setting import UserSetting
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
 """The verdict on a run without a setting."""
-AnySetting = MeanSetting | RowSetting | SoundSetting | MemoizedSetting
+AnySetting = MeanSetting | RowSetting | SoundSetting | MemoizedSetting | UserSetting
 """What privacy depends on, of either kind."""
 
 _UNPLANNED = "no number of updates is planned (budget.updates), and each ε here is that of ONE update"
@@ -35,7 +37,7 @@ def claims(setting: AnySetting) -> tuple[Claim, ...]:
 
 
 def verdict(setting: AnySetting) -> tuple[bool, str]:
-    """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
+    """Return whether an ε of a record, or a user, is proved, and why, in a few plain sentences."""
     if isinstance(setting, SoundSetting):
         return sound_verdict(setting)
     if isinstance(setting, MemoizedSetting):
@@ -43,6 +45,8 @@ def verdict(setting: AnySetting) -> tuple[bool, str]:
     missing = missing_premises(setting)
     if missing and any(c.holds for c in _claims(setting)):
         return False, f"NOT PRIVATE: {'; '.join(missing)}."
+    if isinstance(setting, UserSetting):
+        return user_verdict(setting)
     return row_verdict(setting) if isinstance(setting, RowSetting) else mean_claims.verdict(setting)
 
 
@@ -54,7 +58,10 @@ def missing_premises(setting: AnySetting) -> tuple[str, ...]:
     """
     if isinstance(setting, SoundSetting | MemoizedSetting):
         return ()
-    hidden = setting.hidden if isinstance(setting, RowSetting) else setting.hidden_state
+    if isinstance(setting, UserSetting):
+        hidden = False
+    else:
+        hidden = setting.hidden if isinstance(setting, RowSetting) else setting.hidden_state
     return (*(() if hidden else setting.fitted), *(() if setting.planned else (_UNPLANNED,)))
 
 
@@ -63,4 +70,6 @@ def _claims(setting: AnySetting) -> tuple[Claim, ...]:
         return sound_claims(setting)
     if isinstance(setting, MemoizedSetting):
         return memoized_claims(setting)
+    if isinstance(setting, UserSetting):
+        return user_claims(setting)
     return row_claims(setting) if isinstance(setting, RowSetting) else mean_claims.claims(setting)

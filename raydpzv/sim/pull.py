@@ -146,6 +146,8 @@ class PullServerLoop:
             with self._lock:
                 if self._server_loop.stop_reason is None:
                     self._server_loop.serve(upload, how, arrived, self._clock.now, upload.body.wire_bytes)
+                else:
+                    self._server_loop.unserved(upload)
                 return self._server_loop.stop_reason is None
 
     def evaluate(self, score: Callable[[int], Metrics]) -> None:
@@ -194,7 +196,8 @@ class PullLoop:
             time, event = self._events.pop()
             pause(self._stopping, time - self._clock.now())
             if self._stopping.is_set():
-                return
+                self._events.add(time, event)
+                break
             if isinstance(event, _Epoch):
                 self._plan_epoch()
                 if self._queue.enters(event.client, event.due):
@@ -203,6 +206,7 @@ class PullLoop:
                 self._pull(event)
             else:
                 self._hand_in(*event)
+        self._account_for_what_was_sent(self._clock.now())
 
     def stop(self) -> None:
         """Leave at the next opportunity, also out of a pause."""
@@ -230,6 +234,13 @@ class PullLoop:
         sent = max(self._clock.now(), simulated)
         how = Activation(request.due, request.woke, request.late, sent)
         self._events.add(sent + network.uplink(client, upload.body.wire_bytes), (upload, how))
+
+    def _account_for_what_was_sent(self, over: float) -> None:
+        """Hand in the uploads on their way when the run was over: whoever released by them has done so."""
+        while self._events:
+            _, event = self._events.pop()
+            if not isinstance(event, _Epoch | _Request) and event[0].releases and event[1].sent <= over:
+                self._port.exchange(*event)
 
     def _hand_in(self, upload: Upload, how: Activation) -> None:
         self._over = not self._port.exchange(upload, how)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.methods.horizontal.decomfl import AsyncDecomflServer, DecomflSettings, client_seeds
+from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, client_seeds
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.seeds import Scalars, SeededScalars
 
@@ -14,7 +14,7 @@ from raydpzv.wire.seeds import Scalars, SeededScalars
 class Scribe:
     """A client group that answers without computing: server tests need no model."""
 
-    def __init__(self, how: DecomflSettings) -> None:
+    def __init__(self, how: SeededSettings) -> None:
         self._how = how
 
     def process(self, orders: Any) -> list[Upload]:
@@ -25,6 +25,6 @@ class Scribe:
         return np.full(shape, 1.0 + order.client + order.round, np.float32)
 
 
-def answer(server: AsyncDecomflServer, how: Any, client: int, read: int) -> None:
+def answer(server: SeededPullServer, how: Any, client: int, read: int) -> None:
     seeds = client_seeds(how, client, read)
     server.receive(Upload(client, 0, SeededScalars(seeds, np.ones(how.width(1), np.float32))))

@@ -9,7 +9,7 @@ import numpy as np
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.decomfl import client_seeds
+from raydpzv.methods.horizontal.seeded import client_seeds
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows

@@ -17,16 +17,10 @@ from raydpzv.keys import Key, shifted
 from raydpzv.ledger.entries import COLUMNS, Slice
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.decomfl import (
-    AsyncDecomflServer,
-    DecomflServer,
-    DecomflSettings,
-    Revert,
-    Schedule,
-    SeparateClients,
-    SharedClients,
-)
+from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, Revert, SeparateClients
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.seeded import Schedule, SeededPullServer, SeededSettings
+from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.models.whole import whole
@@ -72,17 +66,17 @@ def parts(clients: int = CLIENTS) -> Parts:
     return split_rows(Y.numpy(), clients, "dirichlet", sizes="drawn", least=2, key=KEY / "parts")
 
 
-def settings(**changes: Any) -> DecomflSettings:
+def settings(**changes: Any) -> SeededSettings:
     rule = changes.pop("rule", None) or Rule(
         changes.pop("law", "gaussian"), changes.pop("momentum", 0.0), damped=True
     )
     widths = changes.pop("perturbations", Schedule(2))
     lr = changes.pop("lr", Schedule(0.05))
-    return DecomflSettings(KEY, rule, changes.pop("batch", 4), lr, widths, **changes)
+    return SeededSettings(KEY, rule, changes.pop("batch", 4), lr, widths, **changes)
 
 
 def replica(
-    given: DecomflSettings, secret: Key | None = None, threads: int = 1, *, step_seeds: bool = True
+    given: SeededSettings, secret: Key | None = None, threads: int = 1, *, step_seeds: bool = True
 ) -> Replica:
     return Replica(initial(), given.rule, secret=secret, step_seeds=step_seeds, threads=threads)
 
@@ -98,11 +92,11 @@ def directions(seed: int, width: int) -> np.ndarray:
     return np.array(found, np.uint64)
 
 
-def ledger(given: DecomflSettings, folder: Path | None = None, **options: Any) -> Ledger:
+def ledger(given: SeededSettings, folder: Path | None = None, **options: Any) -> Ledger:
     return Ledger.create(folder, header(given), **options)
 
 
-def header(given: DecomflSettings) -> Header:
+def header(given: SeededSettings) -> Header:
     rule = given.rule
     model = Model(D, "layout", "initial")
     return Header(
@@ -117,7 +111,7 @@ def header(given: DecomflSettings) -> Header:
 
 def server(
     ledger: Ledger,
-    given: DecomflSettings,
+    given: SeededSettings,
     *,
     clients: int = CLIENTS,
     cohort: int = 3,
@@ -138,27 +132,28 @@ def server(
 
 
 def pull_server(
-    ledger: Ledger, given: DecomflSettings, *, clients: int = CLIENTS, pull_after: int | None = None
-) -> AsyncDecomflServer:
+    ledger: Ledger, given: SeededSettings, *, clients: int = CLIENTS, pull_after: int | None = None
+) -> SeededPullServer:
     model = replica(given) if pull_after is not None else None
-    return AsyncDecomflServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
+    return SeededPullServer(ledger, given, clients=clients, model=model, pull_after=pull_after)
 
 
 def shared(
     updates: UpdateSource,
-    given: DecomflSettings,
+    given: SeededSettings,
     *,
     clients: int = CLIENTS,
     secret: Key | None = None,
     threads: int = 1,
 ) -> SharedClients:
     first = replica(given, secret, threads)
-    return SharedClients([objective() for _ in range(threads)], first, updates, parts(clients), given)
+    objectives = [objective() for _ in range(threads)]
+    return SharedClients(first, updates, LocalSteps(objectives, parts(clients), given))
 
 
 def separate(
     updates: UpdateSource,
-    given: DecomflSettings,
+    given: SeededSettings,
     *,
     clients: int = CLIENTS,
     secret: Key | None = None,
@@ -194,7 +189,7 @@ class SlowModel:
     but the generator's definition.
     """
 
-    def __init__(self, given: DecomflSettings, secret: Key | None = None) -> None:
+    def __init__(self, given: SeededSettings, secret: Key | None = None) -> None:
         self._given, self._secret = given, secret
         self.x = initial().numpy().copy()
         vectors = {"sgd": 1, "signsgd": 0, "adam": 3, "svrg": 2}[given.rule.optimizer]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.decomfl import DecomflSettings, Schedule
+from raydpzv.methods.horizontal.seeded import Schedule, SeededSettings
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.seeds import CatchUp, PulledModel, SeededScalars
 from raydpzv.zo.update import Rule
@@ -33,13 +33,13 @@ OTHERS = (
 
 
 @st.composite
-def settings_of_rounds(draw: Any, others: Sequence[Rule] = OTHERS) -> DecomflSettings:
+def settings_of_rounds(draw: Any, others: Sequence[Rule] = OTHERS) -> SeededSettings:
     law = draw(LAWS)
     rule = draw(
         st.sampled_from([Rule(law, draw(MOMENTA), damped=True), *(replace(r, law=law) for r in others)])
     )
     widths = st.sampled_from([Schedule(1), Schedule(3), Schedule(1, ((3, 2), (4, 5)))])
-    return DecomflSettings(
+    return SeededSettings(
         toy.KEY,
         rule,
         draw(st.sampled_from([1, 4, 100])),
@@ -62,7 +62,7 @@ def settings_of_rounds(draw: Any, others: Sequence[Rule] = OTHERS) -> DecomflSet
     pull_after=st.sampled_from([None, 1, 3]),
 )
 def test_every_client_holds_the_servers_bits(
-    how: DecomflSettings,
+    how: SeededSettings,
     clients: int,
     cohort: int,
     count: int,
@@ -174,7 +174,7 @@ def test_asynchronous_clients_hold_what_they_read(
 
 @quick
 @given(how=settings_of_rounds(OTHERS[:2]), count=st.integers(3, 8))
-def test_a_client_that_skips_its_own_round_ends_elsewhere(how: DecomflSettings, count: int) -> None:
+def test_a_client_that_skips_its_own_round_ends_elsewhere(how: SeededSettings, count: int) -> None:
     """The control of the equalities above: who took part in round r reverted, and must replay round r."""
     ledger = toy.ledger(how)
     literal = toy.separate(toy.Silence(), how, clients=1)

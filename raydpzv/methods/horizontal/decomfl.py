@@ -1,8 +1,6 @@
 """DeComFL: horizontal learning with seeds and scalars alone on the wire.
 
-Sources: DeComFL Algorithms 1 to 5, Appendix A (papers as printed use r for rounds from 0; here rounds count from 1, so
-that round r is update r of the ledger). A client that took part in round r has reverted to the model before it, and
-must replay round r like everybody else: its next catch-up begins with r.
+Sources: DeComFL Algorithms 1 to 5, Appendix A (papers as printed use r for rounds from 0; here rounds count from 1).
 
 Clients come in two forms that give the same bits. `SharedClients` is how simulations run: all clients of a process
 share one replica that replays every update once. `SeparateClients` does literally what the paper writes (Algorithms 2
@@ -15,9 +13,7 @@ measure what the paper's snapshot-free revert (Eq. (10)) does to the bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -26,42 +22,39 @@ import torch
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Partition
 from raydpzv.engine.objective import Objective
-from raydpzv.errors import Diverged, RunError
-from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds, step_seed
-from raydpzv.ledger.entries import SHARED, Slice
-from raydpzv.ledger.ledger import Ledger
+from raydpzv.errors import RunError
+from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
-from raydpzv.methods.horizontal.rounds import Cohorts, Directed, RoundServer, Sampled, cohorts, row_weights
+from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
+from raydpzv.methods.horizontal.seeded import (
+    Estimate,
+    Schedule,
+    SeededPullServer,
+    SeededServer,
+    SeededSettings,
+    check_finite,
+    seeds_of,
+)
+from raydpzv.methods.horizontal.seeded_clients import (
+    LedgerFollower,
+    LocalWork,
+    SharedClients,
+    central_differences,
+    chooses_seeds,
+    seeds_to_try,
+)
 from raydpzv.methods.replica import Replica, UpdateSource
-from raydpzv.methods.roles import Drift, Metrics, Order, Sync, Upload
+from raydpzv.methods.roles import Drift, Order, Upload
 from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import Body
-from raydpzv.wire.seeds import (
-    REQUEST_BYTES,
-    AgentScalars,
-    AgentSeeds,
-    CatchUp,
-    PulledModel,
-    Scalars,
-    SeededScalars,
-    Tail,
-)
+from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import HorizontalSections
 
-Estimate = Literal["forward", "central", "projection"]
-SEED_BYTES, SCALAR_BYTES = 8, 4
-"""Bytes on the wire of a step's seed and of one of its P scalars."""
-ALL_ROWS = 2**62
-"""A batch that no client's rows fill: it takes all of them."""
 _PAIR = ("seeds", "scalars")
-_TRIM_EVERY = 64
-"""Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
-
-
 Revert = Literal["restore", "add_back"]
 
 
@@ -107,321 +100,19 @@ class DecomflConfig(Directed, Sampled):
     """Clients move every seed by a secret of theirs: the server cannot rebuild the model (A.3). No ε follows."""
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """A quantity that changes at given rounds: `changes` are (first round, value), ascending."""
+class DecomflServer(SeededServer):
+    """Averages the scalars of a round's cohort, weighted if its clients are."""
 
-    first: float
-    changes: tuple[tuple[int, float], ...] = ()
-
-    def at(self, round: int) -> float:
-        """Return the value in round 1, 2, ..."""
-        return [self.first, *(value for start, value in self.changes if start <= round)][-1]
-
-
-@dataclass(frozen=True)
-class DecomflSettings:
-    """What servers and clients of DeComFL agree on beforehand.
-
-    estimate: forward (f(x+μz) - f(x)) / μ (Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ, or projection <∇f, z>
-    (Algorithm 5). The step size is that of the round in which an update is made.
-    """
-
-    key: Key
-    rule: Rule
-    batch: int
-    lr: Schedule
-    perturbations: Schedule
-    local_steps: int = 1
-    smoothing: float = 1e-3
-    estimate: Estimate = "forward"
-
-    def width(self, round: int) -> int:
-        """Return P in a round."""
-        return int(self.perturbations.at(round))
-
-    def pairs(self, round: int) -> int:
-        """Return how many scalars, one per direction, a round adds."""
-        return self.local_steps * self.width(round)
-
-    def rows(self, round: int) -> int:
-        """Return how many rows a client takes in a local step, at most."""
-        return ALL_ROWS if self.rule.anchors(round) else self.batch
-
-
-class _Synced:
-    """What every client has replayed, and what it gets to catch up: bytes per client, not models.
-
-    steps: local steps per update, K. pull_after (L): a client that lags more than L updates takes the whole model if
-    that is fewer bytes.
-    """
-
-    def __init__(
-        self, ledger: Ledger, clients: int, steps: int, pull_after: int | None, state_bytes: int
-    ) -> None:
-        self._ledger, self._steps = ledger, steps
-        self._versions = np.zeros(clients, np.int32)
-        self._pull_after, self._state_bytes = pull_after, state_bytes
-
-    def sync(self, client: int) -> Sync:
-        """Bring the client to the newest version and return what that takes."""
-        now, behind = self._ledger.version, int(self._versions[client])
-        self._versions[client] = now
-        pairs = self._ledger.pairs(behind, now)
-        if self._pulls(behind, now):
-            return Sync(now, now - behind, 0, pulled=True)
-        return Sync(now, now - behind, pairs)
-
-    def note(self, clients: np.ndarray, version: int) -> None:
-        """Record that clients were brought to a version."""
-        self._versions[clients] = version
-
-    def _pulls(self, behind: int, now: int) -> bool:
-        if self._pull_after is None or now - behind <= self._pull_after:
-            return False
-        seeds, scalars = self._steps * (now - behind), self._ledger.pairs(behind, now)
-        return SEED_BYTES * seeds + SCALAR_BYTES * scalars > self._state_bytes
-
-    def trim(self) -> None:
-        """Forget the pairs that no client needs any more; the log on disk keeps them.
-
-        Without a log nothing is forgotten: hosts' replicas follow at their own pace and may need what no client does.
-        """
-        if not self._ledger.recalls:
-            return
-        now = self._ledger.version
-        first, last = 0, now
-        while first < last:  # the oldest version from which a client would not pull
-            middle = (first + last) // 2
-            first, last = (middle + 1, last) if self._pulls(middle, now) else (first, middle)
-        self._ledger.trim(max(first, int(self._versions.min())))
-
-
-class DecomflServer(RoundServer):
-    """Samples a cohort and K seeds per round, averages the scalars it gets back, and appends them to the ledger.
-
-    It holds no model unless one is given: `model` follows the ledger, for clients that pull it.
-    agent: there is one client and no network (MeZO): its messages cost nothing. asks: clients keep their last round
-    themselves and are asked for it (A.2); a server that does not know what they lack forgets no pair.
-    """
-
-    def __init__(
-        self,
-        cohorts: Cohorts,
-        ledger: Ledger,
-        settings: DecomflSettings,
-        *,
-        weights: np.ndarray | None = None,
-        model: Replica | None = None,
-        pull_after: int | None = None,
-        agent: bool = False,
-        asks: bool = False,
-    ) -> None:
-        super().__init__(cohorts, weights)
-        self._ledger, self._settings, self._model, self._agent = ledger, settings, model, agent
-        self._request_bytes = REQUEST_BYTES if asks else None
-        state_bytes = model.state().nbytes if model and pull_after is not None else 0
-        self._synced = _Synced(ledger, cohorts.clients, settings.local_steps, pull_after, state_bytes)
-
-    def restore(self, round: int, state: np.ndarray | None) -> None:
-        """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
-        super().restore(round, state)
-        for past in range(1, round + 1):
-            self._synced.note(self._cohorts.draw(past), past - 1)
-        if self._model:
-            self._model.go_to(round, self._ledger)
-
-    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
-        syncs = [self._synced.sync(client) for client in cohort]
-        # what any of them missed is the end of what the longest away did
-        most = max((sync.missed for sync in syncs if not sync.pulled), default=0)
-        missed = self._ledger.since(round - 1 - most, round - 1)
-        seeds, scalars, seeds_K = _seeds_of(missed), missed.scalar, round_seeds(self._settings, round)
-        reply = 0 if self._agent else SCALAR_BYTES * self._settings.pairs(round)
-        orders = []
-        for client, sync in zip(cohort, syncs, strict=True):
-            body: Body
-            if sync.pulled:
-                assert self._model is not None
-                body = PulledModel(self._model.state(), seeds_K)
-            else:
-                first = len(seeds) - self._settings.local_steps * sync.missed
-                kind = AgentSeeds if self._agent else CatchUp
-                body = kind(seeds[first:], scalars[len(scalars) - sync.pairs :], seeds_K)
-            orders.append(
-                Order(
-                    *(client, body, round),
-                    start_immediately=True,
-                    upload_bytes=reply,
-                    sync=sync,
-                    request_bytes=self._request_bytes,
-                )
-            )
-        return orders
-
-    def _close(self, round: int, uploads: Sequence[Upload]) -> None:
-        values = [_scalars(upload, round) for upload in uploads]
-        mean_KP = self._average(values).astype(np.float32)
-        steps, perturbations = np.indices(mean_KP.shape)
-        self._ledger.append(
-            party=SHARED,
-            read=round - 1,
-            lr=self._settings.lr.at(round),
-            step=steps.ravel(),
-            perturbation=perturbations.ravel(),
-            seed=np.repeat(round_seeds(self._settings, round), mean_KP.shape[1]),
-            scalar=mean_KP.ravel(),
-        )
-        if self._model:
-            self._model.go_to(round, self._ledger)
-        if round % _TRIM_EVERY == 0 and self._request_bytes is None:
-            self._synced.trim()
-
-
-class AsyncDecomflServer:
-    """No rounds: a client that wakes pulls the ledger's tail, and what it uploads becomes the next update.
-
-    The ledger's order is the model. The client chooses its seeds; the pair (client, version read) cannot occur twice.
-    """
-
-    answers = False
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        settings: DecomflSettings,
-        *,
-        clients: int,
-        model: Replica | None = None,
-        pull_after: int | None = None,
-    ) -> None:
-        self._ledger, self._settings, self._model = ledger, settings, model
-        state_bytes = model.state().nbytes if model and pull_after is not None else 0
-        self._synced = _Synced(ledger, clients, 1, pull_after, state_bytes)
-        self._reading: dict[int, int] = {}
-
-    @property
-    def updates(self) -> int:
-        """Updates in the ledger."""
-        return self._ledger.version
-
-    def first_orders(self) -> Sequence[Order]:
-        """Nobody is told to begin: clients wake by themselves."""
-        return ()
-
-    def wake(self, client: int) -> Order:
-        """Return the tail of the ledger that the client lacks."""
-        sync = self._synced.sync(client)
-        self._reading[client] = sync.read
-        body: Body
-        if sync.pulled:
-            assert self._model is not None
-            body = PulledModel(self._model.state(), np.zeros(0, np.uint64))
-        else:
-            missed = self._ledger.since(sync.read - sync.missed, sync.read)
-            body = Tail(_seeds_of(missed), missed.scalar)
-        reply = SEED_BYTES + SCALAR_BYTES * self._settings.width(1)
-        return Order(client, body, sync.read + 1, start_immediately=True, upload_bytes=reply, sync=sync)
-
-    def receive(self, upload: Upload) -> Sequence[Order]:
-        """Append the client's seed and scalars as the next update."""
-        round, body = self._ledger.version + 1, upload.body
-        if not isinstance(body, SeededScalars):
-            raise TypeError(f"an asynchronous DeComFL server cannot serve {type(body).__name__}")
-        if upload.client not in self._reading:
-            raise RunError(
-                f"client {upload.client} sent scalars for update {round} without having pulled since its last ones: "
-                "its upload was sent twice"
-            )
-        _check_finite(body.values, upload.client, round)
-        self._ledger.append(
-            party=upload.client,
-            read=self._reading.pop(upload.client),
-            lr=self._settings.lr.at(round),
-            step=np.zeros(len(body.values), np.int64),
-            perturbation=np.arange(len(body.values)),
-            seed=np.repeat(body.seeds, len(body.values)),
-            scalar=body.values,
-        )
-        if self._model:
-            self._model.go_to(round, self._ledger)
-        if round % _TRIM_EVERY == 0:
-            self._synced.trim()
-        return ()
-
-
-def round_seeds(settings: DecomflSettings, round: int) -> np.ndarray:
-    """Return the seeds of a round's steps, uint64 [K]; no two rounds of a run share one (see `step_seed`)."""
-    first = (round - 1) * settings.local_steps
-    return np.array(
-        [step_seed(settings.key, SERVER_PARTY, first + k) for k in range(settings.local_steps)], np.uint64
-    )
-
-
-def client_seeds(settings: DecomflSettings, client: int, read: int) -> np.ndarray:
-    """Return the seed that a client chooses at a version, uint64 [1] (asynchronous)."""
-    return np.array([step_seed(settings.key, client, read)], np.uint64)
-
-
-def _seeds_of(missed: Slice) -> np.ndarray:
-    """Return the seeds of updates' steps, one each, uint64 [s]."""
-    return missed.seed[missed.perturbation == 0]
+    def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
+        return self._average([_scalars(upload, round) for upload in uploads]).astype(np.float32)
 
 
 def _scalars(upload: Upload, round: int) -> np.ndarray:
     body = upload.body
     if not isinstance(body, Scalars | AgentScalars):
         raise TypeError(f"a DeComFL server cannot serve {type(body).__name__}")
-    _check_finite(body.values, upload.client, round)
+    check_finite(body.values, upload.client, round)
     return body.values
-
-
-def _check_finite(values: np.ndarray, client: int, round: int) -> None:
-    if not np.isfinite(values).all():
-        raise Diverged(
-            f"client {client} sent a scalar that is not finite for update {round}: choose a smaller step size or a "
-            "larger smoothing radius"
-        )
-
-
-class LedgerFollower:
-    """A replica that follows the ledger, to be looked at; clients of both kinds have one."""
-
-    def __init__(
-        self,
-        objectives: Sequence[Objective],
-        replica: Replica,
-        history: UpdateSource,
-        parts: Partition,
-        settings: DecomflSettings,
-    ) -> None:
-        self._replica, self._history = replica, history
-        self._local = LocalSteps(objectives, parts, settings)
-
-    def evaluate(self, version: int, x: torch.Tensor, y: torch.Tensor) -> Metrics:
-        """Score the model at `version` on held-out rows."""
-        self._replica.go_to(version, self._history)
-        return self._local.evaluate(self._replica, x, y)
-
-    def state(self, version: int) -> np.ndarray:
-        """Return a copy of the parameters and of the V vectors kept beside them at `version`: float32 [1 + V, d]."""
-        self._replica.go_to(version, self._history)
-        return self._replica.state()
-
-
-class SharedClients(LedgerFollower):
-    """Clients of one process around one replica; they are rows of `parts` and nothing else.
-
-    objectives: one per thread, all on the same data; the number of threads moves no bits.
-    """
-
-    def process(self, orders: Sequence[Order]) -> list[Upload]:
-        """Do the work of several clients; orders come in the order of the versions they are to be done at."""
-        uploads: list[Upload] = []
-        for version, group in groupby(orders, key=lambda order: order.round - 1):
-            self._replica.go_to(version, self._history)
-            uploads += self._local.work(list(group), self._replica)
-        return uploads
 
 
 class SeparateClients(LedgerFollower):
@@ -438,10 +129,10 @@ class SeparateClients(LedgerFollower):
         replica: Replica,
         history: UpdateSource,
         parts: Partition,
-        settings: DecomflSettings,
+        settings: SeededSettings,
         revert: Revert = "restore",
     ) -> None:
-        super().__init__(objectives, replica, history, parts, settings)
+        super().__init__(replica, history, LocalSteps(objectives, parts, settings))
         self._fresh, self._settings, self._revert = replica.twin(), settings, revert
         self._clients: dict[int, Replica] = {}
         self._own: dict[int, np.ndarray] = {}
@@ -458,7 +149,7 @@ class SeparateClients(LedgerFollower):
         largest, share = 0.0, 0.0
         for client, replica in self._clients.items():
             missed = self._history.since(replica.version, version)
-            self._catch_up(client, replica, _seeds_of(missed), missed.scalar, version)
+            self._catch_up(client, replica, seeds_of(missed), missed.scalar, version)
             gap = (replica.x - self._replica.x).abs()
             largest = max(largest, float(gap.max()))
             share = max(share, float((gap > 0).double().mean()))
@@ -476,7 +167,7 @@ class SeparateClients(LedgerFollower):
         (upload,) = self._local.work([order], replica)
         if self._revert == "add_back":
             values = np.atleast_2d(upload.body.values)  # type: ignore[attr-defined]
-            seeds = _seeds(order, self._settings)
+            seeds = seeds_to_try(order, self._settings)
             lr = self._settings.lr.at(order.round)
             directions = perturbation_seeds(seeds[:, None], np.arange(values.shape[1]))
             replica.apply_steps([Step(directions[k], values[k], lr) for k in range(len(seeds))])
@@ -517,34 +208,19 @@ class SeparateClients(LedgerFollower):
         replica.version = version
 
 
-class LocalSteps:
+class LocalSteps(LocalWork):
     """K local steps of P estimates each, from a model that is left as it was (Algorithm 2, ClientZOLocalUpdate)."""
 
-    def __init__(self, objectives: Sequence[Objective], parts: Partition, settings: DecomflSettings) -> None:
-        self._objectives, self._parts, self._settings = objectives, parts, settings
-
-    def work(self, orders: Sequence[Order], replica: Replica) -> list[Upload]:
-        """Return the uploads of clients that all work at `replica`."""
-        shares = [orders[i :: len(self._objectives)] for i in range(len(self._objectives))]
-        busy = [(o, share) for o, share in zip(self._objectives, shares, strict=True) if share]
-        if len(busy) == 1:
-            done = [self._share(busy[0][0], busy[0][1], replica)]
-        else:
-            with ThreadPoolExecutor(len(busy)) as pool:
-                done = list(pool.map(lambda work: self._share(work[0], work[1], replica), busy))
-        by_client = {upload.client: upload for uploads in done for upload in uploads}
-        return [by_client[order.client] for order in orders]
-
-    def evaluate(self, replica: Replica, x: torch.Tensor, y: torch.Tensor) -> Metrics:
-        """Score a replica on held-out rows."""
-        return self._objectives[0].evaluate(replica.x, x, y)
+    def __init__(self, objectives: Sequence[Objective], parts: Partition, settings: SeededSettings) -> None:
+        super().__init__(objectives)
+        self._parts, self._settings = parts, settings
 
     def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
         """The clients of one thread: those with the same seeds and one local step share every perturbed model."""
         settings = self._settings
-        if settings.local_steps > 1 or _chooses_seeds(orders[0]):
+        if settings.local_steps > 1 or chooses_seeds(orders[0]):
             return [self._alone(objective, order, replica) for order in orders]
-        seeds = _seeds(orders[0], settings)
+        seeds = seeds_to_try(orders[0], settings)
         rows = [self._rows(order, 0) for order in orders]
         round = orders[0].round
         used = replica.seeds(perturbation_seeds(seeds[0], np.arange(settings.width(round))))
@@ -554,7 +230,7 @@ class LocalSteps:
     def _alone(self, objective: Objective, order: Order, replica: Replica) -> Upload:
         """One client, whose own steps lead it away from the shared model until it reverts."""
         settings, round = self._settings, order.round
-        seeds_K, width = _seeds(order, settings), settings.width(round)
+        seeds_K, width = seeds_to_try(order, settings), settings.width(round)
         local = replica.descent
         first, values_KP = float("nan"), np.zeros((len(seeds_K), width), np.float32)
         for k, seed in enumerate(seeds_K):
@@ -604,39 +280,24 @@ class LocalSteps:
             found = [objective.slopes(x, directions, ids) for ids in rows]
             return [loss for loss, _ in found], np.array([slopes for _, slopes in found])
         radius = settings.smoothing
-        plus = objective.losses(x, directions, radius, rows)
         if settings.estimate == "central":
-            minus = objective.losses(x, directions, -radius, rows)
-            middle = ((plus + minus) / 2).mean(1)
-            return middle.tolist(), (plus - minus) / (2 * radius)
-        base = objective.losses_at(x, rows)
+            return central_differences(objective, x, directions, radius, rows)
+        plus, base = objective.losses(x, directions, radius, rows), objective.losses_at(x, rows)
         return base.tolist(), (plus - base[:, None]) / radius
-
-
-def _chooses_seeds(order: Order) -> bool:
-    """Tell whether the client chooses its seeds itself (asynchronous) or got them from the server."""
-    return isinstance(order.body, Tail) or (isinstance(order.body, PulledModel) and not order.body.seeds.size)
-
-
-def _seeds(order: Order, settings: DecomflSettings) -> np.ndarray:
-    """Return the seeds of the steps a client is to try, uint64 [K]."""
-    if _chooses_seeds(order):
-        return client_seeds(settings, order.client, order.round - 1)
-    return order.body.seeds  # type: ignore[attr-defined]
 
 
 def _upload(order: Order, values_KP: np.ndarray, loss: float, seeds_K: np.ndarray) -> Upload:
     body: Body
-    if _chooses_seeds(order):
+    if chooses_seeds(order):
         body = SeededScalars(seeds_K, values_KP[0])
     else:
         body = (AgentScalars if isinstance(order.body, AgentSeeds) else Scalars)(values_KP)
     return Upload(order.client, order.round - 1, body, loss)
 
 
-def decomfl_settings(config: DecomflConfig, key: Key) -> DecomflSettings:
+def decomfl_settings(config: DecomflConfig, key: Key) -> SeededSettings:
     """Return what servers and clients agree on."""
-    return DecomflSettings(
+    return SeededSettings(
         key,
         _rule(config).rule,
         config.batch,
@@ -662,12 +323,12 @@ def _rule(config: DecomflConfig) -> UpdateRule:
     return UpdateRule(rule, secret_seeds=config.private_seed_shift, step_seeds=True)
 
 
-def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | AsyncDecomflServer:
+def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | SeededPullServer:
     assert parts.ledger is not None
     settings = decomfl_settings(config, parts.key)
     model = parts.replica() if config.server_model else None
     if config.asynchronous:
-        return AsyncDecomflServer(
+        return SeededPullServer(
             parts.ledger, settings, clients=len(parts.rows), model=model, pull_after=config.pull_after
         )
     return DecomflServer(
@@ -682,8 +343,11 @@ def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServe
 def _clients(parts: ClientGroupParts, config: DecomflConfig) -> SharedClients | SeparateClients:
     assert parts.replica is not None
     assert parts.updates is not None
-    given = (parts.objectives, parts.replica, parts.updates, parts.parts, decomfl_settings(config, parts.key))
-    return SeparateClients(*given, config.revert) if _own_models(config) else SharedClients(*given)
+    settings = decomfl_settings(config, parts.key)
+    if _own_models(config):
+        given = (parts.objectives, parts.replica, parts.updates, parts.parts, settings)
+        return SeparateClients(*given, config.revert)
+    return SharedClients(parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings))
 
 
 def _own_models(config: DecomflConfig) -> bool:

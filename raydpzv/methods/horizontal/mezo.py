@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
-from raydpzv.methods.horizontal.decomfl import DecomflServer, DecomflSettings, Schedule, SharedClients
+from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, cohorts
+from raydpzv.methods.horizontal.seeded import Schedule, SeededSettings
+from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.settings.bounds import Count, Positive
 from raydpzv.zo.update import Rule
 
@@ -32,9 +34,9 @@ class MezoConfig(Directed):
     """Step size."""
 
 
-def mezo_settings(config: MezoConfig, key: Key) -> DecomflSettings:
+def mezo_settings(config: MezoConfig, key: Key) -> SeededSettings:
     """Return what the agent works by."""
-    return DecomflSettings(
+    return SeededSettings(
         key,
         Rule(config.direction),
         config.batch,
@@ -54,7 +56,7 @@ def _clients(parts: ClientGroupParts, config: MezoConfig) -> SharedClients:
     assert parts.replica is not None
     assert parts.updates is not None
     settings = mezo_settings(config, parts.key)
-    return SharedClients(parts.objectives, parts.replica, parts.updates, parts.parts, settings)
+    return SharedClients(parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings))
 
 
 def _contradictions(config: MezoConfig, sections: HorizontalSections) -> Iterator[str]:

@@ -16,7 +16,8 @@ from raydpzv.data.batch_rows import batch_rows
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.keys import Key, perturbation_seeds
-from raydpzv.methods.horizontal.decomfl import decomfl_settings, round_seeds
+from raydpzv.methods.horizontal.decomfl import decomfl_settings
+from raydpzv.methods.horizontal.seeded import round_seeds
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.zo import philox
 from scenarios.cli import app

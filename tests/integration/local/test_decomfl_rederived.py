@@ -21,8 +21,9 @@ from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.keys import Key, perturbation_seeds
-from raydpzv.methods.horizontal.decomfl import decomfl_settings, round_seeds
+from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.seeded import round_seeds
 from raydpzv.zo.directions import Direction
 
 ROUNDS = 15

@@ -16,7 +16,7 @@ from actors.ledger_client import LedgerRange, RelayedLedger
 from raydpzv.errors import InputError
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.decomfl import client_seeds
+from raydpzv.methods.horizontal.seeded import client_seeds
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.seeds import SeededScalars
 from tests.helpers import seed_parties as toy

@@ -13,7 +13,7 @@ import raydpzv
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.keys import perturbation_seeds
 from raydpzv.ledger.entries import SHARED
-from raydpzv.methods.horizontal.decomfl import Schedule, client_seeds, round_seeds
+from raydpzv.methods.horizontal.seeded import Schedule, client_seeds, round_seeds
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.seeds import Scalars, SeededScalars, Tail
 from tests.helpers import seed_parties as toy

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from raydpzv.data.batch_rows import batch_rows
-from raydpzv.methods.horizontal.decomfl import Schedule, SharedClients
+from raydpzv.methods.horizontal.seeded import Schedule
+from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.roles import Order
 from raydpzv.wire.seeds import Tail
 from tests.helpers import seed_parties as toy

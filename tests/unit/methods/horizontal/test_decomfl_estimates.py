@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from raydpzv.data.batch_rows import batch_rows
-from raydpzv.methods.horizontal.decomfl import LocalSteps, Schedule, client_seeds, round_seeds
+from raydpzv.methods.horizontal.decomfl import LocalSteps
+from raydpzv.methods.horizontal.seeded import Schedule, client_seeds, round_seeds
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, Scalars, SeededScalars, Tail

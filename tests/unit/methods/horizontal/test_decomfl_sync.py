@@ -12,8 +12,9 @@ import pytest
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.decomfl import DecomflServer, Schedule
+from raydpzv.methods.horizontal.decomfl import DecomflServer
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.methods.horizontal.seeded import Schedule
 from raydpzv.methods.roles import Order
 from raydpzv.wire.seeds import AgentSeeds, CatchUp, PulledModel
 from tests.helpers import seed_parties as toy

@@ -1,0 +1,345 @@
+"""What methods share that put seeds and scalars on a ledger: what clients lack, and the servers that add updates.
+
+Rounds count from 1: round r is update r of the ledger. A client that took part in round r has reverted to the model
+before it, and must replay round r like everybody else: its next catch-up begins with r.
+"""
+
+# M clients, m of them in a cohort, K local steps, P perturbations, d parameters
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from raydpzv.errors import Diverged, ReplayMismatch, RunError
+from raydpzv.keys import SERVER_PARTY, Key, step_seed
+from raydpzv.ledger.entries import SHARED, Slice
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
+from raydpzv.methods.replica import Replica
+from raydpzv.methods.roles import Order, Sync, Upload
+from raydpzv.wire.messages import Body
+from raydpzv.wire.seeds import REQUEST_BYTES, AgentSeeds, CatchUp, PulledModel, SeededScalars, Tail
+from raydpzv.zo.update import Rule
+
+Estimate = Literal["forward", "central", "projection"]
+SEED_BYTES, SCALAR_BYTES = 8, 4
+"""Bytes on the wire of a step's seed and of one of its P scalars."""
+ALL_ROWS = 2**62
+"""A batch that no client's rows fill: it takes all of them."""
+_TRIM_EVERY = 64
+"""Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A quantity that changes at given rounds: `changes` are (first round, value), ascending."""
+
+    first: float
+    changes: tuple[tuple[int, float], ...] = ()
+
+    def at(self, round: int) -> float:
+        """Return the value in round 1, 2, ..."""
+        return [self.first, *(value for start, value in self.changes if start <= round)][-1]
+
+
+@dataclass(frozen=True)
+class SeededSettings:
+    """What servers and clients agree on beforehand.
+
+    estimate: forward (f(x+μz) - f(x)) / μ (DeComFL Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ, or projection
+    <∇f, z> (DeComFL Algorithm 5). The step size is that of the round in which an update is made.
+    """
+
+    key: Key
+    rule: Rule
+    batch: int
+    lr: Schedule
+    perturbations: Schedule
+    local_steps: int = 1
+    smoothing: float = 1e-3
+    estimate: Estimate = "forward"
+
+    def width(self, round: int) -> int:
+        """Return P in a round."""
+        return int(self.perturbations.at(round))
+
+    def pairs(self, round: int) -> int:
+        """Return how many scalars, one per direction, a round adds."""
+        return self.local_steps * self.width(round)
+
+    def rows(self, round: int) -> int:
+        """Return how many rows a client takes in a local step, at most."""
+        return ALL_ROWS if self.rule.anchors(round) else self.batch
+
+
+class Updates:
+    """The updates that a server makes, and what every client has replayed of them: bytes per client, not models.
+
+    It holds no model unless one is given: `model` follows the ledger, for clients that pull it. pull_after (L): a
+    client that lags more than L updates takes the whole model if that is fewer bytes. asks: clients keep their last
+    round themselves; a server that does not know what they lack forgets no pair.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: SeededSettings,
+        clients: int,
+        *,
+        model: Replica | None = None,
+        pull_after: int | None = None,
+        asks: bool = False,
+    ) -> None:
+        self.version = 0
+        self._ledger, self._settings, self._model, self._asks = ledger, settings, model, asks
+        self._versions = np.zeros(clients, np.int32)
+        self._pull_after = pull_after
+        self._state_bytes = model.state().nbytes if model and pull_after is not None else 0
+
+    def sync(self, client: int) -> Sync:
+        """Bring the client to the newest version and return what that takes."""
+        now, behind = self.version, int(self._versions[client])
+        self._versions[client] = now
+        pairs = self._ledger.pairs(behind, now)
+        if self._pulls(behind, now):
+            return Sync(now, now - behind, 0, pulled=True)
+        return Sync(now, now - behind, pairs)
+
+    def note(self, clients: np.ndarray, version: int) -> None:
+        """Record that clients were brought to a version."""
+        self._versions[clients] = version
+
+    def missed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the last `count` updates: their steps' seeds, uint64 [s], and their scalars, float32 [n]."""
+        found = self._ledger.since(self.version - count, self.version)
+        return seeds_of(found), found.scalar
+
+    def pulled(self, seeds_K: np.ndarray) -> PulledModel:
+        """Return the whole model for a client that is to try these seeds."""
+        assert self._model is not None
+        return PulledModel(self._model.state(), seeds_K)
+
+    def recorded(self) -> np.ndarray | None:
+        """Return the next update's scalars, float32 [K, P], where the ledger of a run that goes on has it already."""
+        if self.version == self._ledger.version:
+            return None
+        found = self._ledger.since(self.version, self.version + 1).scalar
+        return found.reshape(self._settings.local_steps, -1)
+
+    def enter(self, party: int, read: int, seeds_K: np.ndarray, values_KP: np.ndarray) -> None:
+        """Make the next update: of `party`, from the model at version `read`.
+
+        Raises ReplayMismatch where the ledger has another in its place.
+        """
+        round = self.version + 1
+        steps, perturbations = np.indices(values_KP.shape)
+        update: dict[str, Any] = {
+            "party": party,
+            "read": read,
+            "lr": self._settings.lr.at(round),
+            "step": steps.ravel(),
+            "perturbation": perturbations.ravel(),
+            "seed": np.repeat(seeds_K, values_KP.shape[1]),
+            "scalar": values_KP.ravel(),
+        }
+        if round > self._ledger.version:
+            self._ledger.append(**update)
+        else:
+            self._require(round, update)
+        self.go_to(round)
+        if round % _TRIM_EVERY == 0 and not self._asks:
+            self._trim()
+
+    def go_to(self, version: int) -> None:
+        """Count so many updates as made; the ledger has them."""
+        self.version = version
+        if self._model:
+            self._model.go_to(version, self._ledger)
+
+    def _require(self, round: int, update: Mapping[str, Any]) -> None:
+        recorded = self._ledger.since(round - 1, round)
+        for name, value in update.items():
+            if not np.array_equal(getattr(recorded, name), np.broadcast_to(value, len(recorded))):
+                raise ReplayMismatch(
+                    f"update {round}: its {name} is not what the ledger has; another machine or other library versions "
+                    "(compare environment.json)"
+                )
+
+    def _pulls(self, behind: int, now: int) -> bool:
+        if self._pull_after is None or now - behind <= self._pull_after:
+            return False
+        steps, scalars = self._settings.local_steps * (now - behind), self._ledger.pairs(behind, now)
+        return SEED_BYTES * steps + SCALAR_BYTES * scalars > self._state_bytes
+
+    def _trim(self) -> None:
+        """Forget the pairs that no client needs any more; the log on disk keeps them.
+
+        Without a log nothing is forgotten: hosts' replicas follow at their own pace and may need what no client does.
+        """
+        if not self._ledger.recalls:
+            return
+        now = self.version
+        first, last = 0, now
+        while first < last:  # the oldest version from which a client would not pull
+            middle = (first + last) // 2
+            first, last = (middle + 1, last) if self._pulls(middle, now) else (first, middle)
+        self._ledger.trim(max(first, int(self._versions.min())))
+
+
+class SeededServer(RoundServer):
+    """Samples a cohort and K seeds per round, and makes one update of the scalars it gets back.
+
+    A subclass says what comes of the uploads (`_released`). agent: there is one client and no network (MeZO): its
+    messages cost nothing. asks: clients keep their last round themselves and are asked for it (DeComFL A.2).
+    """
+
+    def __init__(
+        self,
+        cohorts: Cohorts,
+        ledger: Ledger,
+        settings: SeededSettings,
+        *,
+        weights: np.ndarray | None = None,
+        model: Replica | None = None,
+        pull_after: int | None = None,
+        agent: bool = False,
+        asks: bool = False,
+        value_bytes: int = SCALAR_BYTES,
+    ) -> None:
+        super().__init__(cohorts, weights)
+        self._settings, self._agent, self._value_bytes = settings, agent, value_bytes
+        self._request_bytes = REQUEST_BYTES if asks else None
+        clients = cohorts.clients
+        self._updates = Updates(ledger, settings, clients, model=model, pull_after=pull_after, asks=asks)
+
+    def restore(self, round: int, state: np.ndarray | None) -> None:
+        """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
+        super().restore(round, state)
+        for past in range(1, round + 1):
+            self._updates.note(self._cohorts.draw(past), past - 1)
+        self._updates.go_to(round)
+
+    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
+        syncs = [self._updates.sync(client) for client in cohort]
+        # what any of them missed is the end of what the longest away did
+        most = max((sync.missed for sync in syncs if not sync.pulled), default=0)
+        seeds, scalars = self._updates.missed(most)
+        seeds_K = round_seeds(self._settings, round)
+        reply = 0 if self._agent else self._value_bytes * self._settings.pairs(round)
+        orders = []
+        for client, sync in zip(cohort, syncs, strict=True):
+            body: Body
+            if sync.pulled:
+                body = self._updates.pulled(seeds_K)
+            else:
+                first = len(seeds) - self._settings.local_steps * sync.missed
+                kind = AgentSeeds if self._agent else CatchUp
+                body = kind(seeds[first:], scalars[len(scalars) - sync.pairs :], seeds_K)
+            orders.append(
+                Order(
+                    *(client, body, round),
+                    start_immediately=True,
+                    upload_bytes=reply,
+                    sync=sync,
+                    request_bytes=self._request_bytes,
+                )
+            )
+        return orders
+
+    def _close(self, round: int, uploads: Sequence[Upload]) -> None:
+        values_KP = self._released(round, uploads)
+        self._updates.enter(SHARED, round - 1, round_seeds(self._settings, round), values_KP)
+
+    def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
+        """Return the scalars of the round's update, float32 [K, P]."""
+        raise NotImplementedError
+
+
+class SeededPullServer:
+    """No rounds: a client that wakes pulls the ledger's tail, and what it uploads becomes the next update.
+
+    The ledger's order is the model. The client chooses its seeds; the pair (client, version read) cannot occur twice.
+    """
+
+    answers = False
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: SeededSettings,
+        *,
+        clients: int,
+        model: Replica | None = None,
+        pull_after: int | None = None,
+    ) -> None:
+        self._settings = settings
+        self._updates = Updates(ledger, settings, clients, model=model, pull_after=pull_after)
+        self._reading: dict[int, int] = {}
+
+    @property
+    def updates(self) -> int:
+        """Updates made so far."""
+        return self._updates.version
+
+    def first_orders(self) -> Sequence[Order]:
+        """Nobody is told to begin: clients wake by themselves."""
+        return ()
+
+    def wake(self, client: int) -> Order:
+        """Return the tail of the ledger that the client lacks."""
+        sync = self._updates.sync(client)
+        self._reading[client] = sync.read
+        own_seeds = np.zeros(0, np.uint64)
+        body = self._updates.pulled(own_seeds) if sync.pulled else Tail(*self._updates.missed(sync.missed))
+        reply = SEED_BYTES * self._settings.local_steps + SCALAR_BYTES * self._settings.pairs(1)
+        return Order(client, body, sync.read + 1, start_immediately=True, upload_bytes=reply, sync=sync)
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Append the client's seeds and scalars as the next update."""
+        round, body = self.updates + 1, upload.body
+        if not isinstance(body, SeededScalars):
+            raise TypeError(f"a server of clients that pull cannot serve {type(body).__name__}")
+        if upload.client not in self._reading:
+            raise RunError(
+                f"client {upload.client} sent scalars for update {round} without having pulled since its last ones: "
+                "its upload was sent twice"
+            )
+        check_finite(body.values, upload.client, round)
+        read = self._reading.pop(upload.client)
+        self._updates.enter(upload.client, read, body.seeds, np.atleast_2d(body.values))
+        return ()
+
+
+def round_seeds(settings: SeededSettings, round: int) -> np.ndarray:
+    """Return the seeds of a round's steps, uint64 [K]; no two rounds of a run share one (see `step_seed`)."""
+    return _step_seeds(settings, SERVER_PARTY, round - 1)
+
+
+def client_seeds(settings: SeededSettings, client: int, read: int) -> np.ndarray:
+    """Return the seeds that a client chooses at a version, uint64 [K] (asynchronous)."""
+    return _step_seeds(settings, client, read)
+
+
+def _step_seeds(settings: SeededSettings, party: int, read: int) -> np.ndarray:
+    first = read * settings.local_steps
+    return np.array(
+        [step_seed(settings.key, party, first + k) for k in range(settings.local_steps)], np.uint64
+    )
+
+
+def seeds_of(missed: Slice) -> np.ndarray:
+    """Return the seeds of updates' steps, one each, uint64 [s]."""
+    return missed.seed[missed.perturbation == 0]
+
+
+def check_finite(values: np.ndarray, client: int, round: int) -> None:
+    """Raise Diverged for scalars that are not finite."""
+    if not np.isfinite(values).all():
+        raise Diverged(
+            f"client {client} sent a scalar that is not finite for update {round}: choose a smaller step size or a "
+            "larger smoothing radius"
+        )

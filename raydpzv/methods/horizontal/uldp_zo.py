@@ -1,0 +1,249 @@
+"""ULDP-ZO: user-level privacy across silos, on seeds and scalars.
+
+A pair is a user and a silo where the user has records. From the shared model x, along seeded directions z_kp that are
+everybody's, each pair finds its own vector of K·P central differences on all its records there,
+
+    G_kp = [f(x_k + μz_kp) - f(x_k - μz_kp)] / 2μ,    x_{k+1} = x_k - (η_l/P) Σ_p G_kp z_kp,    x_0 = x,
+
+clipped as a whole to norm C. The noised, weighted sum Y over all pairs, divided by qU and rounded to float32, is one
+update of the ledger, x <- x - (η/P) Σ_kp Y_kp z_kp / (qU): whoever has the ledger has the model, and the cost on the
+wire depends on KP alone.
+
+Asynchronous: a silo that wakes pulls what it missed and releases its own sum, with one of S shares of the noise and
+seeds of its own, as an update by itself.
+
+What the ledger holds was released. A run that goes on makes those updates again from there, and no silo tells anything
+new in them (`PairWork._told`): a second draw of the noise would be a second release.
+"""
+
+# S silos, U users, n pairs of a silo, K local steps, P perturbations, d parameters
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+
+from raydpzv.data.users import Pairs
+from raydpzv.engine.objective import Objective
+from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.horizontal.rounds import Cohorts, Directed, cohorts
+from raydpzv.methods.horizontal.seeded import (
+    ALL_ROWS,
+    Schedule,
+    SeededPullServer,
+    SeededServer,
+    SeededSettings,
+)
+from raydpzv.methods.horizontal.seeded_clients import (
+    LocalWork,
+    SharedClients,
+    central_differences,
+    chooses_seeds,
+    seeds_to_try,
+)
+from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_over_users, sum_of
+from raydpzv.methods.replica import Replica, UpdateSource
+from raydpzv.methods.roles import Order, Upload
+from raydpzv.settings.bounds import Bounds, Positive
+from raydpzv.wire.messages import Body
+from raydpzv.wire.seeds import SeededScalars
+from raydpzv.wire.user_sums import UserSum
+from raydpzv.zo.directions import Direction
+from raydpzv.zo.update import Descent, Rule, Step
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_horizontal import HorizontalSections
+
+_VALUE_BYTES = 8
+"""Bytes on the wire of one number of a silo's sum."""
+
+
+@dataclass(frozen=True)
+class UldpZoConfig(Directed, SumsOverUsers):
+    """ULDP-ZO: users' central differences, clipped together and summed over all silos, on the ledger."""
+
+    name: Literal["uldp_zo"] = "uldp_zo"
+    """The method."""
+    asynchronous: bool = False
+    """No rounds: a silo wakes by its clock, and its own noised sum becomes the next update."""
+    lr: Positive = 1.0
+    """Step size η of the update x <- x - (η/P) Σ Y z / (qU)."""
+    local_steps: Annotated[int, Bounds(ge=1, le=1000)] = 1
+    """Steps of each pair's own trajectory, K."""
+    local_lr: Positive = 0.01
+    """Step size η_l of the pairs' trajectories (K > 1)."""
+
+
+class PairWork(LocalWork):
+    """What silos do at one model: their pairs' vectors, summed and noised.
+
+    unit: what one unit of a sum is worth in an update. recorded: updates in the history when the run was taken up.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        settings: SeededSettings,
+        sums: UserSums,
+        history: UpdateSource,
+        *,
+        local_lr: float,
+        unit: float,
+        recorded: int = 0,
+    ) -> None:
+        super().__init__(objectives)
+        self._settings, self._sums, self._history = settings, sums, history
+        self._local_lr, self._unit, self._recorded = local_lr, unit, recorded
+
+    def vectors(
+        self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return each pair's central differences, float32 [n, K·P], n >= 1; rows: each pair's own.
+
+        A pair's numbers have the same bits whichever other pairs are here.
+        """
+        if len(seeds_K) == 1:  # all at the same perturbed models
+            seeds_P = self._directions(replica, seeds_K[0])
+            return self._differences(objective, replica.descent, seeds_P, rows)
+        return np.stack([self._trajectory(objective, replica, seeds_K, own) for own in rows])
+
+    def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
+        return [self._silo(objective, order, replica) for order in orders]
+
+    def _silo(self, objective: Objective, order: Order, replica: Replica) -> Upload:
+        seeds_K = seeds_to_try(order, self._settings)
+
+        def vectors(pairs: Pairs, places: np.ndarray) -> np.ndarray:
+            return self.vectors(objective, replica, seeds_K, [pairs.of(place) for place in places])
+
+        made = self._sums.upload(order.client, order.round, self._settings.pairs(1), vectors)
+        sum_D = sum_of([made])
+        body: Body
+        if chooses_seeds(order):
+            told = self._told(order)
+            scalars = (sum_D * self._unit).astype(np.float32) if told is None else told
+            body = SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1))
+        else:  # of a round that was released before, the server has the scalars, and hears nothing new
+            body = UserSum(sum_D if order.round > self._recorded else np.zeros_like(sum_D))
+        return made._replace(body=body)
+
+    def _told(self, order: Order) -> np.ndarray | None:
+        """Return the scalars that the silo released at this model before the run was taken up, None if it did not."""
+        read = order.round - 1
+        if read >= self._recorded:
+            return None
+        mine = self._history.since(read, self._recorded).of(order.client)
+        found = mine.scalar[mine.read == read]
+        return found if found.size else None
+
+    def _trajectory(
+        self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
+        """One pair, whose own steps lead it away from the shared model: float32 [K·P]."""
+        at, found = replica.fork(), []
+        for seed in seeds_K:
+            seeds_P = self._directions(replica, seed)
+            (values_P,) = self._differences(objective, at, seeds_P, [rows])
+            at.apply([Step(seeds_P, values_P, self._local_lr)])
+            found.append(values_P)
+        return np.concatenate(found)
+
+    def _directions(self, replica: Replica, seed: int) -> np.ndarray:
+        return replica.seeds(perturbation_seeds(seed, np.arange(self._settings.width(1))))
+
+    def _differences(
+        self, objective: Objective, at: Descent, seeds_P: np.ndarray, rows: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return each pair's differences at a model, float32 [n, P]."""
+        settings = self._settings
+        directions = [Direction(int(seed), objective.size, settings.rule.law) for seed in seeds_P]
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is zeroed, and counted
+            found = central_differences(objective, at.x, directions, settings.smoothing, rows)[1]
+            return found.astype(np.float32)
+
+
+class UldpZoServer(SeededServer):
+    """Sums what the silos send and makes an update of the mean over users."""
+
+    def __init__(self, cohorts: Cohorts, ledger: Ledger, settings: SeededSettings, unit: float) -> None:
+        super().__init__(cohorts, ledger, settings, value_bytes=_VALUE_BYTES)
+        self._unit = unit
+
+    def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
+        if (recorded_KP := self._updates.recorded()) is not None:
+            return recorded_KP
+        scalars = (sum_of(uploads) * self._unit).astype(np.float32)
+        return scalars.reshape(self._settings.local_steps, -1)
+
+
+def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
+    """Return what server and silos agree on."""
+    return SeededSettings(
+        key,
+        Rule(config.direction),
+        ALL_ROWS,
+        Schedule(config.lr),
+        Schedule(config.perturbations),
+        config.local_steps,
+        config.smoothing,
+        "central",
+    )
+
+
+def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer | SeededPullServer:
+    assert parts.ledger is not None
+    settings, silos = uldp_zo_settings(config, parts.key), len(parts.rows)
+    if config.asynchronous:
+        return SeededPullServer(parts.ledger, settings, clients=silos)
+    return UldpZoServer(
+        cohorts(parts, silos), parts.ledger, settings, mean_over_users(parts.users, config.sampling)
+    )
+
+
+def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
+    assert parts.replica is not None
+    assert parts.updates is not None
+    work = PairWork(
+        parts.objectives,
+        uldp_zo_settings(config, parts.key),
+        UserSums(parts.parts, parts.users, config),
+        parts.updates,
+        local_lr=config.local_lr,
+        unit=mean_over_users(parts.users, config.sampling),
+        recorded=parts.recorded,
+    )
+    return SharedClients(parts.replica, parts.updates, work)
+
+
+def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Iterator[str]:
+    if not config.asynchronous:
+        return
+    if config.weights != "uniform":
+        yield (
+            f'method.weights: wanted "uniform" with method.asynchronous = true, got "{config.weights}" (all of a '
+            "user's weight may lie in one silo, whose noise is one share of many)"
+        )
+    if config.sampling < 1:
+        yield (
+            f"method.sampling: wanted 1 with method.asynchronous = true, got {config.sampling:g} (without rounds silos "
+            "have no coins in common)"
+        )
+    if sections.split.clients >= SERVER_PARTY:
+        yield f"split.clients: wanted fewer than {SERVER_PARTY}, each silo needs seeds of its own"
+
+
+ULDP_ZO = HorizontalMethod(
+    config=UldpZoConfig,
+    server=_server,
+    clients=_clients,
+    rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
+    pulls=lambda c: c.asynchronous,
+    cohort=lambda c, clients: clients,
+    users=lambda c: replace(c.plan, asynchronous=c.asynchronous),
+    contradictions=_contradictions,
+)

@@ -1,0 +1,217 @@
+"""Which ε holds against whom with privacy.mode = "user": the table and the verdict. The unit of privacy is one user.
+
+| adversary  | sees                                                                                     |
+|------------|------------------------------------------------------------------------------------------|
+| `paper`    | what the Uldp-FL paper's accounting gives, whoever looks                                 |
+| `external` | every released sum, and so every model                                                   |
+| `client`   | one silo: the same, its own sum and its share of the noise; the others' records are kept |
+| `server`   | the same, and what aggregation shows it of the silos; it draws the users' coins          |
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+from raydpzv.privacy.claims import UNCHARGED, Claim
+from raydpzv.privacy.group_accountant import lemma_9_epsilon
+from raydpzv.privacy.user_accountant import user_epsilon, user_epsilon_rdp
+from raydpzv.privacy.user_setting import ADVERSARIES, RELATIONS, UserSetting
+
+_CLOSED = "closed form (GDP)"
+_PLD = "PLD (dp-accounting), Poisson sampling"
+_MIXTURE = "PLD (dp-accounting), mixture of Gaussians"
+_RDP = "RDP"
+_TOLERANCE = 1 + 1e-9
+_WHO = {"external": "whoever sees the released models", "client": "one silo", "server": "the server"}
+
+
+def user_claims(setting: UserSetting) -> tuple[Claim, ...]:
+    """Return the table: the paper's row, then each adversary's under both relations."""
+    rows = tuple(itertools.product(ADVERSARIES, RELATIONS))
+    if broken := defect(setting):
+        note = f"{broken[0].upper()}{broken[1:]}."
+        return tuple(_claim(setting, *row, note) for row in (("paper", "add_remove"), *rows))
+    return (*_paper(setting), *(_proved(setting, *row) for row in rows))
+
+
+def user_verdict(setting: UserSetting) -> tuple[bool, str]:
+    """Return whether an ε of one user is proved, and against whom, in a few plain sentences."""
+    if broken := defect(setting):
+        return False, f"NOT PRIVATE: {broken}."
+    found = {who: user_epsilon(setting, who) for who in ADVERSARIES}
+    stated = "; ".join(f"ε = {_figure(epsilon)} against {_WHO[who]}" for who, epsilon in found.items())
+    missed = ""
+    if setting.target is not None and found[setting.against] > setting.target * (1 + 1e-6):
+        missed = f" This is not the target ε = {_figure(setting.target)}."
+    return True, (
+        f"Proved for one user, δ = {setting.delta:g} (add or remove a user; all its records in all silos): {stated}."
+        f"{missed} Mind: {'; '.join(caveats(setting))}."
+    )
+
+
+def caveats(setting: UserSetting) -> tuple[str, ...]:
+    """Return what to print beside every ε of this setting, one clause each."""
+    clauses = [f"never charged are {', '.join(UNCHARGED)}", "that a user is on the list is public"]
+    if setting.group_rule:
+        clauses.append(_read_off(setting))
+    if setting.delta * setting.users >= 1:
+        clauses.append(
+            f"δ = {setting.delta:g} is not below 1/U (U·δ = {_figure(setting.delta * setting.users)}) and permits "
+            "revealing whole users"
+        )
+    return tuple(clauses)
+
+
+def defect(setting: UserSetting) -> str:
+    """Return why no ε at all can be given, or nothing."""
+    if setting.noise != "system":
+        return "the noise comes from a seed, and whoever has the seed subtracts it"
+    return ""
+
+
+def _paper(setting: UserSetting) -> tuple[Claim, ...]:
+    """The paper's ε; it is true where what is proved against outsiders is no larger. It has no asynchronous method."""
+    if setting.asynchronous:
+        return ()
+    proved = user_epsilon(setting)
+    if setting.kind == "group":
+        terms = {
+            "multiplier": setting.multiplier,
+            "group": setting.group,
+            "rate": setting.rate,
+            "steps": setting.releases * setting.steps,
+            "delta": setting.delta,
+        }
+        epsilon, valid = lemma_9_epsilon(**terms, as_published=True), lemma_9_epsilon(**terms)
+        note = (
+            f"The paper's Lemma 9 on k = {_power(setting.group)} of {setting.group} records, as published. "
+        )
+        if valid > epsilon * _TOLERANCE:
+            note += (
+                f"Its best order is below 2k, where the lemma does not hold: over orders that it holds for, it gives "
+                f"{_figure(valid)}. "
+            )
+        if _power(setting.group) < setting.group:
+            note += "It says nothing of k that are no power of 2. "
+        note += f"Exactly it is {_figure(proved)}."
+    elif setting.kind == "naive":
+        epsilon = user_epsilon_rdp(replace(setting, kind="sum"))
+        note = (
+            "The paper's sensitivity C·S is wrong: without a user every silo's clipped update may lie anywhere in its "
+            "ball, which moves their sum by up to 2C·S."
+        )
+    else:
+        epsilon = user_epsilon_rdp(setting)
+        note = "The paper's accounting, by Rényi divergences. True against outsiders; a silo or the server may see more."
+    holds = proved <= epsilon * _TOLERANCE
+    return (_claim(setting, "paper", "add_remove", note, epsilon, _RDP, holds),)
+
+
+def _proved(setting: UserSetting, adversary: str, relation: str) -> Claim:
+    epsilon = user_epsilon(setting, adversary, relation)
+    if setting.kind == "group":
+        accountant = _CLOSED if setting.rate == 1 else _MIXTURE
+        note = _of_group(setting)
+    else:
+        accountant = _PLD if setting.amplified(adversary) else _CLOSED
+        note = " ".join(filter(None, (_sight(setting, adversary), _of_coins(setting, adversary))))
+    second = _figure(user_epsilon_rdp(setting, adversary))
+    note += f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
+    if setting.group_rule:
+        note += f" {_read_off(setting)}."
+    if setting.weights == "records" and setting.aggregation != "private_weights" and setting.kind == "sum":
+        note += " The counts n_su are known to the coordinator."
+    return _claim(setting, adversary, relation, note, epsilon, accountant, True)
+
+
+def _of_group(setting: UserSetting) -> str:
+    one = user_epsilon(replace(setting, group=1, group_rule=""))
+    return (
+        f"Every step of every silo is seen; of a user at most k = {setting.group} records are used, each drawn by a "
+        f"coin that only its silo knows. For one record (k = 1) ε is {_figure(one)} (add_remove)."
+    )
+
+
+def _sight(setting: UserSetting, adversary: str) -> str:
+    """What the adversary sees beside the released sums, and what that does to the noise."""
+    if setting.asynchronous:
+        return "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most; all see all of them."
+    z = f"noise over what a user moves: {_figure(setting.noise_multiplier(adversary, 'add_remove'))}."
+    if adversary == "external":
+        return f"Sees every released sum; {z}"
+    if adversary == "client":
+        if setting.silos == 1:
+            return "There is no other silo."
+        return f"Knows its own sum and its share of the noise; what the other silos hold is protected; {z}"
+    if setting.aggregation != "plain":
+        return f"Sees the sum alone; {z}"
+    return f"Sees every silo's own sum, with a share of the noise each; {z}"
+
+
+def _of_coins(setting: UserSetting, adversary: str) -> str:
+    if not setting.sampled:
+        return ""
+    if setting.amplified(adversary):
+        return "Valid while the users' coins stay secret, and a number of updates alone ends the run."
+    basis = "bounded by the plan" if setting.counted is None else "as counted"
+    why = "it draws the users' coins" if adversary == "server" else "silos know who is drawn"
+    why = setting.exposed or why
+    return f"No amplification, since {why}: a user takes part in at most {setting.participations:,} rounds, {basis}."
+
+
+def _read_off(setting: UserSetting) -> str:
+    return f"k = {setting.group} ({setting.group_rule} of users' records) is read off the data, which is not charged"
+
+
+def _claim(
+    setting: UserSetting,
+    adversary: str,
+    relation: str,
+    note: str,
+    epsilon: float = math.inf,
+    accountant: str = "none",
+    holds: bool = False,
+) -> Claim:
+    """Complete a row; without an accountant nothing is proved and ε is infinite."""
+    moved = setting.clip * setting.moved(relation) if accountant != "none" else math.nan
+    if adversary == "paper" and setting.kind == "naive":
+        moved = setting.clip
+    return Claim(
+        *(adversary, epsilon, setting.delta, _mechanism(setting), moved, relation, accountant, holds, note),
+        scope=_scope(setting),
+    )
+
+
+def _mechanism(setting: UserSetting) -> str:
+    what = "each record's gradient" if setting.kind == "group" else "each vector"
+    return (
+        f"discrete Gaussian on whole numbers ({what} of norm C on a grid of {setting.bits} bits), "
+        f"σ={_figure(setting.multiplier)}, {setting.noise} noise"
+    )
+
+
+def _scope(setting: UserSetting) -> str:
+    noun = "release" if setting.asynchronous else "round"
+    count = f"{setting.releases:,} {noun}{'' if setting.releases == 1 else 's'}"
+    what = {
+        "sum": f"sums over users, {setting.weights} weights",
+        "naive": "the silos' clipped updates",
+        "group": f"{setting.steps} steps of DP-SGD in every silo, rate {_figure(setting.rate)}, k={setting.group}",
+    }[setting.kind]
+    coins = f", users' coins q={_figure(setting.sampling)}" if setting.sampled else ""
+    return (
+        f"{count} of {what}, C={_figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} silos{coins}, "
+        f"{setting.aggregation} aggregation; unit: one user"
+    )
+
+
+def _power(group: int) -> int:
+    return 1 << (group.bit_length() - 1)
+
+
+def _figure(value: float) -> str:
+    if value == math.inf:
+        return "∞"
+    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

@@ -1,0 +1,121 @@
+"""What a run of privacy.mode = "user" releases about users, as far as its accounting depends on it.
+
+The unit is one user: all its records in all silos. Neighbours ("add_remove"): a user's terms become zero, U, the
+divisor and the public list of users staying as they are; "replace" changes them to any others. A release is a sum of
+vectors, each clipped to norm C, by which one user moves it C at most, with Gaussian noise of deviation σC in all, in equal
+shares of the silos. Two of the paper's methods are other than that: "naive" clips the silos' updates, of which one user
+may turn every one around; "group" is DP-SGD in every silo, of which a user has at most k records.
+"""
+
+# U users, S silos, q rate of the users' coins, k records of a user, T releases
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from raydpzv.errors import SpecError
+
+RELATIONS = {"add_remove": 1, "replace": 2}
+"""Neighbouring relations, and how far one moves a sum of vectors that are each clipped to C, in units of C."""
+ADVERSARIES = ("external", "client", "server")
+"""Who sees the released models; one silo, against which the others' records of a user are protected; the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserSetting:
+    """A run with its length and its noise, planned or made. SpecError where it cannot be.
+
+    users: U, those who have records; silos: S; releases: rounds, or of an asynchronous run the silos' single sums;
+    kind, weights, sampling, asynchronous, aggregation, bits, rate, steps: of the method (`UserPlan`); group: k in
+    numbers, and group_rule what it was read off the data by ("max", "median"), if it was. multiplier: σ; target: the ε
+    asked for, None where it follows from σ; against: whose ε that is. planned: does the budget say how many releases
+    there are (else all of this is of one)? exposed: why the users' coins hide nobody from outsiders, "" if they do.
+    fitted: where one user moves what others are before any release, one clause each. counted: of a finished run, the
+    most releases that one user was drawn in; None before, when the plan bounds it.
+    """
+
+    users: int
+    silos: int
+    releases: int
+    clip: float
+    delta: float
+    multiplier: float
+    kind: str = "sum"
+    weights: str = "uniform"
+    sampling: float = 1.0
+    asynchronous: bool = False
+    aggregation: str = "plain"
+    bits: int = 16
+    group: int = 1
+    group_rule: str = ""
+    rate: float = 1.0
+    steps: int = 1
+    noise: str = "system"
+    target: float | None = None
+    against: str = "external"
+    planned: bool = True
+    exposed: str = ""
+    fitted: tuple[str, ...] = ()
+    counted: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("users", "silos", "releases", "clip", "multiplier", "group", "steps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SpecError(f"privacy {name} must be positive and finite, not {getattr(self, name)}")
+        for name in ("sampling", "rate"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SpecError(
+                    f"privacy {name}: wanted a rate above 0 and at most 1, got {getattr(self, name)}"
+                )
+        if not 0 < self.delta < 1:
+            raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {self.delta}")
+
+    @property
+    def sampled(self) -> bool:
+        """Whether users have coins."""
+        return self.sampling < 1
+
+    @property
+    def participations(self) -> int:
+        """The most releases one user is drawn in: counted, or all of them."""
+        return self.releases if self.counted is None or not self.sampled else self.counted
+
+    def moved(self, relation: str) -> float:
+        """How far one user moves a release, in units of C: k records as far as k, a turned update through its ball."""
+        if self.kind == "naive":
+            return 2.0  # whatever the neighbours differ in, a silo's update lies anywhere in its ball
+        return float(RELATIONS[relation] * self.group)
+
+    def noise_multiplier(self, adversary: str, relation: str) -> float:
+        """Return the noise of one release over what one user moves of it, as this adversary sees both.
+
+        Infinite for the only silo, to which nothing of other silos is released. Of "group" it is that of a step in
+        which all of a user's records are drawn.
+        """
+        silos, base = self.silos, self.multiplier / self.moved(relation)
+        if self.kind == "group":
+            return base
+        if (
+            self.asynchronous
+        ):  # a silo's sum alone: it moves by C/S, its noise is σC/√S, and everybody sees all of them
+            return base * math.sqrt(silos)
+        if adversary == "client":
+            if silos == 1:
+                return math.inf
+            others = (
+                silos - 1
+            ) / silos  # of the noise's variance; and of what a user moves, unless weights say else
+            weighted = self.weights == "records" and self.kind == "sum"
+            return base * math.sqrt(others) if weighted else base / math.sqrt(others)
+        if adversary == "server" and self.aggregation == "plain" and self.weights == "records":
+            return base / math.sqrt(
+                silos
+            )  # all of a user's weight may lie in one silo, whose share of the noise is 1/S
+        return base
+
+    def amplified(self, adversary: str) -> bool:
+        """Whether a user's coins are hidden from this adversary, so that they add to its privacy."""
+        if not self.sampled or self.exposed or adversary == "server":
+            return False
+        return adversary == "external" or self.aggregation == "private_weights"
