@@ -50,9 +50,9 @@ from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_o
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Bounds, Positive
+from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import SeededScalars
-from raydpzv.wire.user_sums import UserSum
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
 

@@ -26,7 +26,7 @@ from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
 from raydpzv.settings.bounds import Bounds, Count
-from raydpzv.wire.user_sums import UserSum
+from raydpzv.wire.grid_sums import UserSum
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
