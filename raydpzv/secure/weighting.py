@@ -105,8 +105,8 @@ class Weighting:
         if self._fits(self.multiple):
             return
         length = self.multiple.bit_length()
-        advice = f"the largest that fits is {self._largest_cap()}"
-        if not self._largest_cap():
+        advice = f"the largest that fits is {self.largest_cap()}"
+        if not self.largest_cap():
             advice = "no cap fits; use a longer key, or fewer silos or bits of a value"
         raise SpecError(
             f"method.count_cap = {self.cap} does not fit a key of {self.key_bits} bits: with {self.silos} silos "
@@ -115,8 +115,8 @@ class Weighting:
             f"{self.key_bits - 1}; {advice}"
         )
 
-    def _largest_cap(self) -> int:
-        """The largest cap that fits; 0 if none does."""
+    def largest_cap(self) -> int:
+        """Return the largest cap that fits, whatever `cap` is; 0 if none does."""
         cap, multiple = 0, 1
         while True:
             multiple = math.lcm(multiple, *range(cap * self.silos + 1, (cap + 1) * self.silos + 1))

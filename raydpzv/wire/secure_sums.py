@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raydpzv.wire.messages import Body
+from raydpzv.wire.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,14 @@ class SampledWeights(Body):
 
 
 @dataclass(frozen=True)
+class SampledModel(Weights):
+    """The model that silos start from, float32 [d], with the `SampledWeights` of the round, uint8 [U, 2w] each."""
+
+    weights: np.ndarray
+    coins: np.ndarray
+
+
+@dataclass(frozen=True)
 class MaskedSum(Body):
     """A silo's noised sum plus its masks modulo 2^64, uint64 [D]."""
 
@@ -100,3 +109,7 @@ class PackedSum(Body):
 @dataclass(frozen=True)
 class KeysLost(Body):
     """The silo has no keys of this setting-up, as after its process was lost: set the protocol up again. Empty."""
+
+
+SET_UP = (Modulus, AgreementKeys, SealedSeed, EncryptedInverses, EncryptedWeights)
+"""What the server sends before the first round."""

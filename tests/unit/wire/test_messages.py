@@ -64,6 +64,7 @@ BODIES: list[tuple[Body, int]] = [
     (secure_sums.ShiftedWeights(residues(N, 2 * W)), 2 * W * N),
     (secure_sums.EncryptedWeights(residues(N, 2 * W)), 2 * W * N),
     (secure_sums.SampledWeights(residues(N, 2 * W), residues(N, 2 * W)), 4 * W * N),
+    (secure_sums.SampledModel(floats(N), residues(N, 2 * W), residues(N, 2 * W)), 4 * N + 4 * W * N),
     (secure_sums.MaskedSum(SEEDS[0]), 8 * P),
     (secure_sums.PackedSum(residues(K, 2 * W)), 2 * W * K),
     (secure_sums.KeysLost(), 0),
