@@ -163,7 +163,7 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if stated := _epsilons(status):
         lines += [
-            Text(f"ε (Gaussian mechanism, {_change(spec)}, δ={_delta(status, spec):g}, closed-form GDP):"),
+            Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"),
             Text(f"  {'; '.join(stated)}"),
         ]
     if isinstance(spec, HorizontalScenario):
@@ -226,20 +226,27 @@ def _pulls(spec: AnyScenario) -> bool:
 def _epsilon_parts(status: Status, spec: AnyScenario) -> list[str]:
     """The same in a line: with what it is for, without which an ε says nothing."""
     stated = _epsilons(status)
-    terms = f"(Gaussian mechanism, {_change(spec)}, δ={_delta(status, spec):g}, GDP)"
-    return [f"ε {' and '.join(stated)} {terms}"] if stated else []
+    return [f"ε {' and '.join(stated)} ({_terms(status, spec, 'GDP')})"] if stated else []
 
 
 def _epsilons(status: Status) -> list[str]:
     """What is stated of ε: nothing in runs without noise, no claim of a paper with privacy.mode = "sound"."""
+    if found := status.privacy.user_epsilons():
+        whom = ("whoever sees the models", "one silo", "the server")
+        return [f"{_number(value, ',.4g')} against {who}" for value, who in zip(found, whom, strict=True)]
     paper, client = status.privacy.epsilons()
     stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
     return stated + ([] if math.isnan(client) else [f"{_number(client, ',.4g')} proved against the clients"])
 
 
-def _change(spec: AnyScenario) -> str:
-    relation = spec.privacy.relation if isinstance(spec, VerticalScenario) else None
-    return f"{CHANGES[relation or 'replace']} one record"
+def _terms(status: Status, spec: AnyScenario, accountant: str) -> str:
+    """What ε is of: mechanism, neighbours, δ, accountant."""
+    delta = f"δ={_delta(status, spec):g}"
+    if isinstance(spec, HorizontalScenario):
+        return f"discrete Gaussian mechanism, {CHANGES['add_remove']} one user, {delta}, GDP or PLD"
+    return (
+        f"Gaussian mechanism, {CHANGES[spec.privacy.relation or 'replace']} one record, {delta}, {accountant}"
+    )
 
 
 def _delta(status: Status, spec: AnyScenario) -> float:

@@ -91,6 +91,7 @@ def show_privacy(
     table: claims; why: the verdict in full; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
     says how many updates there will be.
     """
+    from raydpzv.experiment.diagnostics import large_delta
     from raydpzv.report.privacy import PrivacyBlock, calibration, verdict_line
     from raydpzv.report.verdict import epsilon_line, private_line
 
@@ -101,14 +102,8 @@ def show_privacy(
         return
     if not planned:
         console.print("The scenario plans no number of updates: all of this is for ONE update.")
-    if facts["delta"] * facts["rows"] > 1:
-        console.print(
-            Text(
-                f"warning: δ={facts['delta']:g} is above 1/D (D·δ = {facts['delta'] * facts['rows']:.3g}): such an ε "
-                "permits revealing whole records",
-                style="yellow",
-            )
-        )
+    if large := large_delta(facts):
+        console.print(Text(f"warning: {large}", style="yellow"))
     console.print()
     console.print(PrivacyBlock(table, explain))
     console.print()

@@ -14,9 +14,9 @@ from actors.remote import get
 from actors.serialization import Wire, Work, pack_work, unpack_upload
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
-from raydpzv.experiment.run_horizontal import checkpoint_of, resume_server, virtual_run, warm_up
+from raydpzv.experiment.run_horizontal import checkpoint_of, checkpoints, resume_server, virtual_run, warm_up
 from raydpzv.methods.roles import Metrics
-from raydpzv.records.checkpoint import Checkpoint, Cut
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
@@ -43,8 +43,8 @@ class HorizontalServerActor:
         claim_device(0.0)
         self._prepared = prepared
         self._timeout = prepared.spec.resources.timeout
-        self._recorder = Recorder()
         self._privacy_filter = prepared.privacy_filter()
+        self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
         self._pieces: list[Piece] = []
         self._lock = threading.Lock()
         self._stopping, self._over = threading.Event(), False
@@ -70,7 +70,7 @@ class HorizontalServerActor:
         if checkpoint:
             resume_server(self._server, checkpoint)
         self._server_loop = ServerLoop(self._server, self._privacy_filter, self._recorder, prepared.budget())
-        self._cut = Cut(self._recorder, prepared.spec.record.flush)
+        self._cut = checkpoints(prepared, self._recorder)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""

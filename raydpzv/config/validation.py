@@ -8,6 +8,7 @@ from typing import Any
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.sound import ALONE, sound_contradictions
 from raydpzv.config.timing import stands_still
+from raydpzv.config.users import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.settings.bounds import MOST
@@ -45,8 +46,9 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
-    limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes)
+    limits = (spec.budget.updates, spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
     yield from _users(spec)
+    yield from user_contradictions(spec)
     yield from _lengths(_per_client(spec), spec.split.clients)
     yield from _budget(limits)
     yield from _end_of_rounds(spec)
@@ -68,6 +70,11 @@ def _users(spec: HorizontalScenario) -> Iterator[str]:
         yield (
             f'split.how: "users" goes with a table [users] and needs it, got "{spec.split.how}" '
             f"{'without' if spec.users is None else 'with'} one; give both or neither"
+        )
+    elif spec.users is None and spec.descriptor.users(spec.method) is not None:
+        yield (
+            f'users: wanted a table [users] with split.how = "users" for "{spec.method.name}", which protects users; '
+            "give both, or choose another method"
         )
 
 
@@ -222,7 +229,7 @@ def _end(spec: VerticalScenario) -> Iterator[str]:
 def _end_of_rounds(spec: HorizontalScenario) -> Iterator[str]:
     """Complain of budgets that such a run never spends."""
     given, clock, network = spec.budget, spec.clock, spec.network
-    if given.updates is not None:
+    if given.updates is not None or given.epsilon is not None:
         return
     delays = (clock.compute, clock.service, network.latency)
     instant = not any(max(d) if isinstance(d, tuple) else d for d in delays)

@@ -33,6 +33,7 @@ class Request:
     file: Path
     target: str
     groups: str | None
+    owners: tuple[str, str]
     skip_lines: int
     categories: tuple[str, ...]
     missing: str
@@ -75,6 +76,7 @@ def load(
     file: Path | None = None,
     target: str | None = None,
     groups: str | None = None,
+    owners: tuple[str, str] | None = None,
     skip_lines: int | None = None,
     categories: tuple[str, ...] | None = None,
     missing: str | None = None,
@@ -90,17 +92,23 @@ def load(
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
-    (`raydpzv.data.tabular.Columns`), `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic
-    data, `text` the rows of texts. `limits` are kept by the sources that are too large to be read whole, with the rows
-    that `table.limit` would leave; the others do not look at them. `change` is made to the table as it was read,
-    before any row is drawn from it (where there is an official test set: to the training rows). Raises SpecError for an
-    unknown name and for settings that are missing or do not belong, DataError for files that are missing or malformed.
+    (`raydpzv.data.tabular.Columns`), `owners` names those of user and silo ("" for none), `skip_lines` are those above
+    a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the
+    sources that are too large to be read whole, with the rows that `table.limit` would leave; the others do not look at
+    them. `change` is made to the table as it was read, before any row is drawn from it (where there is an official test
+    set: to the training rows). Raises SpecError for an unknown name and for settings that are missing or do not belong,
+    DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
     from raydpzv.data.table import SPLITS, Limits, Table
     from raydpzv.data.text import Text
 
     source: Source = DATA_SOURCES[name]
+    if owners and "groups" not in source.takes:
+        raise SpecError(
+            f'users.columns: wanted a data set with named columns (csv, parquet), got {list(owners)} with "{name}"; '
+            "leave it out"
+        )
     given = {"folder": folder, "file": file, "target": target, "groups": groups, "skip_lines": skip_lines}
     _check_settings(name, source, given | {"categories": categories, "missing": missing})
     request = Request(
@@ -109,6 +117,7 @@ def load(
         file or Path(),
         target or "",
         groups,
+        owners or ("", ""),
         skip_lines or 0,
         categories or (),
         missing or "refuse",
@@ -207,7 +216,7 @@ def _parquet(request: Request) -> Table:
 def _columns(request: Request) -> Columns:
     from raydpzv.data.tabular import Columns
 
-    return Columns(request.target, request.groups, request.categories, request.missing)
+    return Columns(request.target, request.groups, request.categories, request.missing, *request.owners)
 
 
 def _multiview(request: Request) -> Table | Split:

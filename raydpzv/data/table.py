@@ -29,14 +29,15 @@ _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width
 class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
-    `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the
-    columns of a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one
-    person's do: a split has them on one side. `levels` belong to a table that `raydpzv.data.encoding` has yet to make
-    numbers of: 0 for a column of numbers, of which some may be missing (NaN), else how many levels the column's codes
-    0, 1, ... stand for. With a `vocabulary` (at most 2^24, so exact in float32) x holds token
-    ids 0..vocabulary-1: names, not quantities, which no scaling touches. `numbers` [D] says which row of the table as
-    it was read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that
-    are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
+    `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
+    a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one person's do: a
+    split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
+    `levels` belong to a table that `raydpzv.data.encoding` has yet to make numbers of: 0 for a column of numbers, of
+    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With a `vocabulary`
+    (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
+    touches. `numbers` [D] says which row of the table as it was read each row is, None: that in its place. Raises
+    DataError for lengths that disagree, no rows, values that are NaN or infinite, ids outside the vocabulary, labels
+    outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -48,6 +49,8 @@ class Table:
     groups: np.ndarray | None = None
     levels: tuple[int, ...] | None = None
     numbers: np.ndarray | None = None
+    users: np.ndarray | None = None
+    silos: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -87,9 +90,12 @@ class Table:
             raise DataError(
                 f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
             )
-        groups = None if self.groups is None else self.groups[ids]
         numbers = ids if self.numbers is None else self.numbers[ids]
-        return replace(self, x=self.x[ids], y=self.y[ids], groups=groups, numbers=numbers)
+        columns = (self.groups, self.users, self.silos)
+        groups, users, silos = (None if column is None else column[ids] for column in columns)
+        return replace(
+            self, x=self.x[ids], y=self.y[ids], groups=groups, numbers=numbers, users=users, silos=silos
+        )
 
     def _check_shapes(self) -> None:
         x, y = self.x, self.y

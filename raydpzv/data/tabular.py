@@ -25,13 +25,22 @@ _LISTED = 8
 class Columns:
     """What a table's columns are: the one to predict, the one of groups, those of categories; the rest are numbers.
 
-    missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean").
+    missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean"). user, silo:
+    the columns of each record's user and silo, no features; "" for none.
     """
 
     target: str
     groups: str | None = None
     categories: tuple[str, ...] = ()
     missing: str = "refuse"
+    user: str = ""
+    silo: str = ""
+
+    @property
+    def apart(self) -> dict[str, str]:
+        """The columns that are neither features nor the target, and what each is of."""
+        named = {"groups": self.groups, "users": self.user, "silos": self.silo}
+        return {what: column for what, column in named.items() if column}
 
 
 def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
@@ -57,30 +66,37 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
     0..classes-1 in sorted order; groups are any values. Raises DataError for anything else, naming the columns.
     """
-    names, target, groups = data.column_names, columns.target, columns.groups
+    names, target, apart = data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
-    if groups is not None:
-        _check_column(names, name, groups, "of groups")
+    for what, column in apart.items():
+        _check_column(names, name, column, f"of {what}")
     for category in columns.categories:
-        _check_column([n for n in names if n not in (target, groups)], name, category, "of categories")
+        others = (target, *apart.values())
+        _check_column([n for n in names if n not in others], name, category, "of categories")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
             f'"{name}" has the columns {_listed(twice)} more than once: rename or drop the others'
         )
-    if groups == target:
+    if twin := next((what for what, column in apart.items() if column == target), None):
         raise DataError(
-            f'data.groups: "{groups}" of "{name}" is the column to predict, and a group is not; name another column'
+            f'{"data.groups" if twin == "groups" else "users.columns"}: "{target}" of "{name}" is the column to '
+            f"predict, and no column of {twin}; name another column"
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _labels(data.column(target), name, target)
-    features = data.drop_columns([target] if groups is None else [target, groups])
+    features = data.drop_columns(list({target, *apart.values()}))
+    numbers = {what: _owners(data.column(column), name, column, what) for what, column in apart.items()}
+    if "groups" in numbers:
+        _check_groups(numbers["groups"], name, apart["groups"])
     x, levels = _features(features, name, columns)
     return Table(
         *(name, x, y, classes, tuple(features.column_names)),
-        groups=None if groups is None else _groups(data.column(groups), name, groups),
         levels=levels,
+        groups=numbers.get("groups"),
+        users=numbers.get("users"),
+        silos=numbers.get("silos"),
     )
 
 
@@ -92,21 +108,25 @@ def _check_column(names: list[str], name: str, column: str, what: str) -> None:
         )
 
 
-def _groups(column: pa.ChunkedArray, name: str, groups: str) -> np.ndarray:
-    """Return the groups' numbers, counted from 0 in order of appearance, int32 [D]."""
+def _owners(column: pa.ChunkedArray, name: str, title: str, what: str) -> np.ndarray:
+    """Return the numbers of groups, users or silos, counted from 0 in order of appearance, int32 [D]."""
     if column.null_count:
         raise DataError(
-            f'column "{groups}" of "{name}" names no group in row {_first_missing(column)} (counted from 0): fill it '
-            "in or drop the row"
+            f'column "{title}" of "{name}" names no {what[:-1]} in row {_first_missing(column)} (counted from 0): fill '
+            "it in or drop the row"
         )
     found = column.combine_chunks()
     found = found if types.is_dictionary(found.type) else found.dictionary_encode()
-    if len(np.unique(numbers := found.indices.to_numpy())) < 2:
+    numbers: np.ndarray = found.indices.to_numpy()
+    return numbers
+
+
+def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
+    if len(np.unique(numbers)) < 2:
         raise DataError(
             f'column "{groups}" of "{name}" holds one group, which leaves no test group: choose another column for '
             "data.groups or leave it out"
         )
-    return numbers
 
 
 def _first_missing(column: pa.ChunkedArray) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,24 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     """
     said = [experiment.spec.note] if experiment.spec.note else []
     found = [*said, *_unused(experiment.unused), *_of_result(experiment, rows, failed)]
-    if experiment.spec.kind == "horizontal":
-        return [*found, *_overall_lateness(rows)]
-    found += _lateness(experiment, rows)
+    found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
     setting = experiment.setting
-    if setting and setting.delta * setting.rows > 1:
-        found.append(
-            f"δ={setting.delta:g} is above 1/D (D·δ = {setting.delta * setting.rows:.3g}): such an ε permits "
-            "revealing whole records"
-        )
-    return found
+    return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
+
+
+def large_delta(facts: Mapping[str, Any]) -> str:
+    """Return what is wrong with a δ that permits revealing whole records, or users; "" for one that does not.
+
+    facts: the fields of a `raydpzv.privacy` setting.
+    """
+    of_users = "users" in facts
+    letter, unit, count = ("U", "users", facts["users"]) if of_users else ("D", "records", facts["rows"])
+    if facts["delta"] * count <= 1:
+        return ""
+    return (
+        f"δ={facts['delta']:g} is above 1/{letter} ({letter}·δ = {facts['delta'] * count:.3g}): such an ε permits "
+        f"revealing whole {unit}"
+    )
 
 
 def _unused(columns: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,14 +25,17 @@ from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
+from raydpzv.experiment.privacy_filter import user_privacy_filter
+from raydpzv.experiment.user_privacy import UserPrivacy, user_privacy
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter, PrivacyFilter
+from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
 _MOST_BYTES = 16 * 2**30
@@ -54,19 +57,31 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class PreparedHorizontal:
-    """A horizontal scenario with its data loaded and shared out. No method here adds noise or claims an ε.
+    """A horizontal scenario with its data loaded and shared out.
 
-    recorded: updates that the ledger of a run which goes on has, where none may be released a second time.
+    privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
+    says nothing; recorded: updates that the ledger of a run which goes on has, where none may be released a second
+    time.
     """
 
     spec: HorizontalScenario
     split: Split | GeneratedSplit
     parts: Partition
     timing: Timing
-    setting: None = None
+    privacy: UserPrivacy | None = field(default=None, repr=False)
     unused: tuple[str, ...] = ()
-    secret: None = None
+    lost: int = 0
     recorded: int = 0
+
+    @property
+    def setting(self) -> UserSetting | None:
+        """What the claims about privacy are made from; None for a run without noise."""
+        return self.privacy.claims if self.privacy else None
+
+    @property
+    def secret(self) -> int | None:
+        """What the coins of users come from, for the operator alone; None: the run's seed."""
+        return self.privacy.secret if self.privacy else None
 
     @property
     def engine(self) -> str:
@@ -106,8 +121,8 @@ class PreparedHorizontal:
         return checkpoint.round if checkpoint else 0
 
     def privacy_filter(self) -> PrivacyFilter:
-        """Return an account of nothing."""
-        return NoPrivacyFilter()
+        """Return a fresh privacy account."""
+        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost)
 
     def budget(self) -> Budget:
         """Return what ends the run."""
@@ -165,6 +180,7 @@ class PreparedHorizontal:
             device,
             self.plan.replica(device) if self.seeded else None,
             updates,
+            self.privacy.noise if self.privacy else None,
             recorded=self.recorded,
         )
         return self.spec.descriptor.clients(parts, self.spec.method)
@@ -177,6 +193,7 @@ class PreparedHorizontal:
             lambda: self.plan.initial(device),
             lambda: self.plan.replica(device, follows_secret=False),
             ledger,
+            self.privacy.noise if self.privacy else None,
         )
         return self.spec.descriptor.server(parts, self.spec.method)
 
@@ -188,23 +205,30 @@ def _shared(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def prepare_horizontal(spec: HorizontalScenario) -> PreparedHorizontal:
-    """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError."""
-    found = PreparedHorizontal(spec, *_rows(spec), timing(spec, spec.split.clients))
+def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> PreparedHorizontal:
+    """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError.
+
+    secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
+    """
+    split, parts = shared_rows(spec)
+    privacy = user_privacy(spec, parts, secret)
+    found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
     return _with_engine(found)
 
 
-def _rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
+def shared_rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
     how, key = spec.split, Key(spec.seed)
     if generate := DATA_SOURCES[spec.data.source].generate:
         made: GeneratedSplit = generate(spec.data.source, spec.data, how, key / "data")
         return made, made.train.parts
-    split = load_data(spec.data, key / "data")
+    split = load_data(spec.data, key / "data", columns=spec.users.columns if spec.users else None)
     if spec.users is not None:
-        law = UserLaw(**dict(spec.users))
-        return split, share_users(Known(split.train.y), how.clients, law, key / "parts")
+        train = split.train
+        law = UserLaw(**spec.users.model_dump(exclude={"columns"}))
+        known = Known(train.y, train.users, train.silos)
+        return split, share_users(known, how.clients, law, key / "parts")
     parts = split_rows(
         split.train.y,
         how.clients,
@@ -241,6 +265,8 @@ def _check(found: PreparedHorizontal) -> None:
     with torch.device("meta"):
         module = found.plan.module()
     check_size(module, "the model")
+    if spec.descriptor.users(spec.method) is not None:
+        _check_layers(spec.model.kind, module)
     size = sum(p.numel() for p in module.parameters())
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
@@ -248,4 +274,15 @@ def _check(found: PreparedHorizontal) -> None:
             raise SpecError(
                 f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
                 f'{size:,} parameters each); use "shared", which has the same bits'
+            )
+
+
+def _check_layers(kind: str, module: torch.nn.Module) -> None:
+    """Refuse layers that let one user's records move another's, or that make of a loss no function of the model."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd):
+            raise SpecError(
+                f'model.kind: "{kind}" has {type(layer).__name__} ({name}), so that what is computed for a user is no '
+                "function of the model and the user's records alone; use a model without batch normalisation and "
+                "dropout, such as one with GroupNorm"
             )

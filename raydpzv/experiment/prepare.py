@@ -122,10 +122,16 @@ def load_scenario(spec: AnyScenario, change: TableChange | None = None) -> Loade
     return Loaded(load_data(spec.data, Key(spec.seed) / "data", change), timing(spec, spec.split.clients))
 
 
-def load_data(data: DataSection, key: Key, change: TableChange | None = None) -> Split:
+def load_data(
+    data: DataSection,
+    key: Key,
+    change: TableChange | None = None,
+    columns: tuple[str, str] | None = None,
+) -> Split:
     """Load rows, cut to size and scaled. Raises SpecError and DataError.
 
-    change: made to the table as it was read, before it is divided, cut and scaled.
+    change: made to the table as it was read, before it is divided, cut and scaled. columns: those that name each
+    record's user and silo, "" for one that is not there.
     """
     split = load(
         data.source,
@@ -133,6 +139,7 @@ def load_data(data: DataSection, key: Key, change: TableChange | None = None) ->
         file=Path(data.file) if data.file else None,
         target=data.target,
         groups=data.groups,
+        owners=columns,
         skip_lines=data.skip_lines,
         categories=data.categories,
         missing=data.missing,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +23,11 @@ from raydpzv.privacy.row_setting import RowSetting
 from raydpzv.privacy.sound_accountant import SoundSpending, clients_epsilon
 from raydpzv.privacy.sound_setting import SoundSetting
 from raydpzv.privacy.statements import AnySetting, missing_premises
+from raydpzv.privacy.user_accountant import UserSpending
+from raydpzv.privacy.user_claims import defect
+from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.settings.sections import BudgetSection
-from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
+from raydpzv.sim.interfaces import UNACCOUNTED, NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
 _BROKE_OFF = "the run ended before its budget was spent"
 
@@ -37,7 +42,13 @@ def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> Privacy
         return SoundPrivacyFilter(setting, budget)
     if isinstance(setting, MemoizedSetting):
         return MemoizedPrivacyFilter(setting)
+    assert isinstance(setting, MeanSetting)  # those of users have `user_privacy_filter`
     return MeanPrivacyFilter(setting, budget)
+
+
+def user_privacy_filter(setting: UserSetting | None, limit: float | None, lost: int = 0) -> PrivacyFilter:
+    """Return a fresh account of users, which refuses what would exceed this ε; lost: releases no record tells of."""
+    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost)
 
 
 def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> None:
@@ -48,7 +59,9 @@ def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> No
     if isinstance(setting, SoundSetting):
         _check_first_of(setting, limit)
         return
-    assert not isinstance(setting, MemoizedSetting)  # its ε is that of one release: a budget of ε is refused
+    assert not isinstance(
+        setting, MemoizedSetting | UserSetting
+    )  # its ε is that of one release: a budget of ε is refused
     ids = np.arange(setting.batch)
     if isinstance(setting, RowSetting):
         exceeded = _account(setting).would_exceed(0, ids, setting.per_upload, limit, budget.adversary)
@@ -88,6 +101,14 @@ class _Accountant(ABC):
     def give_up(self) -> None:
         """Drop the account: something was released that it cannot count."""
         self._given_up = True
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: runs that go on from checkpoints keep accounts of users alone."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """Refuse: an account that keeps nothing has nothing to go on with."""
+        raise RunError(f"{type(self).__name__} goes on from no checkpoint: its runs are computed again")
 
     @abstractmethod
     def _counted(self) -> Spent:
@@ -208,6 +229,80 @@ class MemoizedPrivacyFilter(_Accountant):
         return Spent(self._releases, max(r.most for r in self._records), self._largest_batch)
 
 
+class UserPrivacyFilter(_Accountant):
+    """Counts rounds (or single silos' releases) and how often each user was drawn; refuses what exceeds the budget.
+
+    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
+    that has two sums.
+    """
+
+    of_uploads = True
+
+    def __init__(self, setting: UserSetting, limit: float | None, lost: int = 0) -> None:
+        super().__init__(setting.delta)
+        self._setting, self._limit = setting, limit
+        self._proves = not defect(setting) and not missing_premises(
+            dataclasses.replace(setting, planned=True)
+        )
+        self._spending = UserSpending(setting)
+        self._made = np.zeros(setting.silos, np.int64)
+        self._loss = UNACCOUNTED
+        self._lose(lost)
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Return why this upload would exceed the ε budget, or None: it then was never sent."""
+        if self._limit is None or not self._opens(upload.client):
+            return None
+        drawn = self._drawn(upload.releases[0].ids if upload.releases else None)
+        if not self._spending.would_exceed(drawn, self._limit, self._setting.against):
+            return None
+        noun = "release" if self._setting.asynchronous else "round"
+        return (
+            f"the next {noun} would exceed the budget ε={self._limit:g} (adversary {self._setting.against}, "
+            f"δ={self._setting.delta:g}, add or remove one user)"
+        )
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        """Account a silo's sum, for which these users were drawn; return what is spent so far."""
+        if self._opens(client):
+            self._spending.add(self._drawn(ids))
+            self._loss = self._spent_so_far()
+        self._made[client] += 1
+        return self._loss
+
+    def state(self) -> dict[str, Any]:
+        """Return what a run that goes on must know: releases, and how often each user was drawn."""
+        return self._spending.state()
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """Go on with an account; lost: one more release may have been made, of which the record says nothing."""
+        self._spending = UserSpending(self._setting, state)
+        self._lose(int(lost))
+
+    def _lose(self, releases: int) -> None:
+        for _ in range(releases):
+            self._spending.add(np.arange(self._setting.users))
+        self._made[:] = self._spending.releases
+        if self._spending.releases:
+            self._loss = self._spent_so_far()
+
+    def _opens(self, client: int) -> bool:
+        return self._setting.asynchronous or bool(self._made[client] == self._spending.releases)
+
+    def _drawn(self, ids: np.ndarray | None) -> np.ndarray:
+        """The users that were drawn; all of them where nothing says who."""
+        return np.arange(self._setting.users) if ids is None or len(ids) == 0 else ids
+
+    def _spent_so_far(self) -> PrivacyLoss:
+        if not self._proves:
+            return PrivacyLoss(math.nan, math.inf, self._setting.delta, math.inf, math.inf)
+        external, client, server = self._spending.mus()
+        return PrivacyLoss(math.nan, client, self._setting.delta, external, server)
+
+    def _counted(self) -> Spent:
+        return Spent(self._spending.releases, self._spending.participations, 0)
+
+
 class RowPrivacyFilter(_Accountant):
     """Counts every record's releases and refuses an upload that would exceed the budget.
 
@@ -269,6 +364,8 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> An
         return setting
     if isinstance(setting, SoundSetting):
         return dataclasses.replace(setting, made=spent.releases, counted=spent.counted)
+    if isinstance(setting, UserSetting):
+        return dataclasses.replace(setting, releases=spent.releases, counted=spent.counted, planned=True)
     return dataclasses.replace(
         setting,
         releases=spent.releases,

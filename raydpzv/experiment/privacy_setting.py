@@ -103,11 +103,11 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanSetting
         perturbations=plan.per_upload,
         planned=spec.budget.updates is not None,
         exposed=_exposed(spec),
-        fitted=_fitted(spec.data),
+        fitted=fitted_by(spec.data),
     )
 
 
-def _fitted(data: DataSection) -> tuple[str, ...]:
+def fitted_by(data: DataSection) -> tuple[str, ...]:
     """Return where one record moves what others are before any release, one clause each."""
     found = []
     if data.scale in ("standard", "unit"):
@@ -154,7 +154,7 @@ def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:
         calibration=plan.calibration,
         target=privacy.epsilon,
         planned=spec.budget.updates is not None,
-        fitted=_fitted(spec.data),
+        fitted=fitted_by(spec.data),
     )
 
 
@@ -235,7 +235,7 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
             noise=privacy.noise,
             permit_large_delta=bool(privacy.permit_large_delta),
             exposed=_exposed(spec),
-            unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+            unmet=(*fitted_by(spec.data), *_grouped(spec.data)),
         ),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
@@ -281,7 +281,7 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
         target=privacy.epsilon,
         noise=privacy.noise,
         permit_large_delta=bool(privacy.permit_large_delta),
-        unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+        unmet=(*fitted_by(spec.data), *_grouped(spec.data)),
     )
     how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
     updates = spec.budget.updates

@@ -19,8 +19,10 @@ from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_vertical import one_thread
+from raydpzv.experiment.user_privacy import has_secret_coins
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 
@@ -100,9 +102,13 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     spec = began.spec()
     assert isinstance(spec, HorizontalScenario)
     check_resumable(began, spec)
-    prepared = prepare_horizontal(spec)
+    prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
     recorded = _checked_updates(prepared, began)
+    if (
+        prepared.setting and not prepared.asynchronous and began.checkpoint() is None
+    ):  # its first may have been made
+        prepared = replace(prepared, lost=1)
     folder = RunFolder.reopened(path, moved)
     if prepared.keeps_all:
         prepared = replace(prepared, recorded=recorded)

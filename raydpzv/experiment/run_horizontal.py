@@ -105,15 +105,14 @@ class _Session:
         self._progress, self._stop = options.progress, options.stop
         self._asked = asked_after(options.progress)
         self._checkpoint = checkpoint
-        self._recorder = Recorder()
-        self._cut = Cut(self._recorder, prepared.spec.record.flush)
+        self._privacy_filter = prepared.privacy_filter()
+        self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
+        self._cut = checkpoints(prepared, self._recorder)
         self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
-        self._server_loop = ServerLoop(
-            self._server, prepared.privacy_filter(), self._recorder, prepared.budget()
-        )
+        self._server_loop = ServerLoop(self._server, self._privacy_filter, self._recorder, prepared.budget())
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends."""
@@ -123,10 +122,11 @@ class _Session:
             facts = ledger_facts(self._ledger) | self._drift()
         except BaseException as error:
             self._writer.add(self._recorder.drain())
-            self._finalizer.failed(error, self._server_loop.status(), None)
+            self._finalizer.failed(error, self._server_loop.status(), self._privacy_filter.spent())
             raise
         self._writer.add(self._recorder.drain())
-        return self._finalizer.done({MODEL: parameters}, self._server_loop.status(), None, facts)
+        spent = self._privacy_filter.spent()
+        return self._finalizer.done({MODEL: parameters}, self._server_loop.status(), spent, facts)
 
     def _drift(self) -> dict[str, Any]:
         """What the snapshot-free revert did to the bits: measured, where it is in use."""
@@ -224,6 +224,11 @@ def virtual_run(
         updated=updated,
         state=checkpoint.state if checkpoint else None,
     )
+
+
+def checkpoints(prepared: PreparedHorizontal, recorder: Recorder) -> Cut:
+    """Return when checkpoints are taken: after every round that is accounted for, so that none is forgotten."""
+    return Cut(recorder, 0.0 if prepared.setting else prepared.spec.record.flush)
 
 
 def resume_server(server: Any, checkpoint: Checkpoint) -> None:

@@ -11,7 +11,9 @@ one's by 3e-14 at deviations of some 10^5 units; Rényi's divergence bounds it w
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -132,10 +134,19 @@ def _least(setting: UserSetting, epsilon: float, *, first: float) -> float:
 class UserSpending:
     """Counts releases, and of sampled users how often each was drawn; plain data, a fold over releases."""
 
-    def __init__(self, setting: UserSetting) -> None:
+    def __init__(self, setting: UserSetting, state: Mapping[str, Any] | None = None) -> None:
         self._setting = setting
         self._drawn = Participations(setting.users) if setting.sampled else None
         self.releases = 0
+        if state:
+            self.releases = int(state["releases"])
+            if self._drawn:
+                self._drawn.restore(np.array(state["drawn"], np.int64))
+
+    def state(self) -> dict[str, Any]:
+        """Return what another account goes on from: releases, and how often each user was drawn."""
+        drawn = {"drawn": self._drawn.counts.tolist()} if self._drawn else {}
+        return {"releases": self.releases, **drawn}
 
     @property
     def participations(self) -> int:
@@ -152,9 +163,11 @@ class UserSpending:
         """Return ε (add_remove) so far; of hidden coins rounded up to a number of releases that was worked out."""
         return self._epsilon(adversary, self.releases, self.participations)
 
-    def epsilons(self) -> tuple[float, float, float]:
-        """Return ε so far against each of `ADVERSARIES`."""
-        external, client, server = (self.epsilon(adversary) for adversary in ADVERSARIES)
+    def mus(self) -> tuple[float, float, float]:
+        """Return μ so far against each of `ADVERSARIES`; of hidden coins, the one that gives their ε."""
+        external, client, server = (
+            mu_of(self.epsilon(adversary), self._setting.delta) for adversary in ADVERSARIES
+        )
         return external, client, server
 
     def would_exceed(self, users: Rows, budget: float, adversary: str) -> bool:

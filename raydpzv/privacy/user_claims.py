@@ -77,14 +77,17 @@ def _paper(setting: UserSetting) -> tuple[Claim, ...]:
         return ()
     proved = user_epsilon(setting)
     if setting.kind == "group":
-        terms = {
-            "multiplier": setting.multiplier,
-            "group": setting.group,
-            "rate": setting.rate,
-            "steps": setting.releases * setting.steps,
-            "delta": setting.delta,
-        }
-        epsilon, valid = lemma_9_epsilon(**terms, as_published=True), lemma_9_epsilon(**terms)
+        epsilon, valid = (
+            lemma_9_epsilon(
+                multiplier=setting.multiplier,
+                group=setting.group,
+                rate=setting.rate,
+                steps=setting.releases * setting.steps,
+                delta=setting.delta,
+                as_published=published,
+            )
+            for published in (True, False)
+        )
         note = (
             f"The paper's Lemma 9 on k = {_power(setting.group)} of {setting.group} records, as published. "
         )
@@ -104,7 +107,7 @@ def _paper(setting: UserSetting) -> tuple[Claim, ...]:
         )
     else:
         epsilon = user_epsilon_rdp(setting)
-        note = "The paper's accounting, by Rényi divergences. True against outsiders; a silo or the server may see more."
+        note = "The paper's accounting, by Rényi divergences. True against outsiders; others may see more."
     holds = proved <= epsilon * _TOLERANCE
     return (_claim(setting, "paper", "add_remove", note, epsilon, _RDP, holds),)
 
@@ -137,7 +140,7 @@ def _of_group(setting: UserSetting) -> str:
 def _sight(setting: UserSetting, adversary: str) -> str:
     """What the adversary sees beside the released sums, and what that does to the noise."""
     if setting.asynchronous:
-        return "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most; all see all of them."
+        return "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most; all see them all."
     z = f"noise over what a user moves: {_figure(setting.noise_multiplier(adversary, 'add_remove'))}."
     if adversary == "external":
         return f"Sees every released sum; {z}"

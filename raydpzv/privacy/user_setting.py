@@ -2,9 +2,9 @@
 
 The unit is one user: all its records in all silos. Neighbours ("add_remove"): a user's terms become zero, U, the
 divisor and the public list of users staying as they are; "replace" changes them to any others. A release is a sum of
-vectors, each clipped to norm C, by which one user moves it C at most, with Gaussian noise of deviation σC in all, in equal
-shares of the silos. Two of the paper's methods are other than that: "naive" clips the silos' updates, of which one user
-may turn every one around; "group" is DP-SGD in every silo, of which a user has at most k records.
+vectors, each clipped to norm C, by which one user moves it C at most, with Gaussian noise of deviation σC in all, in
+equal shares of the silos. Two of the paper's methods are other than that: "naive" clips the silos' updates, of which
+one user may turn every one around; "group" is DP-SGD in every silo, of which a user has at most k records.
 """
 
 # U users, S silos, q rate of the users' coins, k records of a user, T releases

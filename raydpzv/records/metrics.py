@@ -190,6 +190,14 @@ def epsilon_series(release: pa.Table) -> EpsilonSeries:
     return EpsilonSeries(_column(release, "round")[last], paper, client)
 
 
+def user_epsilons(table: pa.Table) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Return, by adversary, the rounds and ε of one user after each; {} of a run without accounts of users."""
+    if not table.num_rows:
+        return {}
+    rounds = _column(table, "round")
+    return {who: (rounds, _column(table, who)) for who in ("external", "client", "server")}
+
+
 def accuracy_series(evaluation: pa.Table, message: pa.Table, part: str = "test") -> AccuracySeries:
     """Return the evaluations on one part of the data, each with the bytes sent up to its round."""
     chosen = _of_part(evaluation, part)

@@ -89,6 +89,15 @@ RELEASE = pa.schema(
 MU_COLUMNS = ("epsilon_paper", "epsilon_client")
 """Columns of release rows for which a recorder is given μ: ε is worked out for all rows of a drain at once."""
 
+USER_EPSILON = pa.schema(
+    [
+        ("round", pa.int64()),  # after which ε of one user (add or remove) is this, or less
+        ("external", pa.float64()),  # against whoever sees the released models
+        ("client", pa.float64()),  # against one silo
+        ("server", pa.float64()),
+    ]
+)
+
 EVALUATION = pa.schema(
     [
         ("round", pa.int64()),
@@ -142,6 +151,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "staleness": STALENESS,
     "sync": SYNC,
     "release": RELEASE,
+    "user_epsilon": USER_EPSILON,
     "evaluation": EVALUATION,
     "auc": AUC,
     "numbers": NUMBERS,

@@ -14,9 +14,9 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
-DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc", "numbers"))
+DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc", "numbers", "user_epsilon"))
 """What the digest covers. Areas are of scores whose accuracy and loss are digested, numbers say nothing that messages
-do not; runs of before they were recorded keep their digests."""
+do not, ε of users follows from settings and releases; runs of before they were recorded keep their digests."""
 
 
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:

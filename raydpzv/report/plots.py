@@ -36,6 +36,9 @@ from raydpzv.report.figure import (
 PAPER = "claimed by the paper, not proved"
 PAPER_TRUE = "claimed by the paper, here proved"
 CLIENT = "proved against a client that knows its batches"
+_WHOM = {"external": "whoever sees the models", "client": "one silo", "server": "the server"}
+_LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
+"""Styles of curves of ε, by adversary or claimant."""
 Scale = Literal["linear", "log"]
 _CLOCK = "run clock (s)"
 _VERTICAL = "uploads the server has served"
@@ -109,8 +112,16 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     A curve is drawn only where it is finite and where summary.json states its δ, mechanism, relation,
     adversary and accountant, which its legend repeats.
     """
-    series = [(i, r, metrics.epsilon_series(r.rows["release"])) for i, r in enumerate(runs)]
+    of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
+    series = [
+        (i, r, metrics.epsilon_series(r.rows["release"])) for i, r in enumerate(runs) if not of_users[i]
+    ]
     curves = [
+        _Curve(i, r, who, rounds, values)
+        for i, r in enumerate(runs)
+        for who, (rounds, values) in of_users[i].items()
+    ]
+    curves += [
         _Curve(i, r, kind, s.round, values)
         for i, r, s in series
         for kind, values in (("client", s.client), ("paper", s.paper))
@@ -120,7 +131,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
         return None
     obstacles = [f"{c.run.label}, {c.name}: {c.obstacle}" for c in curves if c.obstacle]
     drawn = [c for c in curves if len(c.finite[0])]
-    names = dict.fromkeys(f"{'dashed' if c.kind == 'paper' else 'solid'} is {c.name}" for c in drawn)
+    names = dict.fromkeys(f"{_LINES[c.kind]} is {c.name}" for c in drawn)
     caption = f"ε spent so far{': ' if names else ''}{', '.join(names)}."
     if obstacles:
         caption += f" Not drawn: {'; '.join(obstacles)}."
@@ -134,7 +145,7 @@ def _is_sound(run: RunView) -> bool:
 
 @dataclass(frozen=True)
 class _Curve:
-    """One series of ε of one run; `kind` is "paper" or "client"."""
+    """One series of ε of one run; `kind` is "paper", or the adversary that it is proved against."""
 
     index: int
     run: RunView
@@ -144,6 +155,8 @@ class _Curve:
 
     @property
     def name(self) -> str:
+        if text.of_users(self.run.summary.get("epsilon") or []):
+            return f"one user's, against {_WHOM[self.kind]}"
         if self.kind == "client":
             return CLIENT
         return PAPER_TRUE if self.claim and self.claim["holds"] else PAPER
@@ -198,7 +211,7 @@ def _draw_epsilon(curves: Sequence[_Curve]) -> Figure:
     figure, ax = chart("ε spent so far", updates_axis([c.run for c in curves]), "ε", height)
     handles, ends = [], []
     for curve, label in zip(curves, labels, strict=True):
-        look = style.line(curve.index) | {"linestyle": "dashed" if curve.kind == "paper" else "solid"}
+        look = style.line(curve.index) | {"linestyle": _LINES[curve.kind]}
         at, spent = style.thin(*curve.finite)
         handles += ax.plot(at, spent, **look, label=label)
         ends.append((at[-1], spent[-1], f"ε = {text.number(float(spent[-1]))}", look["color"]))

@@ -113,6 +113,8 @@ def calibration(facts: Mapping[str, Any]) -> str:
     """Return where σ comes from; `facts` are the fields of a `raydpzv.privacy` setting."""
     if "on" in facts:
         return _row_calibration(facts)
+    if "users" in facts:
+        return _user_calibration(facts)
     if "width" in facts:
         return _memoized_calibration(facts)
     if "noise_multiplier" in facts:
@@ -160,6 +162,20 @@ def _sound_calibration(facts: Mapping[str, Any]) -> str:
         f"Calibration: {noise}, for ε = {target} at δ = {delta}: μ² = n (c/z)² with n the most releases that one "
         "record takes part in by the plan, c = 2 (replace, labels) or 1 (add/remove), and μ the Gaussian DP that gives "
         "this ε and δ (closed form); against an outsider who knows no batches, by Poisson sampling (PLD)."
+    )
+
+
+def _user_calibration(facts: Mapping[str, Any]) -> str:
+    """The same for a `raydpzv.privacy.user_setting.UserSetting`."""
+    sigma = f"σ = {text.number(facts['multiplier'])}"
+    if facts["target"] is None:
+        return f"{sigma}, the noise in units of C, is given by the scenario; ε follows from it."
+    noun = "releases" if facts["asynchronous"] else "rounds"
+    return (
+        f"Calibration: {sigma}, the noise in units of C, for ε = {text.number(facts['target'])} at δ = "
+        f"{text.number(facts['delta'])} (add or remove one user, adversary {facts['against']}) over "
+        f"{facts['releases']:,} {noun}: by μ, the Gaussian DP that gives this ε and δ, in closed form; by PLD where "
+        "coins hide users or records."
     )
 
 

@@ -101,7 +101,17 @@ def proves(claim: Claim) -> bool:
 def relation(claim: Claim) -> str:
     """Return the neighbouring relation in words."""
     name = str(claim["relation"])
-    return f"{CHANGES[name]} one record" if name in CHANGES else name
+    return f"{CHANGES[name]} {unit(claim)}" if name in CHANGES else name
+
+
+def unit(claim: Claim) -> str:
+    """Return what privacy is of: "one record" where the claim says nothing else."""
+    return str(claim.get("scope") or "").rpartition("unit: ")[2] or "one record"
+
+
+def of_users(claims: Sequence[Claim]) -> bool:
+    """Tell whether privacy is one user's."""
+    return any(unit(claim) == "one user" for claim in claims)
 
 
 def claim_text(claim: Claim) -> str:

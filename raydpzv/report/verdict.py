@@ -51,7 +51,9 @@ def epsilon_line(claims: Sequence[text.Claim]) -> str:
     against: dict[str, list[str]] = {}
     for who in (who for who in _AGAINST if any(c["adversary"] == who for c in proved)):
         bound = _bound([c for c in proved if c["adversary"] == who])
-        against.setdefault(bound, []).append(_AGAINST[who])
+        against.setdefault(bound, []).append(
+            "one silo" if who == "client" and text.of_users(claims) else _AGAINST[who]
+        )
     said = [f"{bound} is proved against {' and '.join(who)}" for bound, who in against.items()]
     line = "; ".join(said) if said else "No finite ε is proved"
     if said and not any(c["adversary"] == "client" for c in proved):
@@ -70,12 +72,18 @@ def private_line(claims: Sequence[text.Claim], stated: str) -> str:
     if not any(text.proves(c) for c in claims):
         return "NOT PRIVATE: no claim of the summary is a proved, finite ε."
     reservations = [s for s in sentences[1:] if not s.startswith("Mind:")]
-    return " ".join(["PRIVATE against the clients, one record at a time, by the ε above.", *reservations])
+    whom = "" if text.of_users(claims) else " against the clients"
+    unit = text.unit(claims[0])
+    return " ".join([f"PRIVATE{whom}, {unit} at a time, by the ε above.", *reservations])
 
 
 def _bound(claims: Sequence[text.Claim]) -> str:
-    """Return the largest ε of claims against one adversary, with δ and what neighbours differ in."""
-    worst = max(claims, key=text.epsilon_of)
-    unit = str(worst.get("scope") or "").rpartition("unit: ")[2] or "one record"
+    """Return the largest ε of claims against one adversary, with δ and what neighbours differ in.
+
+    Of users it is that of adding or removing one, as calibrations have it; the table has both.
+    """
+    stated = [c for c in claims if c["relation"] == "add_remove"] if text.of_users(claims) else claims
+    worst = max(stated, key=text.epsilon_of)
+    unit = text.unit(worst)
     change = text.CHANGES.get(str(worst["relation"]), str(worst["relation"]))
     return f"ε = {text.number(text.epsilon_of(worst))} (δ = {text.number(worst['delta'])}, {change} {unit})"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
-from raydpzv.settings.bounds import Count, NotNegative, Positive, Width
+from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
 from raydpzv.settings.fields import Named, Section, Widths
 from raydpzv.settings.sections import CommonSections
 
@@ -49,6 +49,8 @@ class UsersSection(Section):
     """Classes that a user has at most; left out: any."""
     least: Count = 1
     """Records that a user has at the least in a silo where it has any."""
+    columns: Annotated[tuple[str, str] | None, Field(strict=False)] = None
+    """Columns of user and silo (csv, parquet), which are no features; "" for one that the file does not have."""
 
 
 class WholeModelSection(Section):
@@ -63,6 +65,28 @@ class WholeModelSection(Section):
     engine: Literal["auto", "torch", "compiled"] = "auto"
     """Compiled kernels (mlp and logistic on CPUs; the same bits on every x86-64 machine), torch (every model), or
     "auto": compiled kernels where the model is small enough for them to be quicker, else torch."""
+
+
+class HorizontalPrivacySection(Section):
+    """Clipping and noise of methods that release sums over users. What may be claimed is on the privacy page."""
+
+    mode: Literal["none", "user"] = "none"
+    """No noise; or discrete Gaussian noise on what is released, whose ε is one user's: all its records in all silos."""
+    epsilon: Positive | None = None
+    """ε that the noise is calibrated to, given the planned updates (add or remove a user, against whom `against` says);
+    or else `multiplier`."""
+    multiplier: Positive | None = None
+    """Noise multiplier σ: the noise on a released sum has deviation σC in all."""
+    delta: Fraction | None = None
+    """δ; best below 1/U."""
+    clip: Positive | None = None
+    """Norm C that each user's vector in a silo is clipped to (each silo's with uldp_naive, each record's with
+    uldp_group); without noise too, since sums are of whole numbers in units of it."""
+    against: Literal["external", "client", "server"] | None = None
+    """Whose ε `epsilon` and budget.epsilon speak of: whoever sees the released models (left out: this), one silo, or
+    the server."""
+    noise: Literal["system", "seeded"] = "system"
+    """Noise from the operating system, or from the run's seed (reproducible, NOT PRIVATE)."""
 
 
 class HorizontalResourcesSection(Section):
@@ -93,6 +117,8 @@ class HorizontalBudgetSection(Section):
     """Seconds of the run's clock."""
     bytes: Count | None = None
     """Bytes both ways; the run ends with the update that passes them."""
+    epsilon: Positive | None = None
+    """Stop before the round, or release, that would pass this ε against whom privacy.against names."""
 
 
 class HorizontalRecordSection(Section):
@@ -112,6 +138,7 @@ class HorizontalSections(CommonSections):
     split: HorizontalSplitSection = HorizontalSplitSection()
     users: UsersSection | None = None
     model: WholeModelSection = WholeModelSection()
+    privacy: HorizontalPrivacySection | None = None
     resources: HorizontalResourcesSection = HorizontalResourcesSection()
     budget: HorizontalBudgetSection = HorizontalBudgetSection()
     record: HorizontalRecordSection = HorizontalRecordSection()

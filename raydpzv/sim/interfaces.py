@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -47,12 +47,15 @@ class PrivacyLoss(NamedTuple):
     """What was spent so far as μ of Gaussian differential privacy: claimed, and proved against the clients.
 
     ε follows from μ and δ and is worked out where somebody reads it: that takes longer than all else that an update is
-    accounted with. NaN: nothing is claimed; infinity: nothing is proved, whatever δ is.
+    accounted with. NaN: nothing is claimed; infinity: nothing is proved, whatever δ is. external, server: of accounts
+    of users, whose `client` is one silo; of hidden coins, the μ that gives the same ε.
     """
 
     paper: float
     client: float
     delta: float = math.nan
+    external: float = math.nan
+    server: float = math.nan
 
     def epsilons(self) -> tuple[float, float]:
         """Return ε: claimed, and proved against the clients."""
@@ -60,6 +63,16 @@ class PrivacyLoss(NamedTuple):
 
         paper, client = (epsilon_of(mu, self.delta) if math.isfinite(mu) else mu for mu in self[:2])
         return paper, client
+
+    def user_epsilons(self) -> tuple[float, float, float] | None:
+        """Return ε of one user against outsiders, one silo and the server; None of an account of records."""
+        from raydpzv.privacy.gdp import epsilon_of
+
+        mus = self.external, self.client, self.server
+        if math.isnan(self.external):
+            return None
+        external, client, server = (epsilon_of(mu, self.delta) if math.isfinite(mu) else mu for mu in mus)
+        return external, client, server
 
 
 UNACCOUNTED = PrivacyLoss(math.nan, math.nan)
@@ -94,6 +107,14 @@ class PrivacyFilter(Protocol):
         """Drop the account: something was released that it cannot count."""
         ...
 
+    def state(self) -> dict[str, Any]:
+        """Return what a run that goes on from a checkpoint must know, {} if nothing."""
+        ...
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """Go on with an account; lost: one more release may have been made, of which the record says nothing."""
+        ...
+
 
 class NoPrivacyFilter:
     """For methods without releases: refuses nothing, claims nothing."""
@@ -118,6 +139,13 @@ class NoPrivacyFilter:
 
     def give_up(self) -> None:
         """There is no account to drop."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing is accounted."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """There is nothing to go on with."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,10 @@ class ServerLoop:
         self._numbers_up = self._numbers_down = 0  # since the last update
         self._write_message, self._write_service = observer.writer("message"), observer.writer("service")
         self._write_release, self._write_sync = observer.writer("release"), observer.writer("sync")
-        self._write_ages = observer.writer("staleness")
+        self._write_ages, self._write_user_epsilon = (
+            observer.writer("staleness"),
+            observer.writer("user_epsilon"),
+        )
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -106,11 +109,19 @@ class ServerLoop:
 
     def account(self) -> dict[str, Any]:
         """Return the run's counts so far, for `restart`."""
-        return {name: value for name, value in asdict(self._account).items() if value == value}
+        found = {name: value for name, value in asdict(self._account).items() if value == value}
+        spent = self.privacy_filter.state()
+        return found | ({"privacy": spent} if spent else {})
 
-    def restart(self, account: Mapping[str, Any]) -> Sequence[Order]:
-        """Go on with the counts of a run that was interrupted; return the orders that they count as sent."""
-        self._account = _Account(**account)
+    def restart(self, account: Mapping[str, Any], *, lost: bool = False) -> Sequence[Order]:
+        """Go on with the counts of a run that was interrupted; return the orders that they count as sent.
+
+        lost: it may have gone on after these counts were written.
+        """
+        counts = dict(account)
+        if spent := counts.pop("privacy", None):
+            self.privacy_filter.restore(spent, lost=lost)
+        self._account = _Account(**counts)
         self._clients = None  # an account does not say what each client did
         orders = self.server.first_orders()
         self._numbers_down = sum(order.body.numbers for order in orders)
@@ -152,6 +163,8 @@ class ServerLoop:
         updates = server.updates
         if updates > account.updates:
             self._settle_numbers()
+            if found := self._loss.user_epsilons():
+                self._write_user_epsilon((updates, *found))
         account.updates = updates
         self._write_message((round, client, "up", type(body).__name__, how.sent, arrived, size))
         if not is_query:

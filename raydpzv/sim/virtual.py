@@ -111,6 +111,7 @@ class VirtualRun:
             "busy_until": self._busy_until,
             "works": sorted(self._works.items()),
             "status": self._server_loop.account(),
+            "stopped": self._stop.is_set(),
         }
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
@@ -118,7 +119,7 @@ class VirtualRun:
         self._now = state["time"]
         self._busy_until = state["busy_until"]
         self._works = Counter(dict(state["works"]))
-        for order in self._server_loop.restart(state["status"]):
+        for order in self._server_loop.restart(state["status"], lost=not state.get("stopped", False)):
             self._send(order, self._busy_until)
         self._evaluate_if_due()
 

@@ -124,7 +124,9 @@ def all_of(kind: type[B], bodies: Sequence[Body]) -> list[B]:
     """Return the bodies of a round, which are of one kind. Raises TypeError if one is not."""
     for body in bodies:
         if not isinstance(body, kind):
-            raise TypeError(f"a server of users' sums cannot serve {type(body).__name__}, it wants {kind.__name__}")
+            raise TypeError(
+                f"a server of users' sums cannot serve {type(body).__name__}, it wants {kind.__name__}"
+            )
     return [body for body in bodies if isinstance(body, kind)]
 
 
@@ -216,10 +218,12 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
         size: int,
         integers: Iterable[tuple[Integers, int]],
         sampled: SampledWeights | None,
+        drawn: np.ndarray | None,
     ) -> Upload:
         """Return a silo's weighted, noised sum.
 
-        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were not finite.
+        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were not finite; drawn:
+        who takes part, for the account of what the server sees, which alone knows it.
         """
         nonfinite = 0
 
@@ -236,7 +240,9 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
         body = self.role(silo, size).upload(
             blocks(), share, self._attempt(round), sampled=sampled, dither=dither
         )
-        releases = (Release(0, math.nan, receipt._replace(nonfinite=nonfinite)),) if receipt else ()
+        releases = (
+            (Release(0, math.nan, receipt._replace(nonfinite=nonfinite), ids=drawn),) if receipt else ()
+        )
         return _sent(Upload(silo, round - 1, body, releases=releases), body)
 
     def _made(self, silo: int, size: int) -> PrivateSilo:

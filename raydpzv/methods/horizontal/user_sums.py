@@ -129,10 +129,16 @@ class UserSums:
         if isinstance(self._secure, PrivateSilos):
             everybody = np.arange(len(self._parts.pairs(silo)))
             integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
-            return self._secure.upload(silo, round, size, integers, sampled)
+            return self._secure.upload(silo, round, size, integers, sampled, self._record(round))
         total, pairs, nonfinite = self.total(silo, round, size, vectors)
-        made = noised(self._noise, total, silo, self._parts.clients, round, pairs, nonfinite)
+        made = noised(
+            self._noise, total, silo, self._parts.clients, round, pairs, nonfinite, self._record(round)
+        )
         return made if self._secure is None else self._secure.upload(made, round)
+
+    def _record(self, round: int) -> np.ndarray | None:
+        """The users that take part in a round, for the account; None: all."""
+        return np.flatnonzero(self.drawn(round)) if self._config.sampling < 1 else None
 
     def _integers(
         self, silo: int, places: np.ndarray, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
@@ -159,10 +165,14 @@ def noised(
     round: int,
     pairs: int,
     nonfinite: int,
+    drawn: np.ndarray | None = None,
 ) -> Upload:
-    """Return a silo's upload: the sum with the silo's share of the noise, and the receipt of it."""
+    """Return a silo's upload: the sum with the silo's share of the noise, and the receipt of it.
+
+    drawn: the users that take part in the round, in whatever silo; None: all.
+    """
     share, receipt = noise.share(len(total), parties, (silo, round, 0), pairs=pairs, nonfinite=nonfinite)
-    releases = (Release(0, math.nan, receipt),) if receipt else ()
+    releases = (Release(0, math.nan, receipt, ids=drawn),) if receipt else ()
     return Upload(silo, round - 1, UserSum(total + share), releases=releases)
 
 

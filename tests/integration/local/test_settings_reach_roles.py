@@ -184,6 +184,16 @@ HORIZONTAL = COMMON | {
     "users.silo_alpha": Change("0.5", USERS),
     "users.labels": Change("3", USERS),
     "users.least": Change("2", USERS),
+    "users.columns": Change(
+        '["y", "second"]',
+        (
+            *TABLE[:3],
+            "split.how=users",
+            "users.how=column",
+            'users.columns=["x", "second"]',
+            "users.silos=uniform",
+        ),
+    ),
     "model.kind": Change('"logistic"'),
     "model.hidden": Change("[6]"),
     "model.outputs": Change("12"),

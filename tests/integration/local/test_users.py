@@ -1,0 +1,110 @@
+"""Scenarios of users: columns that name them, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import scenarios
+from raydpzv import registry
+from raydpzv.data.users import UserParts
+from raydpzv.errors import DataError, SpecError
+from raydpzv.experiment.horizontal import PreparedHorizontal
+from raydpzv.experiment.prepare import prepare
+
+CATEGORY = 'data.categories=["patient"]'
+USERS = ("split.how=users", "users.count=20", "split.clients=3")
+COLUMNS = (
+    *("data.source=csv", "data.target=label", "split.how=users", "split.clients=3", "users.how=column"),
+    *("users.silos=column", 'users.columns=["patient", "hospital"]', "model.kind=logistic"),
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    lines = [f"{i % 7},{i * 3 % 11},{i % 2},p{i % 9},h{i % 3}" for i in range(120)]
+    path = tmp_path / "patients.csv"
+    path.write_text("\n".join(["x,y,label,patient,hospital", *lines]))
+    return path
+
+
+def prepared(*overrides: str) -> PreparedHorizontal:
+    found = prepare(scenarios.load("digits_decomfl", ["method.cohort=1", *overrides]))
+    assert isinstance(found, PreparedHorizontal)
+    return found
+
+
+def test_columns_of_a_file_name_user_and_silo_and_are_no_features(table):
+    """Patient i mod 9 is in hospital i mod 3 alone: three patients to a hospital."""
+    found = prepared(*COLUMNS, f"data.file={table}")
+    assert isinstance(found.parts, UserParts)
+    assert found.split.train.shape == (2,)
+    assert (found.parts.users, found.parts.clients) == (9, 3)
+    assert ((found.parts.counts() > 0).sum(1) == 3).all()
+    rows = np.sort(np.concatenate([found.parts.rows(silo) for silo in range(3)]))
+    assert np.array_equal(rows, np.arange(len(found.split.train.y)))
+
+
+def test_main_silos_are_a_files_silos_and_their_users_are_drawn(table):
+    given = (
+        "users.how=zipf",
+        "users.silos=main",
+        "users.count=10",
+        'users.columns=["", "hospital"]',
+        CATEGORY,
+    )
+    found = prepared(*COLUMNS, f"data.file={table}", *given)
+    assert isinstance(found.parts, UserParts)
+    assert found.split.train.shape == (2 + 9,), "patients are a category here"
+    assert found.parts.users == 10
+
+
+REFUSED = [
+    ((*COLUMNS, 'users.columns=["doctor", "hospital"]'), DataError, 'no column "doctor" of users'),
+    ((*COLUMNS, 'users.columns=["patient", "label"]'), DataError, 'users.columns: "label"'),
+    ((*COLUMNS, 'users.columns=["", "hospital"]', CATEGORY), SpecError, "name their user"),
+    ((*COLUMNS, "split.clients=4"), SpecError, "split.clients: wanted 3"),
+    ((*USERS, 'users.columns=["a", "b"]'), SpecError, "users.columns: wanted a data set with named columns"),
+    ((*USERS, "users.count=2000"), SpecError, "users.count: wanted at most 1437"),
+    ((*USERS, "users.labels=11"), SpecError, "users.labels: wanted at most 10"),
+    ((*USERS, "users.silos=main"), SpecError, "name their silo"),
+    ((*USERS, "users.how=zipff"), SpecError, 'Did you mean "zipf"'),
+    (("split.how=users",), SpecError, "goes with a table"),
+    (("users.count=20",), SpecError, "goes with a table"),
+    (("method.name=uldp_avg", "method.lr=0.1"), SpecError, "users: wanted a table"),
+    (("method.name=dpzv", *USERS), SpecError, "users: a table for horizontal methods"),
+    ((*USERS, "method.name=uldp_avg", "method.weights=record"), SpecError, "method.weights: wanted"),
+    ((*USERS, "method.name=uldp_avg", "method.sampling=1.5"), SpecError, "method.sampling: wanted"),
+    ((*USERS, "method.name=uldp_group", "method.group=0"), SpecError, "method.group"),
+    ((*USERS, "method.name=uldp_group", "method.rate=0.0"), SpecError, "method.rate: wanted"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "kind", "words"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(table, overrides, kind, words):
+    given = (f"data.file={table}",) if "data.source=csv" in overrides else ()
+    with pytest.raises(kind) as refused:
+        prepared(*given, *overrides)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_empty_cell_of_users_is_refused_with_its_row(table):
+    table.write_text(table.read_text().replace("p4,", ",", 1))
+    with pytest.raises(DataError, match=r'"patient" of "patients.csv" names no user in row 4'):
+        prepared(*COLUMNS, f"data.file={table}")
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(10), nn.Dropout()], ids=lambda layer: type(layer).__name__)
+def test_layers_that_mix_users_are_refused_for_methods_that_protect_them(monkeypatch, layer):
+    def mixing(shape, hidden, outputs):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), layer)
+
+    monkeypatch.setitem(registry.WHOLE_MODELS._checked, "cnn_mnist", mixing)
+    model = ("model.kind=cnn_mnist", *USERS)
+    with pytest.raises(SpecError, match=rf'"cnn_mnist" has {type(layer).__name__} \(2\)'):
+        prepared("method.name=uldp_sgd", *model)
+    assert prepared("method.name=fedavg", "method.lr=0.1", *model)
