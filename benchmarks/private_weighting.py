@@ -217,8 +217,8 @@ def print_figures(found: list[dict[str, Any]]) -> None:
         "CPU s, silo / server",
         "set-up",
         "round",
-        "silo, full exponents",
-        "Protocol 1",
+        "in full exponents",
+        "printed",
         "printed / ours",
         "target",
     ]

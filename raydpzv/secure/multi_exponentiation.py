@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raydpzv.secure.arithmetic import inverse, powmod, product
+from raydpzv.secure.arithmetic import inverse, product
 
 Integers = npt.NDArray[np.int64]
 
@@ -65,11 +65,15 @@ class OddPowers:
         for place, base, digit in zip(
             *(part[order].tolist() for part in (places, u, digits[bit, u, j])), strict=True
         ):
-            if place < above:
-                total = powmod(total, 1 << above - place, self._modulus)
+            total = self._squared(total, above - place)
             total = product(total, self._powers[base][digit < 0][abs(digit) >> 1], self._modulus)
             above = place
-        return powmod(total, 1 << above, self._modulus)
+        return self._squared(total, above)
+
+    def _squared(self, base: int, times: int) -> int:
+        for _ in range(times):
+            base = product(base, base, self._modulus)
+        return base
 
     def _odd(self, base: int) -> list[int]:
         """1st, 3rd, 5th, ... power, as many as there are digits of one sign."""
