@@ -29,7 +29,7 @@ from raydpzv.methods.vertical.base import Batched
 from raydpzv.methods.vertical.frozen import FROZEN
 from raydpzv.registry import METHODS, Registry
 from scenarios.cli import app
-from tests.helpers.changed_settings import CONTROL, FILES, fields_of_method, scenario
+from tests.helpers.changed_settings import CONTROL, FILES, fields_of_method, protects_users, scenario
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -87,7 +87,9 @@ def test_a_stopped_run_goes_on_to_the_bits_of_a_whole_one(name, tmp_path):
 @every_method
 def test_its_privacy_is_stated(name):
     summary = scenarios.run(small(name)).summary
-    adds_noise = METHODS[name].kind == "vertical" and METHODS[name].noise(METHODS[name].config()) is not None
+    config = METHODS[name].config()
+    noised = METHODS[name].noise if METHODS[name].kind == "vertical" else METHODS[name].users
+    adds_noise = noised(config) is not None
     assert bool(summary.get("epsilon")) == adds_noise
     assert summary["private"] is False
     assert "NOT PRIVATE" in summary["private_reason"]
@@ -116,11 +118,11 @@ def test_it_is_in_every_list_and_page(name):
 
 @every_method
 def test_a_comparison_takes_it(name, tmp_path):
-    own = (
-        tmp_path / "own.toml"
-    )  # an agent alone needs a scenario with one client, which no other method's file has
+    own = tmp_path / "own.toml"
     own.write_text(as_toml(small(name)))
-    base = str(own) if getattr(METHODS[name], "agent", False) else FILES[METHODS[name].kind]
+    # an agent alone wants one client and a method of users wants users, which no other method's file has
+    particular = getattr(METHODS[name], "agent", False) or protects_users(name)
+    base = str(own) if particular else FILES[METHODS[name].kind]
     entry = MethodEntry(label="this", set=(f"method.name={name}",))
     found = resolved(
         ComparisonFile(name="one", scenario=base, seeds=(0,), epsilons=("none",), entrants=(entry,))

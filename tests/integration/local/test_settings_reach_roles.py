@@ -247,6 +247,8 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.v0"): Change("0.5", ("method.optimizer=adam",)),
     ("decomfl", "method.epoch"): Change("3", ("method.optimizer=svrg", "method.epoch=2")),
     ("decomfl", "method.asynchronous"): Change("true", ONE_STEP),
+    ("uldp_zo", "method.asynchronous"): Change("true", ("method.weights=uniform",)),
+    ("uldp_zo", "method.count_cap"): Change("1"),
 }
 EXCEPTIONS = {
     ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
