@@ -248,7 +248,7 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.epoch"): Change("3", ("method.optimizer=svrg", "method.epoch=2")),
     ("decomfl", "method.asynchronous"): Change("true", ONE_STEP),
     ("uldp_zo", "method.asynchronous"): Change("true", ("method.weights=uniform",)),
-    ("uldp_zo", "method.count_cap"): Change("1"),
+    **{(name, "method.count_cap"): Change("1") for name in ("uldp_zo", "uldp_sgd", "uldp_avg")},
 }
 EXCEPTIONS = {
     ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
