@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raydpzv.wire.messages import Body
+from raydpzv.wire.seeds import CatchUp
 from raydpzv.wire.weights import Weights
 
 
@@ -87,6 +88,14 @@ class SampledWeights(Body):
 @dataclass(frozen=True)
 class SampledModel(Weights):
     """The model that silos start from, float32 [d], with the `SampledWeights` of the round, uint8 [U, 2w] each."""
+
+    weights: np.ndarray
+    coins: np.ndarray
+
+
+@dataclass(frozen=True)
+class SampledCatchUp(CatchUp):
+    """What silos missed and the seeds to try, with the `SampledWeights` of the round, uint8 [U, 2w] each."""
 
     weights: np.ndarray
     coins: np.ndarray

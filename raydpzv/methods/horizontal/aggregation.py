@@ -23,7 +23,17 @@ from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts
 from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.messages import Body
-from raydpzv.wire.secure_sums import SET_UP, KeysLost, MaskedSum, PackedSum, SampledModel, SampledWeights
+from raydpzv.wire.secure_sums import (
+    SET_UP,
+    KeysLost,
+    MaskedSum,
+    PackedSum,
+    SampledCatchUp,
+    SampledModel,
+    SampledWeights,
+)
+from raydpzv.wire.seeds import CatchUp
+from raydpzv.wire.weights import Weights
 
 if TYPE_CHECKING:
     from raydpzv.methods.horizontal.user_sums import SumsOverUsers
@@ -41,12 +51,12 @@ R = TypeVar("R", bound="AgreeingSilo")
 @dataclass(frozen=True)
 class Aggregation:
     """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on before the first round,
-    if anything is; and the weights of a round's sample, where silos get them encrypted; coins: bool [U].
+    if anything is; and the encrypted weights of a round's sample, where silos must not see who is in it.
     """
 
     total: Callable[[Sequence[Body]], npt.NDArray[np.int64] | npt.NDArray[np.float64]]
     set_up: SetUp | None = None
-    sampled: Callable[[npt.NDArray[np.bool_]], SampledWeights] | None = None
+    sampled: Callable[[int], SampledWeights] | None = None
 
 
 def added(bodies: Sequence[Body]) -> Integers:
@@ -79,7 +89,7 @@ def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, siz
         return Aggregation(
             lambda bodies: private.total(all_of(PackedSum, bodies)),
             SetUp(private.phases),
-            private.sampled if sampling else None,
+            (lambda round: private.sampled(users_drawn(noise, config.sampling, round))) if sampling else None,
         )
     return in_the_open()
 
@@ -104,6 +114,14 @@ def weighting_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size:
             f"{silos} silos) must fit a key of {config.key_bits} bits; the largest that fits is {found.largest_cap()}"
         )
     return found
+
+
+def users_drawn(noise: UserNoiseParts, rate: float, round: int) -> npt.NDArray[np.bool_]:
+    """Return which users take part in a round, bool [U], each by a coin of its own of this rate."""
+    if rate == 1:
+        return np.ones(noise.users, bool)
+    drawn: np.ndarray = (noise.coins / "users of a round" / round).generator().random(noise.users) < rate
+    return drawn
 
 
 def of_aggregation(config: SumsOverUsers, sections: HorizontalSections) -> Iterator[str]:
@@ -133,25 +151,37 @@ def all_of(kind: type[B], bodies: Sequence[Body]) -> list[B]:
 class AgreeingRounds(RoundServer):
     """Rounds before which silos and server agree on keys; once more when a silo has lost its own, and the round anew.
 
-    set_up: of the server; None: there is nothing to agree on.
+    A subclass sets `aggregation`, and passes a round's orders through `_hidden`.
     """
 
-    set_up: SetUp | None = None
+    aggregation: Aggregation
     _agreed = False
 
     def first_orders(self) -> Sequence[Order]:
         """Return the orders of the next round, or of what comes before it."""
-        if self.set_up is None or self._agreed:
+        set_up = self.aggregation.set_up
+        if set_up is None or self._agreed:
             return super().first_orders()
         self._cohort = self._cohorts.draw(self._round + 1).tolist()
-        return self._asked(self.set_up.begin())
+        return self._asked(set_up.begin())
+
+    def _hidden(self, orders: Sequence[Order], round: int) -> list[Order]:
+        """The orders of a round as the aggregation wants them."""
+        if self.aggregation.set_up is None:
+            return list(orders)
+        bodies = {id(order.body): order.body for order in orders}
+        if self.aggregation.sampled:
+            sent = self.aggregation.sampled(round)
+            bodies = {at: _with_sample(body, sent) for at, body in bodies.items()}
+        # a silo that has lost its keys answers with nothing, whatever size was promised
+        return [order._replace(body=bodies[id(order.body)], upload_bytes=None) for order in orders]
 
     def _complete(self, uploads: Sequence[Upload]) -> Sequence[Order]:
-        bodies = [upload.body for upload in uploads]
-        if self.set_up is None:
+        bodies, set_up = [upload.body for upload in uploads], self.aggregation.set_up
+        if set_up is None:
             return super()._complete(uploads)
         if not self._agreed:
-            messages = self.set_up.receive(bodies)
+            messages = set_up.receive(bodies)
             self._agreed = messages is None
             return self.first_orders() if messages is None else self._asked(messages)
         if any(isinstance(body, KeysLost) for body in bodies):
@@ -267,7 +297,16 @@ def secure_silos(
 def sample_of(order: Order) -> SampledWeights | None:
     """Return the encrypted weights of the round's sample, if an order brings them."""
     body = order.body
-    return SampledWeights(body.weights, body.coins) if isinstance(body, SampledModel) else None
+    return (
+        SampledWeights(body.weights, body.coins) if isinstance(body, SampledModel | SampledCatchUp) else None
+    )
+
+
+def _with_sample(body: Body, sent: SampledWeights) -> Body:
+    if isinstance(body, CatchUp):
+        return SampledCatchUp(body.missed_seeds, body.missed_scalars, body.seeds, sent.weights, sent.coins)
+    assert isinstance(body, Weights)
+    return SampledModel(body.values, sent.weights, sent.coins)
 
 
 def _sent(made: Upload, body: Body) -> Upload:

@@ -29,14 +29,14 @@ from raydpzv.methods.horizontal.aggregation import (
     aggregation_of,
     in_the_open,
     secure_silos,
+    users_drawn,
 )
 from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
 from raydpzv.settings.bounds import Bounds, Count
 from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.messages import Body
-from raydpzv.wire.secure_sums import SampledModel, SampledWeights
+from raydpzv.wire.secure_sums import SampledWeights
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
@@ -188,36 +188,21 @@ class UserSumServer(AgreeingRounds, ModelServer):
         initial: torch.Tensor = parts.initial()
         size, silos = initial.numel(), len(parts.rows)
         super().__init__(cohorts(parts, silos), initial, 8 * size)
-        self._gain, self._config, self._noise = gain, config, release_of(parts.users)
-        self._aggregation = aggregation_of(config, self._noise, silos, size) if config else in_the_open()
-        self.set_up = self._aggregation.set_up
+        self._gain = gain
+        self.aggregation = in_the_open()
+        if config is not None:
+            self.aggregation = aggregation_of(config, release_of(parts.users), silos, size)
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
-        orders = super()._orders(round, cohort)
-        if self._config is None or self.set_up is None:
-            return orders
-        body: Body = orders[0].body
-        if self._aggregation.sampled:
-            sent = self._aggregation.sampled(users_drawn(self._noise, self._config.sampling, round))
-            body = SampledModel(self._x, sent.weights, sent.coins)
-        # a silo that has lost its keys answers with nothing
-        return [order._replace(body=body, upload_bytes=None) for order in orders]
+        return self._hidden(super()._orders(round, cohort), round)
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
-        self._move(self._gain * self._aggregation.total([upload.body for upload in uploads]), round)
+        self._move(self._gain * self.aggregation.total([upload.body for upload in uploads]), round)
 
 
 def sum_of(uploads: Sequence[Upload]) -> Integers:
     """Return the sum of the silos' sums in the open, int64 [D]: the one number that leaves the aggregation."""
     return added([upload.body for upload in uploads])
-
-
-def users_drawn(noise: UserNoiseParts, rate: float, round: int) -> np.ndarray:
-    """Return which users take part in a round, bool [U], each by a coin of its own of this rate."""
-    if rate == 1:
-        return np.ones(noise.users, bool)
-    drawn: np.ndarray = (noise.coins / "users of a round" / round).generator().random(noise.users) < rate
-    return drawn
 
 
 def mean_over_users(noise: UserNoiseParts | None, sampling: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.wire import messages, secure_sums, seeds, weights
+from raydpzv.wire import grid_sums, messages, secure_sums, seeds, weights
 from raydpzv.wire.messages import Body, pack, unpack
 
 P, B, E, N, K = 3, 5, 4, 7, 2
@@ -54,6 +54,7 @@ BODIES: list[tuple[Body, int]] = [
     (weights.Update(floats(N)), 4 * N),
     (weights.QuantisedUpdate(np.zeros(N, np.int8), floats(1)), N + 4),
     (weights.SparseUpdate(np.arange(E, dtype=np.int32), floats(E)), 8 * E),
+    (grid_sums.UserSum(np.arange(K)), 8 * K),
     (secure_sums.Modulus(residues(W)), W),
     (secure_sums.AgreementKey(residues(32)), 32),
     (secure_sums.AgreementKeys(residues(S, 32)), 32 * S),
@@ -65,6 +66,10 @@ BODIES: list[tuple[Body, int]] = [
     (secure_sums.EncryptedWeights(residues(N, 2 * W)), 2 * W * N),
     (secure_sums.SampledWeights(residues(N, 2 * W), residues(N, 2 * W)), 4 * W * N),
     (secure_sums.SampledModel(floats(N), residues(N, 2 * W), residues(N, 2 * W)), 4 * N + 4 * W * N),
+    (
+        secure_sums.SampledCatchUp(SEEDS[0], floats(P), SEEDS[1], residues(N, 2 * W), residues(N, 2 * W)),
+        8 * P + 4 * P + 8 * P + 4 * W * N,
+    ),
     (secure_sums.MaskedSum(SEEDS[0]), 8 * P),
     (secure_sums.PackedSum(residues(K, 2 * W)), 2 * W * K),
     (secure_sums.KeysLost(), 0),
