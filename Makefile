@@ -55,6 +55,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/update_overhead.py
 	$(BIN)/python benchmarks/decomfl_round.py
 	$(BIN)/python benchmarks/fedavg_round.py
+	$(BIN)/python benchmarks/private_weighting.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/group_privacy.py
 	$(BIN)/python benchmarks/exact_noise.py
