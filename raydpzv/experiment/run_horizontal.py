@@ -112,7 +112,7 @@ class _Session:
             resume_server(self._server, checkpoint)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
         self._server_loop = ServerLoop(
-            self._server, prepared.privacy_filter(), self._recorder, prepared.budget()
+            self._server, prepared.privacy_filter(), self._recorder, prepared.budget(), options.evaluated
         )
 
     def run(self) -> Run:
