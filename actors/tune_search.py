@@ -1,7 +1,7 @@
 """A search on Ray Tune: trials side by side, each whole in one process.
 
-A search that was interrupted goes on from its own folder: what Tune saves of itself is never read, and what is handed to
-it here is saved as nothing (`__reduce__`).
+A search that was interrupted goes on from its own folder: what Tune saves of itself is never read, and what is handed
+to it here is saved as nothing (`__reduce__`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from actors.cluster import connected
 from actors.run_pool import gpu_share
-from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class
+from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class, trial_resources
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
 from raydpzv.errors import Unplaceable
@@ -106,13 +106,13 @@ def search_on_tune(
     with DecisionLog(folder) as log:
         tune.Tuner(
             tune.with_resources(
-                trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT), {"cpu": 1, **({"gpu": gpus} if gpus else {})}
+                trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT), trial_resources(gpus)
             ),
             param_space={"trial": tune.grid_search([trial.number for trial in todo])},
             tune_config=tune.TuneConfig(
                 max_concurrent_trials=jobs,
                 reuse_actors=True,
-                scheduler=_scheduler(plan, folder, log),
+                scheduler=scheduler_of(plan, folder, log),
                 trial_name_creator=_name,
                 trial_dirname_creator=_name,
             ),
@@ -146,13 +146,13 @@ def _name(trial: Any) -> str:
     return f"{trial.config['trial']:04d}"
 
 
-def _scheduler(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
+def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
     """Return what decides at each report: nothing, or Tune's ASHA, with what it was told before it was interrupted."""
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
     if plan.scheduler == "none":
         return FIFOScheduler()
-    asha = ASHAScheduler(
+    asha: Any = ASHAScheduler(
         *("updates", plan.metric, "max" if plan.higher else "min"),
         max_t=plan.budget,
         grace_period=plan.grace,
@@ -176,7 +176,7 @@ def _scheduler(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
         decide(told.trial, {"updates": told.updates, plan.metric: told.value})
     cut = cut_short(folder)
 
-    class LoggedHalving(FIFOScheduler):  # type: ignore[misc]
+    class LoggedHalving(FIFOScheduler):
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
             number, updates = trial.config["trial"], result["updates"]
             if plan.metric not in result:  # where it stands, between evaluations
@@ -198,7 +198,7 @@ def _stopper(stop: threading.Event) -> Any:
     from ray.tune import Stopper
     from ray.tune.stopper import NoopStopper
 
-    class UsersStopper(Stopper):  # type: ignore[misc]
+    class UsersStopper(Stopper):
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
             return False
 
@@ -214,14 +214,15 @@ def _stopper(stop: threading.Event) -> Any:
 def _callback(watch: SearchWatch) -> Any:
     from ray.tune import Callback
 
-    class Reporting(Callback):  # type: ignore[misc]
+    class Reporting(Callback):
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             watch.began(trial.config["trial"])
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
-            watch.reported(trial.config["trial"], result)
+            if "reason" not in result:
+                watch.reported(trial.config["trial"], result)
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             watch.ended(trial.config["trial"], str(trial.last_result.get("reason", "")))

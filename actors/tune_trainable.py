@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import queue
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.device import claim_device
+from actors.placement import Share
+from actors.run_pool import gpu_share
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 
-NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]'"
-
+NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local"
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,21 @@ Work = Callable[[Mapping[str, Any], TrialHooks], str]
 def require_tune() -> Any:
     """Return `ray.tune`. Raises InputError with the command that installs it."""
     try:
-        from ray import tune
+        return importlib.import_module("ray.tune")
     except ImportError:
         raise InputError(NOT_INSTALLED) from None
-    return tune
+
+
+def trial_gpus(spec: AnyScenario) -> float:
+    """Return the GPU share of a trial: what its parties ask for together; "auto" is none before Ray has started."""
+    import ray
+
+    return gpu_share(spec, ray.cluster_resources() if ray.is_initialized() else {})
+
+
+def trial_resources(gpus: float) -> Any:
+    """Return what a trial asks for: a core and a GPU share."""
+    return require_tune().PlacementGroupFactory([Share(1.0, gpus).bundle()])
 
 
 def measured(status: Status, metrics: Metrics) -> dict[str, float]:
@@ -125,7 +139,7 @@ def trainable_class(work: Work, *, gpus: float, waits: bool, beat: float | None 
     tune = require_tune()
     workplace = os.getcwd()
 
-    class RunTrainable(tune.Trainable):  # type: ignore[misc,name-defined]
+    class RunTrainable(tune.Trainable):  # type: ignore[name-defined]
         def setup(self, config: dict[str, Any]) -> None:
             claim_device(gpus)
             if os.path.isdir(workplace):

@@ -160,8 +160,8 @@ def tune(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="With --space: what the best is chosen by [default: validation_accuracy where rows are held back for it, "
-            "else accuracy]."
+            help="With --space: what the best is chosen by [default: validation_accuracy where rows are held back for "
+            "it, else accuracy]."
         ),
     ] = None,
     scheduler: Annotated[
@@ -170,7 +170,9 @@ def tune(
     ] = None,
     grace: Annotated[
         int | None,
-        typer.Option(min=1, help="With asha: updates before it first stops a trial [default: a ninth of them]."),
+        typer.Option(
+            min=1, help="With asha: updates before it first stops a trial [default: a ninth of them]."
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -207,27 +209,30 @@ def tune(
             from scenarios.run_output import Output
         how = ComparisonOptions(Output(as_json, quiet, explain=False), runner, jobs, address, verbose)
         given = {
-            "samples": samples,
-            "metric": metric,
-            "scheduler": scheduler,
-            "grace": grace,
-            "epsilon": epsilon,
-            "draw_seed": draw_seed,
+            "--samples": samples,
+            "--metric": metric,
+            "--scheduler": scheduler,
+            "--grace": grace,
+            "--epsilon": epsilon,
+            "--draw-seed": draw_seed,
         }
-        asked = {name: value for name, value in given.items() if value is not None}
         if space is None:
-            if asked:
-                name = next(iter(asked)).replace("_", "-")
-                raise SpecError(f"--{name}: goes with --space FILE, the settings of a scenario to vary; give both")
+            for name in (name for name, value in given.items() if value is not None):
+                raise SpecError(
+                    f"{name}: goes with --space FILE, the settings of a scenario to vary; give both"
+                )
             with leaving_at_once():
                 from scenarios.tune import tune as choose
             choose(what, set_ or [], out, to, how)
             return
         if to is not None:
-            raise SpecError("--to: goes with a grid; with --space the best is best.toml in the folder (--out)")
+            raise SpecError(
+                "--to: goes with a grid; with --space the best is best.toml in the folder (--out)"
+            )
         with leaving_at_once():
             from scenarios.search_command import SearchOptions, search
-        search(what, space, set_ or [], out, SearchOptions(**asked), how)
+        options = SearchOptions(samples, metric, scheduler or "none", grace, epsilon, draw_seed or 0)
+        search(what, space, set_ or [], out, options, how)
 
 
 @app.command()

@@ -19,8 +19,8 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
-from raydpzv.sim.interfaces import Status
 from raydpzv.search.search_folder import is_search
+from raydpzv.sim.interfaces import Status
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
 from scenarios.options import chosen_runner, new_folder
@@ -68,7 +68,9 @@ def resume(
     if is_search(run):
         from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
 
-        go_on(run, moved, compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose))
+        go_on(
+            run, moved, compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose)
+        )
         return
     if is_comparison(run):
         plan = read_comparison(run / PLAN, moved)

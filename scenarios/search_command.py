@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
+from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import STOPPED as STOPPED_EARLY
 from raydpzv.compare.run_comparison import one_by_one
 from raydpzv.config import catalog
@@ -28,6 +29,7 @@ from raydpzv.search.search_plan import SearchPlan, Trial, grace_of, read_search,
 from raydpzv.search.space import drawn, read_space
 from raydpzv.search.trial_plot import search_figure
 from raydpzv.search.trial_results import FAILED, SearchResults, best_file, search_results
+from raydpzv.sim.interfaces import Status
 from scenarios import screen
 from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
@@ -43,12 +45,12 @@ DRAWS = 10
 class SearchOptions:
     """What the command line says of a search; None: left to the scenario or the space."""
 
-    samples: int | None = None
-    metric: str | None = None
-    scheduler: str = "none"
-    grace: int | None = None
-    epsilon: float | None = None
-    draw_seed: int = 0
+    samples: int | None
+    metric: str | None
+    scheduler: str
+    grace: int | None
+    epsilon: float | None
+    draw_seed: int
 
 
 def search(
@@ -73,7 +75,9 @@ def search(
     dimensions = read_space(space, base, changes)
     random = any(d.kind != "grid" for d in dimensions)
     points = drawn(dimensions, options.samples or (DRAWS if random else 1), options.draw_seed)
-    trials = trials_of(lambda settings: catalog.load(scenario, [*changes, *settings]), points, options.epsilon)
+    trials = trials_of(
+        lambda settings: catalog.load(scenario, [*changes, *settings]), points, options.epsilon
+    )
     grace = _grace(trials, options)
     metric = options.metric or ("validation_accuracy" if base.data.validation_fraction else "accuracy")
     plan = SearchPlan(Path(scenario).stem, metric, options.scheduler, grace, options.epsilon, trials)
@@ -101,7 +105,9 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
     if how.runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
     if how.runner == "local" and (how.address or plan.scheduler != "none"):
-        raise SpecError("--runner local: runs one trial after the other, without --scheduler and --address; use ray")
+        raise SpecError(
+            "--runner local: runs one trial after the other, without --scheduler and --address; use ray"
+        )
     console, reasons = screen.console(stderr=True), dict[int, str]()
     todo = trials_left(folder, plan) if is_search(folder) else list(plan.started())
     if todo:
@@ -148,15 +154,15 @@ def _in_this_process(
     todo: Sequence[Trial], folder: Path, watch: SearchProgress, stop: threading.Event
 ) -> None:
     numbers = {trial.planned().folder: trial.number for trial in todo}
-    one_by_one(
-        [trial.planned() for trial in todo],
-        folder,
-        progress=lambda standing: [
-            watch.reported(numbers[name], {"updates": status.updates}) for name, status in standing.items()
-        ],
-        ended=lambda planned, why: watch.ended(numbers[planned.folder], "" if why == STOPPED_EARLY else why),
-        stop=stop,
-    )
+
+    def progress(standing: Mapping[str, Status]) -> None:
+        for name, status in standing.items():
+            watch.reported(numbers[name], {"updates": status.updates})
+
+    def ended(planned: Planned, why: str) -> None:
+        watch.ended(numbers[planned.folder], "" if why == STOPPED_EARLY else why)
+
+    one_by_one([trial.planned() for trial in todo], folder, progress=progress, ended=ended, stop=stop)
 
 
 def _write(plan: SearchPlan, results: SearchResults, folder: Path, command: str, *, whole: bool) -> None:
@@ -184,6 +190,6 @@ def _leave(results: SearchResults, folder: Path, *, stopped: bool) -> None:
         )
     if results.best is None:
         raise RunError(
-            f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put smaller step sizes "
-            "into the space, or less noise"
+            f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put smaller step "
+            "sizes into the space, or less noise"
         )

@@ -1,4 +1,4 @@
-"""What a person sees of a search: which trials are over and where the others stand, then the table and what it spent."""
+"""What a person sees of a search: which trials are over, where the others stand, then the table and what it spent."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ class SearchProgress:
         self._console.print(Text(f"{self._done}/{self._total} trials over; {at_work}"), soft_wrap=True)
 
     def _lines(self) -> list[str]:
-        lines = [f"{self._plan.trials[n]}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]
+        lines = [
+            f"{self._plan.trials[n]}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()
+        ]
         if self._values:
             pick = max if self._plan.higher else min
             best = pick(self._values, key=lambda n: self._values[n])
@@ -136,7 +138,10 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
     )
     settings = list(plan.trials[0].values)
     table = Table(
-        title=f"{len(ranked)} trials by {plan.metric}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        title=f"{len(ranked)} trials by {plan.metric}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     for head in ("trial", *settings, plan.metric, "proved ε", "updates", "became", "why"):
         table.add_column(head, overflow="fold")
@@ -155,5 +160,6 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
     console.print(f"\ntrials: {', '.join(str(path) for path in files)}", soft_wrap=True)
     if results.best is not None:
         console.print(
-            f"best: trial {results.best.number}, run it again with: raydpzv run {folder / 'best.toml'}", soft_wrap=True
+            f"best: trial {results.best.number}, run it again with: raydpzv run {folder / 'best.toml'}",
+            soft_wrap=True,
         )

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from actors.run_pool import gpu_share
-from actors.tune_trainable import TrialHooks, require_tune, trainable_class
+from actors.tune_trainable import TrialHooks, trainable_class, trial_gpus, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.experiment.finalize import Paced, RunOptions
@@ -47,19 +46,12 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
         run_local(prepare(override(spec, settings)), options)
         return ""
 
-    return trainable_class(run_trial, gpus=_gpus(spec), waits=spec.clock.kind == "virtual")
+    return trainable_class(run_trial, gpus=trial_gpus(spec), waits=spec.clock.kind == "virtual")
 
 
 def resources(spec: AnyScenario) -> Any:
-    """Return what a trial asks of the cluster, for `tune.with_resources`: 1 CPU, and its parties' GPU shares together."""
-    gpus = _gpus(spec)
-    return require_tune().PlacementGroupFactory([{"CPU": 1.0, **({"GPU": gpus} if gpus else {})}])
-
-
-def _gpus(spec: AnyScenario) -> float:
-    import ray
-
-    return gpu_share(spec, ray.cluster_resources() if ray.is_initialized() else {})
+    """Return what a trial asks for, for `tune.with_resources`: 1 CPU, and its parties' GPU shares together."""
+    return trial_resources(trial_gpus(spec))
 
 
 def _folder_name(config: Mapping[str, Any]) -> str:

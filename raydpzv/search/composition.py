@@ -1,8 +1,8 @@
 """What a whole search spends: the releases of all its trials composed, against one adversary.
 
 Whoever chose the best trial by its results has looked at all of them, so that its own ε alone may not be claimed of it.
-Each trial whose accountant is the closed form is μ-GDP whatever the trials before it released, and such releases compose
-by adding their μ² (Dong, Roth, Su 2022), also where a trial's settings hang on the results of earlier ones.
+Each trial whose accountant is the closed form is μ-GDP whatever the trials before it released; such releases compose by
+adding their μ² (Dong, Roth, Su 2022), also where a trial's settings hang on the results of earlier ones.
 
 Where trials are cut short by their results, how much was released hangs on what was released. The sum of what was made
 is then a count, no guarantee (Rogers et al. 2016); what was planned is one, since it was fixed before the first release
@@ -56,8 +56,8 @@ class Composed:
         """Return what may be claimed of the winner."""
         if self.missing:
             return (
-                f"Against {self.adversary} nothing may be claimed of the winner, which was chosen by the results of all "
-                f"trials: {self.missing}."
+                f"Against {self.adversary} nothing may be claimed of the winner, which was chosen by the results of "
+                f"all trials: {self.missing}."
             )
         terms = f"{self.relation}, δ={self.delta:g}, {_CLOSED}"
         made = f"ε={_figure(self.spent)} of all releases made"
@@ -68,9 +68,9 @@ class Composed:
             else "that is the number to claim"
         )
         return (
-            f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of {self.runs} "
-            f"runs {what} ({terms}). The winner was chosen by the results of all, and {why}; its own ε holds "
-            "only if its settings had been fixed beforehand. Never charged is the evaluation by which it was chosen."
+            f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
+            f"{self.runs} runs {what} ({terms}). The winner was chosen by the results of all, and {why}; its own ε "
+            "holds only if its settings had been fixed beforehand. The evaluation that chose it is never charged."
         )
 
 
@@ -101,7 +101,9 @@ def _composed(
     missing = missing or next((why for runs in (made, planned) for why in _obstacles(claim, runs)), "")
     delta = min(float(c["delta"]) for c in (claim, *_alike(claim, made), *_alike(claim, planned)))
     spent, whole = (
-        (math.nan, math.nan) if missing else (_together(_alike(claim, runs), delta) for runs in (made, planned))
+        (math.nan, math.nan)
+        if missing
+        else (_together(_alike(claim, runs), delta) for runs in (made, planned))
     )
     terms = (claim["adversary"], claim["relation"], delta, float(claim["epsilon"]))
     return Composed(*terms, spent, whole, len(made), cut, missing)

@@ -1,8 +1,8 @@
 """A search's folder: its plan, its trials' runs, what was reported to its scheduler, one writer at a time.
 
-    search.toml       the plan
-    runs/0003         the run folder of trial 3
-    decisions.jsonl   a line for each report that a scheduler saw, and whether the trial was to stop
+search.toml       the plan
+runs/0003         the run folder of trial 3
+decisions.jsonl   a line for each report that a scheduler saw, and whether the trial was to stop
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def decisions(folder: Path) -> list[Decision]:
     try:
         return [Decision(**json.loads(line)) for line in lines[:-1]]
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path}: a line is no decision of a scheduler ({error}); start a new search") from None
+        raise DataError(
+            f"{path}: a line is no decision of a scheduler ({error}); start a new search"
+        ) from None
 
 
 class DecisionLog:

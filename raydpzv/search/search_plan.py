@@ -84,8 +84,9 @@ class SearchPlan:
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
+            near = suggest(self.metric, METRICS)
             raise SpecError(
-                f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {suggest(self.metric, METRICS)}'.rstrip()
+                f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {near}'.rstrip()
             )
         if self.scheduler not in SCHEDULERS:
             raise SpecError(f'--scheduler: wanted {" or ".join(SCHEDULERS)}, got "{self.scheduler}"')
@@ -122,9 +123,16 @@ class SearchPlan:
         def trial(one: Trial) -> dict[str, Any]:
             tree = as_tree(one.spec)
             found = {"settings": list(one.settings), "scenario": tree if located else unlocated(tree)}
-            return found | {key: value for key, value in (("skipped", one.skipped), ("note", one.spec.note)) if value}
+            return found | {
+                key: value for key, value in (("skipped", one.skipped), ("note", one.spec.note)) if value
+            }
 
-        head: dict[str, Any] = {"name": self.name, "metric": self.metric, "scheduler": self.scheduler, "grace": self.grace}
+        head: dict[str, Any] = {
+            "name": self.name,
+            "metric": self.metric,
+            "scheduler": self.scheduler,
+            "grace": self.grace,
+        }
         head |= {} if self.epsilon is None else {"epsilon": self.epsilon}
         return head | {"trials": [trial(one) for one in self.trials]}
 
@@ -152,9 +160,13 @@ def trials_of(
     if epsilon is not None and all(trial.skipped for trial in found):
         smallest, trial = min(least, key=lambda one: one[0])
         said = f"the least of {len(found)} trials is ε={smallest:.4g}, of {trial}"
-        said = said if smallest < float("inf") else f"none of {len(found)} trials has a proved ε: {found[0].skipped}"
+        said = (
+            said
+            if smallest < float("inf")
+            else f"none of {len(found)} trials has a proved ε: {found[0].skipped}"
+        )
         raise SpecError(
-            f"--epsilon {epsilon:g}: {said}; raise it, or put more noise, fewer updates or larger batches into the space"
+            f"--epsilon {epsilon:g}: {said}; raise it, or put more noise or fewer updates into the space"
         )
     return tuple(found)
 
@@ -175,8 +187,8 @@ def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
     found = max(every, budget // REDUCTION**2) if grace is None else grace
     if not every <= found < budget:
         raise SpecError(
-            f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: ASHA "
-            "decides at evaluations; lower evaluate.every, or take --scheduler none"
+            f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: "
+            "ASHA decides at evaluations; lower evaluate.every, or take --scheduler none"
         )
     return found
 
@@ -201,7 +213,7 @@ def _setting(spec: AnyScenario) -> Any:
     return privacy_setting(spec, _rows(spec.data, spec.seed)).claims
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _rows(data: DataSection, seed: int) -> int:
     return load_data(data, Key(seed) / "data").train.rows
 

@@ -59,7 +59,7 @@ class Dimension:
 
 
 def read_space(path: Path, spec: AnyScenario, fixed: Sequence[str] = ()) -> tuple[Dimension, ...]:
-    """Read a space file for a scenario; fixed: settings given as key=value, which no space may vary. Raises SpecError."""
+    """Read a space file for a scenario; fixed: settings given as key=value, which it may not vary. Raises SpecError."""
     found = tuple(_dimensions(read_tree(path, "the space file"), path.name))
     if not found:
         raise SpecError(
@@ -74,9 +74,7 @@ def read_space(path: Path, spec: AnyScenario, fixed: Sequence[str] = ()) -> tupl
                 "table.key, as for --set"
             )
         if name in given:
-            raise SpecError(
-                f"{name}: is fixed by --set and varied by {path.name}; drop one of the two"
-            )
+            raise SpecError(f"{name}: is fixed by --set and varied by {path.name}; drop one of the two")
     return found
 
 

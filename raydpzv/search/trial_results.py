@@ -33,7 +33,10 @@ DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
 )
 """What may have become of a trial: its budget is spent; the scheduler stopped it; the user did; its loss is no number;
 it broke off; its ε is not what was asked; it is still to be run."""
-_NUMBERS = (*("updates", "uploads", "bytes_up", "bytes_down"), *("simulated_seconds", "seconds", "throughput"))
+_NUMBERS = (
+    *("updates", "uploads", "bytes_up", "bytes_down"),
+    *("simulated_seconds", "seconds", "throughput"),
+)
 
 Row = dict[str, Any]
 
@@ -115,7 +118,9 @@ def _row(
         "delta": claim["delta"] if claim else math.nan,
         "adversary": claim["adversary"] if claim else "",
         "accountant": claim["accountant"] if claim else "",
-        "late": float(np.mean(rows["service"]["late"].to_numpy())) if rows and rows["service"].num_rows else math.nan,
+        "late": float(np.mean(rows["service"]["late"].to_numpy()))
+        if rows and rows["service"].num_rows
+        else math.nan,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
         "restarts": set_aside(path)[1],
         "digest": str(summary.get("digest", "")),
@@ -214,6 +219,6 @@ def _number(value: Any) -> float:
 
 def _column(values: Sequence[Any]) -> pa.Array:
     kinds = {type(value) for value in values}
-    if kinds <= {int, float} or len(kinds) == 1 and list not in kinds:
+    if kinds <= {int, float} or (len(kinds) == 1 and list not in kinds):
         return pa.array([float(v) for v in values] if float in kinds else values)
     return pa.array([value if isinstance(value, str) else json.dumps(value) for value in values])
