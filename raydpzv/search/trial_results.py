@@ -164,21 +164,21 @@ def _meant(trial: Trial, summary: Mapping[str, Any]) -> Mapping[str, Any] | None
 def _best(plan: SearchPlan, rows: Sequence[Row]) -> tuple[Trial | None, int]:
     """Return the trial of the best settings, and of how many seeds the choice is the median.
 
-    Trials that differ in their seed alone are one point of the space; it counts if all of them came to their end. Of
-    them the one with the lowest seed is returned, of equal points the first.
+    Trials that differ in their seed alone are one point of the space. Of the points of which most seeds came to their
+    end, that with the best median over these is chosen, of equal ones the first, and of its trials the lowest seed's.
     """
     points: dict[tuple[str, ...], list[Trial]] = {}
     for trial in plan.started():
         key = tuple(item for item in trial.settings if not item.startswith("seed="))
         points.setdefault(key, []).append(trial)
-    best, found = -math.inf, list[Trial]()
+    best, found = (0, -math.inf), list[Trial]()
     for trials in points.values():
-        own = [rows[t.number] for t in trials]
-        if all(row["status"] == DONE and not math.isnan(row[plan.metric]) for row in own):
-            median = statistics.median(row[plan.metric] for row in own)
-            score = median if plan.higher else -median
-            if score > best:
-                best, found = score, trials
+        over = [t for t in trials if rows[t.number]["status"] == DONE]
+        values = [v for t in over if not math.isnan(v := rows[t.number][plan.metric])]
+        median = statistics.median(values) if values else math.nan
+        score = (len(values), median if plan.higher else -median)
+        if values and score > best:
+            best, found = score, over
     return (min(found, key=lambda t: t.spec.seed), len(found)) if found else (None, 0)
 
 

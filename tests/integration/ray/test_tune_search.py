@@ -1,4 +1,4 @@
-"""Searches on Ray Tune: the bits of single runs, ASHA, interruptions, and Tuners of a user's own."""
+"""Searches on Ray Tune: the bits of single runs, ASHA, interruptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from raydpzv.search.search_folder import (
 )
 from raydpzv.search.search_plan import SearchPlan, trials_of
 from raydpzv.search.trial_results import search_results
-from scenarios.tuning import resources, trainable
 
 pytestmark = pytest.mark.ray
 
@@ -127,23 +126,3 @@ def test_what_no_machine_has_is_refused_with_the_arithmetic(ray_session):
     with pytest.raises(Unplaceable, match=said), tune_cluster(trials, None, verbose=False):
         pass
     assert ray.is_initialized()
-
-
-def test_a_users_own_tuner_runs_a_scenario_and_may_stop_its_trials(ray_session, tmp_path):
-    from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
-
-    spec, halving = small(["method.server_lr=0.2"]), ASHAScheduler("updates", max_t=4, grace_period=2)
-    results = tune.Tuner(
-        tune.with_resources(trainable(spec, out=tmp_path / "runs"), resources(spec)),
-        param_space={"method.lr": tune.grid_search([0.03, 0.001])},
-        tune_config=tune.TuneConfig(
-            metric="loss", mode="min", max_concurrent_trials=1, scheduler=halving, reuse_actors=True
-        ),
-        run_config=tune.RunConfig(storage_path=str(tmp_path / "tune"), verbose=0),
-    ).fit()
-    assert results.num_errors == 0
-    assert results.get_best_result().metrics["updates"] <= 4
-    summaries = {p.parent.name: json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/summary.json")}
-    assert set(summaries) == {"method.lr=0.03", "method.lr=0.001"}
-    assert all(s["status"] == "stopped" and s["updates"] <= 4 for s in summaries.values())

@@ -25,7 +25,7 @@ from raydpzv.search.search_folder import (
 )
 from raydpzv.search.search_plan import SearchPlan, Trial, trials_of
 from raydpzv.search.trial_plot import search_figure
-from raydpzv.search.trial_results import best_file, search_results
+from raydpzv.search.trial_results import _best, best_file, search_results
 
 SHORT = ["budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.test_rows=40"]
 
@@ -201,3 +201,18 @@ def test_a_cut_off_last_decision_is_left_out_and_a_damaged_one_named(tmp_path):
 
 def test_a_trial_names_its_settings():
     assert str(Trial(3, ("a=1", "b=2"), load([]))) == "trial 3 (a=1, b=2)"
+
+
+def test_of_the_points_with_most_finished_seeds_the_best_median_is_chosen():
+    points = [(f"method.lr={lr}", f"seed={seed}") for lr in ("0.1", "0.2", "0.3") for seed in (0, 1, 2)]
+    plan = search_of(points)
+
+    def chosen(*said):
+        rows = [{"status": status, "accuracy": value} for status, value in said]
+        best, seeds = _best(plan, rows)
+        return (best.number, seeds) if best else None
+
+    low, high, broken = ("done", 0.5), ("done", 0.9), ("diverged", 0.1)
+    assert chosen(low, low, high, high, high, broken, low, high, high) == (6, 3)
+    assert chosen(low, broken, broken, ("stopped early", 1.0), high, broken, low, broken, broken) == (4, 1)
+    assert chosen(*[broken] * 9) is None
