@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from actors.run_pool import gpu_share
 from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class, trial_resources
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
-from raydpzv.errors import Unplaceable
+from raydpzv.errors import RunError, Unplaceable
 from raydpzv.records.operator_file import read_key
 from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
@@ -36,7 +37,7 @@ _ENVIRONMENT = {
 _BEAT = 1.0
 """Seconds between a trial's reports where it stands: how long a stop may wait for it."""
 _OWN_FILES = "tune"
-"""Folder of Tune's own files below the search's."""
+"""Folder of Tune's own files below the search's, removed at its end."""
 
 
 class SearchWatch(Protocol):
@@ -100,10 +101,9 @@ def search_on_tune(
     os.environ.update(_ENVIRONMENT)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # that trials failed is said by us
     folder = folder.absolute()
-    work = _work({trial.number: trial.planned() for trial in todo}, folder, read_key(folder))
+    work = _work({trial.number: trial.planned() for trial in todo}, folder)
     waits = all(trial.spec.clock.kind == "virtual" for trial in todo)
-    legs = len(list((folder / _OWN_FILES).glob("*")))
-    with DecisionLog(folder) as log:
+    with DecisionLog(folder) as log, _without_own_files(folder):
         tune.Tuner(
             tune.with_resources(
                 trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT), trial_resources(gpus)
@@ -117,8 +117,8 @@ def search_on_tune(
                 trial_dirname_creator=_name,
             ),
             run_config=tune.RunConfig(
-                name=f"leg-{legs:03d}",
-                storage_path=str(folder / _OWN_FILES),
+                name=_OWN_FILES,
+                storage_path=str(folder),
                 stop=_stopper(stop),
                 callbacks=[_callback(watch)],
                 failure_config=tune.FailureConfig(max_failures=0),
@@ -127,14 +127,29 @@ def search_on_tune(
         ).fit()
 
 
-def _work(trials: Mapping[int, Planned], folder: Path, key: bytes) -> Work:
+@contextmanager
+def _without_own_files(folder: Path) -> Iterator[None]:
+    """Remove what Tune writes into the folder for itself, and say in a line what it breaks off with."""
+    from ray.tune import TuneError
+
+    shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
+    try:
+        yield
+    except TuneError as error:
+        last = str(error).strip().rpartition("\n")[2]
+        raise RunError(f"Ray Tune broke off ({last}); go on with: raydpzv resume {folder}") from error
+    finally:
+        shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
+
+
+def _work(trials: Mapping[int, Planned], folder: Path) -> Work:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
         planned = trials[config["trial"]]
         reason = run_planned(
             *(planned, folder / RUNS_FOLDER / planned.folder, hooks.progress, hooks.stop),
-            data_key=key,
+            data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
         )
         return "" if reason == STOPPED else reason

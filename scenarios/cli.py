@@ -192,7 +192,13 @@ def tune(
         typer.Option(help="Folder of the runs, or one to go on with [default: runs/tune-...]"),
     ] = None,
     jobs: Jobs = None,
-    runner: ComparisonRunner = "auto",
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="auto (with --space Ray Tune; with a grid Ray if it is installed and there are cores for it), local "
+            "(one by one), or ray (side by side)."
+        ),
+    ] = "auto",
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -257,11 +263,13 @@ def privacy(
 @app.command()
 def resume(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run, or a comparison, that was stopped or killed.")
+        Path, typer.Argument(help="Folder of a run, a comparison or a search that was stopped or killed.")
     ],
     runner: Annotated[
         str | None,
-        typer.Option(help="local (this process) or ray (actors) [default: local; comparisons: auto]."),
+        typer.Option(
+            help="local (this process) or ray (actors) [default: local; comparisons and searches: auto]."
+        ),
     ] = None,
     moved: Moved = None,
     address: Address = None,
@@ -270,7 +278,7 @@ def resume(
     explain: Explain = False,
     verbose: Verbose = False,
 ) -> None:
-    """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not; or a comparison."""
+    """Continue a virtual-clock run that was stopped or killed, to the same bits; or a comparison, or a search."""
     with errors(verbose):
         with leaving_at_once():
             from scenarios.run_commands import resume as go_on

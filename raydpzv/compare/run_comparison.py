@@ -58,7 +58,8 @@ def check_own(planned: Planned, folder: Path) -> None:
             asked[section][name] = made[section].get(name)
     if made != asked:
         raise InputError(
-            f"{folder}: its scenario.toml is not what is planned there; delete the folder to make the run"
+            f"{folder}: its scenario.toml is not what the comparison plans there, or the search; delete the folder to "
+            "make the run"
         )
 
 

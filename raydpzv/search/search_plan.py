@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,8 @@ def trials_of(
     epsilon: trials whose proved ε exceeds it, or of which none is proved, are not to be started; raises SpecError where
     that is all of them.
     """
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise SpecError(f"--epsilon: wanted a finite number above 0, got {epsilon:g}")
     found, least = [], list[tuple[float, Trial]]()
     for number, settings in enumerate(points):
         try:
@@ -153,7 +156,7 @@ def trials_of(
         except SpecError as error:
             raise SpecError(f"trial {number} of the space ({', '.join(settings)}): {error}") from None
         if epsilon is not None:
-            proved = claim.epsilon if claim and claim.holds else float("inf")
+            proved = claim.epsilon if claim and claim.holds else math.inf
             least.append((proved, trial))
             trial = Trial(number, settings, trial.spec, _refusal(claim, epsilon))
         found.append(trial)

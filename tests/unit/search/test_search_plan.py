@@ -48,6 +48,12 @@ def test_a_constraint_below_all_trials_names_the_least():
         trials_of(private, POINTS, 0.1)
 
 
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_constraint_is_a_number_above_0(epsilon):
+    with pytest.raises(SpecError, match="--epsilon: wanted a finite number above 0"):
+        trials_of(private, POINTS, epsilon)
+
+
 def test_a_constraint_where_nothing_is_proved_says_why():
     with pytest.raises(SpecError, match="none of 1 trials has a proved ε: no noise is added"):
         trials_of(plain, [("method.lr=0.5",)], 1.0)
