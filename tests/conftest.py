@@ -73,6 +73,14 @@ def small() -> Callable[..., VerticalScenario]:
     return make
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are made and not turned into pixels, most of the time of a page: for tests of words and of files."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", lambda self, file, **how: file.write(b"png"))
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """One local Ray for all tests of this process."""
