@@ -95,14 +95,23 @@ def test_its_privacy_is_stated(name):
     assert "NOT PRIVATE" in summary["private_reason"]
 
 
+@pytest.fixture(scope="module")
+def listed():
+    """The words of `raydpzv list`."""
+    found = CliRunner().invoke(app, ["list"], env={"COLUMNS": "300"})
+    assert found.exit_code == 0
+    return found.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def page():
+    return settings_page()
+
+
 @every_method
-def test_it_is_in_every_list_and_page(name):
-    listed = CliRunner().invoke(app, ["list"], env={"COLUMNS": "300"})
-    assert listed.exit_code == 0
-    words = listed.stdout.split()
-    assert name in words or f"{name}:" in words
+def test_it_is_in_every_list_and_page(name, listed, page):
+    assert name in listed or f"{name}:" in listed
     assert METHODS.summary(name) == raydpzv.methods()[name] != ""
-    page = settings_page()
     section = page.split(f"## [method] name = {name!r}")[1].split("\n## ")[0]
     for key, _ in fields_of_method(name):
         row = next(line for line in section.splitlines() if line.startswith(f"| `{key.split('.')[1]}` |"))
