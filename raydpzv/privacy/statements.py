@@ -37,9 +37,11 @@ def claims(setting: AnySetting) -> tuple[Claim, ...]:
 
 
 def meant_claim(setting: AnySetting) -> Claim:
-    """Return the row of the table against whom a setting's noise is meant; of two relations the first, "replace"."""
+    """Return the row of the table against whom a setting's noise is meant; of two relations the one that it meets."""
     if isinstance(setting, MemoizedSetting):
         adversary = "server"
+    elif isinstance(setting, UserSetting):
+        adversary = setting.against
     else:
         adversary = "client" if isinstance(setting, MeanSetting) else setting.adversary
     return next(claim for claim in claims(setting) if claim.adversary == adversary)
