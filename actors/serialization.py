@@ -27,13 +27,14 @@ def pack_order(order: Order) -> Wire:
         order.start_immediately,
         order.is_query,
         order.upload_bytes,
+        order.version,
     )
 
 
 def unpack_order(wire: Wire) -> Order:
     """Return the order that was packed."""
-    client, body, round, start_immediately, is_query, upload_bytes = wire
-    return Order(client, unpack(body), round, start_immediately, is_query, upload_bytes)
+    client, body, round, start_immediately, is_query, upload_bytes, version = wire
+    return Order(client, unpack(body), round, start_immediately, is_query, upload_bytes, version=version)
 
 
 def pack_upload(upload: Upload) -> Wire:

@@ -1,17 +1,22 @@
 """The tables of docs/privacy.md, written into it: `python -m benchmarks.privacy_tables`.
 
-Each table stands between two comments that name it. The first two are arithmetic (a minute); the last needs runs of
-`digits_server`, which are made one after the other. `--only` writes some of them.
+Each table stands between two comments that name it. The first two are arithmetic (a minute); the others need runs of
+`digits_server` and `digits_private`, which are made one after the other. `--only` writes some of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from raydpzv.files import write_atomically
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.tail_mean import TailMean, tail_begin
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon
@@ -26,6 +31,8 @@ PAPERS = (
 SENSITIVITY = {"replace": 2, "add_remove": 1}
 DIGITS = 1437
 EPSILONS = (1.0, 3.0, 8.0)
+SHARES, STEP_SIZES, RUNS = (None, 0.1, 0.25, 0.5, 0.75), (1.0, 4.0), 2
+"""Shares of the releases whose models are averaged (None: of none), and runs for each step size and seed."""
 
 
 def papers() -> list[list[str]]:
@@ -91,10 +98,55 @@ def server() -> list[list[str]]:
     return [["ε, one record's features at one client, replace", *heads], ["accuracy", *cells]]
 
 
+def average() -> list[list[str]]:
+    """Test accuracy of `digits_private` by the newest models and by means of the last, from the same ledgers."""
+    heads = ("newest", *(f"last {share:.0%}" for share in SHARES[1:]))
+    rows = [["step size", *(f"{head}: accuracy, less the newest's" for head in heads[1:])]]
+    rows[0].insert(1, heads[0])
+    for lr in STEP_SIZES:
+        found = np.array([_averaged(seed, lr) for seed in range(5) for _ in range(RUNS)])
+        paired = found[:, 1:] - found[:, :1]
+        errors = paired.std(0, ddof=1) / len(found) ** 0.5
+        cells = [
+            f"{median:.3f}, {mean:+.3f} ± {error:.3f}"
+            for median, mean, error in zip(np.median(found, 0)[1:], paired.mean(0), errors, strict=True)
+        ]
+        rows.append([f"{lr:g}", f"{np.median(found[:, 0]):.3f}", *cells])
+    return rows
+
+
+def _averaged(seed: int, lr: float) -> list[float]:
+    """Return the accuracy of one run's models, for each share of its releases that could be averaged."""
+    import raydpzv
+    from raydpzv.experiment.run_vertical import one_thread
+    from raydpzv.experiment.vertical import prepare_vertical
+
+    spec = raydpzv.load("digits_private", [f"seed={seed}", f"method.lr={lr}", "evaluate.every=400"])
+    prepared = prepare_vertical(spec)
+    plan, server = prepared.plan(), prepared.server.make()
+    clients = [factory.make() for factory in prepared.clients]
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        raydpzv.run(spec, Path(folder) / "run")
+        with one_thread(), Ledger.open(Path(folder) / "run" / "ledger") as ledger:
+            for share in SHARES:
+                embedded = []
+                for m, client in enumerate(clients):
+                    tail, replica = TailMean(tail_begin(share, ledger.version, 1)), plan.replica(m)
+                    replica.go_to(ledger.version, ledger, tail)
+                    mean = tail.mean()
+                    embedded.append(
+                        client.bottom.embed_held_out(replica.state()[0] if mean is None else mean)
+                    )
+                found.append(server.evaluate(embedded).accuracy)
+    return found
+
+
 TABLES: dict[str, Callable[[], list[list[str]]]] = {
     "papers": papers,
     "multipliers": multipliers,
     "server": server,
+    "average": average,
 }
 
 

@@ -88,7 +88,8 @@ class _Batches(NoPrivacyFilter):
 class Queries:
     """All queries of a run, [n] in the order of their addresses, and the rows of the batch behind each.
 
-    values: float64; sigmas: deviation of each one's noise; models: the parameters that the run ended with, by party.
+    values: float64; sigmas: deviation of each one's noise; models: the parameters that the run ended with, by party;
+    whole: what is released is a whole number.
     """
 
     addresses: tuple[Address, ...]
@@ -96,6 +97,7 @@ class Queries:
     sigmas: np.ndarray
     batches: tuple[np.ndarray, ...]
     models: dict[str, np.ndarray]
+    whole: bool = False
 
     def about(self, row: int) -> np.ndarray:
         """Tell of each release whether this training row is in its batch, bool [n]."""
@@ -127,4 +129,5 @@ def forced_queries(
             behind[client, step] = next(steps[client])
     found = np.array([asked[address] for address in addresses]).reshape(-1, 2)
     batches = tuple(behind[client, step] for client, step, _ in addresses)
-    return Queries(addresses, found[:, 0], found[:, 1], batches, models)
+    whole = noise.integers is not None
+    return Queries(addresses, found[:, 0], found[:, 1], batches, models, whole)

@@ -3,6 +3,10 @@
 With the releases r_t forced, q_t are the run's queries and q'_t those of a neighbour. Whoever knows both tables tells
 them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower bound on what the run gives away, for this
 record and this transcript. Of the noise, r_t - q_t is seen, and no σ is taken on trust. Nothing is certified.
+
+Releases are rounded: to whole numbers in the sound mode, and to the 24 bits of a float32. Where σ is not large beside
+that, r_t - q_t is not normal though its noise is; so each is put where its noise may have been, at random by the law
+stated (`normal_residuals`).
 """
 
 # n releases
@@ -22,12 +26,14 @@ from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
 from raydpzv.experiment.reexecute import check_models
+from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.report import text
 
 SMALLEST_P = 1 - SURE
 """Below this the noise is not what the run says it is."""
 _ROUNDING = 1 + 1e-9
+_FAR = 30.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class NoiseSeen:
     """What the record says of the noise, in units of the deviation that the run states.
 
     releases: n; deviation_up: √(Σ (r/σ)² / χ²_{0.05, n}), above the true deviation in 95 of 100 runs; deviation_most:
-    the same in 999 of 1,000; p: of Kolmogorov and Smirnov's test that r/σ is standard normal; residuals: r/σ, [n].
+    the same in 999 of 1,000; p: of Kolmogorov and Smirnov's test that r/σ is standard normal; residuals: r/σ before the
+    releases were rounded, as `normal_residuals` has them, [n].
     """
 
     releases: int
@@ -127,10 +134,48 @@ def noise_seen(queries: Queries, released: np.ndarray) -> NoiseSeen:
     """Return what the differences of releases [n] from their queries say of the noise."""
     from scipy import stats
 
-    residuals, count = (released - queries.values) / queries.sigmas, len(released)
+    residuals, count = normal_residuals(queries, released), len(released)
     squares, levels = float(np.square(residuals).sum()), (1 - CONFIDENCE, 1 - SURE)
     likely, most = (math.sqrt(squares / stats.chi2.ppf(level, count)) for level in levels)
     return NoiseSeen(count, likely, most, float(stats.kstest(residuals, "norm").pvalue), residuals)
+
+
+def normal_residuals(queries: Queries, released: np.ndarray) -> np.ndarray:
+    """Return what was added to the queries before the releases [n] were rounded, over σ: standard normal, float64 [n].
+
+    A release tells but the interval (a, b) in which its noise lay. With V uniform from a fixed key, Φ(a/σ) +
+    V (Φ(b/σ) - Φ(a/σ)) is uniform if the noise is N(0, σ²), whatever is rounded and however coarsely (randomised
+    probability integral transform; Brockwell 2007), and its Φ⁻¹ is returned.
+    """
+    from scipy.special import ndtr, ndtri
+
+    plain = (released - queries.values) / queries.sigmas
+    low, high = ((end - queries.values) / queries.sigmas for end in rounded_from(released, queries.whole))
+    # by the tail that it is in, where Φ keeps its digits
+    side = np.where(plain > 0, -1.0, 1.0)
+    tails = np.sort([ndtr(side * low), ndtr(side * high)], axis=0)
+    share = (Key(0) / "audit" / "residuals").generator().random(len(released))
+    placed = side * ndtri(tails[0] + share * (tails[1] - tails[0]))
+    # no normal draw is that far out: it is no matter where in its interval it was
+    return np.where(np.abs(plain) < _FAR, placed, plain)
+
+
+def rounded_from(released: np.ndarray, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return between which numbers lies what is rounded to these releases [n], float64 [n] each.
+
+    whole: it is rounded to whole numbers first, and then to float32; halves go to the even.
+    """
+    kept = released.astype(np.float32)
+    low, high = (
+        (kept.astype(np.float64) + np.nextafter(kept, np.float32(to)).astype(np.float64)) / 2
+        for to in (-np.inf, np.inf)
+    )
+    if not whole:
+        return low, high
+    even = kept.view(np.int32) % 2 == 0
+    least = np.where(even, np.ceil(low), np.floor(low) + 1)
+    most = np.where(even, np.floor(high), np.ceil(high) - 1)
+    return least - 0.5, most + 0.5
 
 
 def _moved(

@@ -106,11 +106,11 @@ class CompiledBottom:
         """Return the embeddings of these training rows."""
         return self._embedded(self._x_train, _rows(ids), noise)[0]
 
-    def embed_held_out(self) -> np.ndarray:
+    def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
         """Return the embeddings of the held-out rows."""
         ids = np.arange(len(self._x_test), dtype=np.int32)
         starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
-        blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS])[0] for n in starts]
+        blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts]
         return np.concatenate(blocks)
 
     def embed_along(
@@ -164,16 +164,21 @@ class CompiledBottom:
         return self._parameters.sha256()
 
     def _embedded(
-        self, source: np.ndarray, ids: np.ndarray, noise: LayerNoise | None = None
+        self,
+        source: np.ndarray,
+        ids: np.ndarray,
+        noise: LayerNoise | None = None,
+        at: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         own, rows = self._parameters, len(ids)
+        flat = own.flat if at is None else at
         acts = np.empty((len(own.sizes), own.widest, rows), np.float32)
         out = np.empty((rows, own.network.widths[-1]), np.float32)
         drawn = _NO_NOISE
         if noise is not None:
             inner = enumerate(own.network.widths[1:-1])
             drawn = np.concatenate([_NO_NOISE, *(noise(layer, rows * width) for layer, width in inner)])
-        _embed(source, ids, own.flat, own.sizes, drawn, self._clip, acts, out)
+        _embed(source, ids, flat, own.sizes, drawn, self._clip, acts, out)
         return out, acts
 
 
@@ -340,12 +345,13 @@ class CompiledTop:
         if found := discriminant(self._table[ids], self._labels[ids], own.network.widths[-1], variance):
             own.flat[:] = np.concatenate([part.ravel() for part in found])
 
-    def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
         """Score held-out rows."""
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         own, labels = self._parameters, self._labels_test
+        flat = own.flat if at is None else at
         return score_parts(
-            lambda part: scored(joined, labels, part, own.flat, own.sizes, self._widest),
+            lambda part: scored(joined, labels, part, flat, own.sizes, self._widest),
             *(len(labels), self._validated),
         )
 

@@ -125,8 +125,8 @@ class Bottom(Protocol):
         """Return the embeddings of these training rows, float32 [B, E]."""
         ...
 
-    def embed_held_out(self) -> np.ndarray:
-        """Return the embeddings of the held-out rows, float32 [N, E]."""
+    def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
+        """Return the embeddings of the held-out rows, float32 [N, E]; at: by these parameters, float32 [d]."""
         ...
 
     def embed_along(
@@ -253,8 +253,8 @@ class Top(Protocol):
         """
         ...
 
-    def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
-        """Score held-out rows by all clients' embeddings [N, E]."""
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
+        """Score held-out rows by all clients' embeddings [N, E]; at: by these parameters, float32 [d_0]."""
         ...
 
     def parameters(self) -> np.ndarray:

@@ -71,9 +71,9 @@ class TorchBottom:
         with torch.no_grad():
             return self._embedding(self._rows(ids), noise).cpu().numpy()
 
-    def embed_held_out(self) -> np.ndarray:
+    def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
         """Return the embeddings of the held-out rows."""
-        with torch.no_grad():
+        with torch.no_grad(), self.model.at(at):
             blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
         return np.concatenate(blocks)
 
@@ -326,12 +326,13 @@ class TorchTop:
             with torch.no_grad():
                 flat.copy_(torch.from_numpy(np.concatenate([part.ravel() for part in found])))
 
-    def evaluate(self, embeddings_MNE: Sequence[np.ndarray]) -> Metrics:
+    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
         """Score held-out rows."""
-        return score_parts(
-            lambda part: self.head.evaluate([e[part] for e in embeddings_MNE], self._labels_test[part]),
-            *(len(self._labels_test), self._validated),
-        )
+        with torch.no_grad(), self.head.model.at(at):
+            return score_parts(
+                lambda part: self.head.evaluate([e[part] for e in embeddings_MNE], self._labels_test[part]),
+                *(len(self._labels_test), self._validated),
+            )
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters."""

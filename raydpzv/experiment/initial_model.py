@@ -15,6 +15,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.replica import Replica
+from raydpzv.methods.tail_mean import tail_begin
 from raydpzv.models.flat import FlatModel
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.zo.update import Rule
@@ -86,6 +87,11 @@ class BottomPlan:
     def replica(self, client: int) -> Replica:
         """Return a client's model before the first update, ready to follow the client's part of the ledger."""
         return Replica(self.model(client).flat, self._rule, party=client)
+
+    def tail(self) -> int | None:
+        """Return after which update of the ledger models go into the mean that is shown; None: the newest is shown."""
+        rule = self.updates
+        return tail_begin(rule.average, self.spec.budget.updates, rule.gathered)
 
     @property
     def updates(self) -> UpdateRule:

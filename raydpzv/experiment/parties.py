@@ -78,7 +78,8 @@ class ClientFactory:
             )
 
         parts = ClientParts(
-            self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise, self.coins
+            *(self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise, self.coins),
+            self.spec.budget.updates,
         )
         return self.spec.descriptor.client(parts, self.spec.method)
 
@@ -144,7 +145,9 @@ class ServerFactory:
                 validated=self.validated,
             )
 
-        parts = ServerParts(top, len(self.y_train), clients, width, key, self.noise, self.coins)
+        parts = ServerParts(
+            *(top, len(self.y_train), clients, width, key, self.noise, self.coins), spec.budget.updates
+        )
         return spec.descriptor.server(parts, spec.method)
 
     def _head(self) -> torch.nn.Module:

@@ -22,6 +22,7 @@ from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.tail_mean import TailMean
 from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -195,9 +196,10 @@ def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) 
 
 def _rebuilt(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.ndarray:
     _require_all_steps(ledger, client, updates, plan.updates.perturbations)
-    replica = plan.replica(client)
-    replica.go_to(updates, ledger)
-    return replica.state()[0]
+    replica, tail = plan.replica(client), TailMean(plan.tail())
+    replica.go_to(updates, ledger, tail)
+    mean = tail.mean()
+    return replica.state()[0] if mean is None else mean
 
 
 def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) -> None:

@@ -115,7 +115,9 @@ class LedgerServer:
         if (step + 1) % gathered:
             return Order(client, Acknowledged(), round)
         mine = self._ledger.since(0, self._versions[round]).of(client)
-        return Order(client, self._rule.answer(mine.scalar[mine.step == step // gathered]), round)
+        answered = mine.step == step // gathered
+        version = int(mine.round[answered][0])
+        return Order(client, self._rule.answer(mine.scalar[answered]), round, version=version)
 
     def _enter(self, upload: Upload, order: Order) -> None:
         client, step = upload.client, upload.step // self._rule.gathered

@@ -12,12 +12,14 @@ from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.privacy_filter import final_setting
+from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.statements import NO_NOISE, claims, verdict
 from raydpzv.records import metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.run_folder import SUMMARY_FORMAT
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
+from raydpzv.records.summary_fields import NEWEST
 from raydpzv.sim.interfaces import Spent
 
 NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no number of updates was planned."
@@ -58,6 +60,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "engine": experiment.engine,
         "status": ending.status,
         "stopped_by": ending.reason,
+        "evaluated_model": _evaluated_model(experiment, ending),
         "accuracy": last[0]["accuracy"] if last else math.nan,
         "best_accuracy": best.accuracy if best else math.nan,
         "best_update": best.update if best else None,
@@ -88,6 +91,15 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "versions": versions(),
         **ending.facts,
     }
+
+
+def _evaluated_model(experiment: Prepared, ending: Ending) -> str:
+    """Return in words which model the last evaluation scored, the one that is kept and published."""
+    plan = experiment.plan() if isinstance(experiment, PreparedVertical) else None
+    begin, made = plan.tail() if plan else None, ending.facts.get("ledger", {}).get("updates", 0)
+    if begin is None or made <= begin:
+        return NEWEST
+    return f"mean of each party's models after the ledger's updates {begin + 1} to {made}"
 
 
 def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:

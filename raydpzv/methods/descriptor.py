@@ -80,7 +80,8 @@ class UpdateRule:
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
     shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
     directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
-    message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q.
+    message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q; average: the share of
+    the ledger's planned updates, the last ones, whose iterates' mean is the model (`raydpzv.methods.tail_mean`).
     """
 
     rule: Rule
@@ -90,6 +91,7 @@ class UpdateRule:
     step_seeds: bool = False
     answer: Callable[[np.ndarray], Body] = Slopes
     gathered: int = 1
+    average: float | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class NoiseParts:
 class ClientParts:
     """What a vertical client is made of: its bottom model by any engine, its D training rows, the key, noise.
 
-    coins: the key of batches, which is another where they are secret.
+    coins: the key of batches, which is another where they are secret; updates: planned uploads of all clients.
     """
 
     client: int
@@ -183,6 +185,7 @@ class ClientParts:
     key: Key
     noise: NoiseParts
     coins: Key
+    updates: int | None = None
 
     def batches(self, config: Any, *, shared: bool = False) -> Batches:
         """Return the client's batches; shared: the same rows for every client."""
@@ -194,7 +197,7 @@ class ClientParts:
 class ServerParts:
     """What a vertical server is made of: its top model with the labels by any engine, D rows, M clients, width E.
 
-    coins: the key of batches, which is another where they are secret.
+    coins: the key of batches, which is another where they are secret; updates: planned uploads.
     """
 
     top: Callable[[HeadSettings], Top]
@@ -204,6 +207,7 @@ class ServerParts:
     key: Key
     noise: NoiseParts
     coins: Key
+    updates: int | None = None
 
     def batches(self, config: Any) -> Batches:
         """Return the batches of a server that names the rows."""

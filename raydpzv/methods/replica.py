@@ -12,6 +12,7 @@ import torch
 from raydpzv.errors import RunError
 from raydpzv.keys import Key, perturbation_seeds, shifted
 from raydpzv.ledger.entries import Slice
+from raydpzv.methods.tail_mean import TailMean
 from raydpzv.zo.update import Descent, Rule, Step
 
 
@@ -54,23 +55,29 @@ class Replica:
         """Return directions' seeds as they are used: shifted, if there is a secret."""
         return seeds if self._secret is None else shifted(self._secret, seeds)
 
-    def go_to(self, version: int, history: UpdateSource) -> None:
-        """Replay what is missing up to `version`; RunError if the replica is past it."""
+    def go_to(self, version: int, history: UpdateSource, tail: TailMean | None = None) -> None:
+        """Replay what is missing up to `version`; RunError if the replica is past it.
+
+        tail: takes the parameters after each update that it covers.
+        """
         if version < self.version:
             raise RunError(
                 f"a replica at update {self.version} cannot go back to {version}: replay from the start"
             )
         if version > self.version:
-            self.follow(history.since(self.version, version))
+            self.follow(history.since(self.version, version), tail)
 
-    def follow(self, updates: Slice) -> None:
-        """Apply updates; they must begin where the replica is."""
+    def follow(self, updates: Slice, tail: TailMean | None = None) -> None:
+        """Apply updates; they must begin where the replica is. tail: as in `go_to`."""
         if updates.first != self.version:
             raise RunError(f"a replica at update {self.version} got the updates after {updates.first}")
         mine = updates if self._party is None else updates.of(self._party)
         if self._step_seeds:
             mine = replace(mine, seed=perturbation_seeds(mine.seed, mine.perturbation))
-        self.apply_steps(list(self._steps(mine)))
+        for update in mine.each() if tail else (mine,):
+            self.apply_steps(list(self._steps(update)))
+            if tail and tail.covers(update.last):
+                tail.take(self.x.cpu().numpy())
         self.version = updates.last
 
     def _steps(self, updates: Slice) -> Iterator[Step]:

@@ -59,6 +59,7 @@ class Order(NamedTuple):
     request_bytes: int | None = (
         None  # what the client, called upon, sends before it is answered; None: nothing
     )
+    version: int = 0  # the ledger's update that the answer carries, from 1; 0: it carries none
 
 
 _NO_ROWS = np.zeros(0, np.int32)

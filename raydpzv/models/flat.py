@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -71,6 +72,19 @@ class FlatModel:
 
     def _last(self) -> torch.nn.Module:
         return self.module.get_submodule(list(self.offsets)[-1].rpartition(".")[0])
+
+    @contextmanager
+    def at(self, parameters: np.ndarray | None) -> Iterator[None]:
+        """Inside, the model has these parameters, float32 [d]; None: its own."""
+        if parameters is None:
+            yield
+            return
+        own = self.flat.clone()
+        self.flat.copy_(torch.from_numpy(parameters))
+        try:
+            yield
+        finally:
+            self.flat.copy_(own)
 
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""

@@ -28,7 +28,7 @@ STAYS = "accuracies and losses, batches and their sizes, bytes, times, staleness
 """In words, what a publication lacks."""
 _FACTS = (
     *("format", "scenario", "title", "method", "seed", "engine", "status", "stopped_by", "updates"),
-    *("private", "private_reason", "privacy_verdict", "model_digest", "versions"),
+    *("private", "private_reason", "privacy_verdict", "evaluated_model", "model_digest", "versions"),
 )
 _LEDGER = ("updates", "pairs", "digest")
 _ENVIRONMENT = (

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_TEXTS = ("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest")
+NEWEST = "newest"
+"""What is evaluated and kept of a run that averages nothing (`evaluated_model`)."""
+_TEXTS = (
+    *("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest"),
+    "evaluated_model",
+)
 _COUNTS = ("seed", "updates", "uploads", "bytes_up", "bytes_down")
 _NUMBERS = (
     *(

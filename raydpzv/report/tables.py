@@ -18,6 +18,7 @@ from rich.text import Text
 from raydpzv.records import traffic
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
+from raydpzv.records.summary_fields import NEWEST
 from raydpzv.report import horizontal, text
 
 Summary = Mapping[str, Any]
@@ -68,6 +69,7 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         ("seed", str(summary.get("seed", text.NONE))),
         ("engine", str(summary.get("engine", "torch"))),
         ("status", _status(summary)),
+        *_evaluated(summary),
         ("test accuracy", text.percent(summary.get("accuracy"))),
         *_best(summary),
         *_areas(summary),
@@ -90,11 +92,18 @@ def published_rows(summary: Summary) -> list[tuple[str, str]]:
     names = ("scenario", "method", "seed", "engine")
     rows = [(name, str(summary.get(name, text.NONE))) for name in names]
     rows += [("status", _status(summary)), ("updates", text.number(summary.get("updates")))]
+    rows += _evaluated(summary)
     if ledger := summary.get("ledger"):
         rows += [("releases in the ledger", text.number(ledger.get("pairs")))]
         rows += [("digest of ledger", str(ledger.get("digest", text.NONE)))]
     rows += [("digest of model", str(summary.get("model_digest", text.NONE)))]
     return [*rows, ("versions", _versions(summary))]
+
+
+def _evaluated(summary: Summary) -> list[tuple[str, str]]:
+    """Return which model accuracy and digest speak of, where it is not the newest."""
+    found = str(summary.get("evaluated_model", NEWEST))
+    return [] if found == NEWEST else [("model", found)]
 
 
 def compare_rows(

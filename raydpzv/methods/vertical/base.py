@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raydpzv.engine.split_model import Bottom, HeadSettings, Top
+from raydpzv.files import sha256
 from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.settings.bounds import Count, Momentum, Positive
@@ -61,8 +62,8 @@ class SplitClient:
         return Upload(self.client, self._step, TestEmbeddings(self.bottom.embed_held_out()))
 
     def sha256(self) -> str:
-        """Return the digest of the parameters."""
-        return self.bottom.sha256()
+        """Return the digest of what `parameters` returns."""
+        return sha256(self.parameters())
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters, float32 [d]."""
@@ -93,8 +94,8 @@ class SplitServer:
         return self.top.evaluate(embeddings)
 
     def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
-        return self.top.sha256()
+        """Return the digest of what `parameters` returns."""
+        return sha256(self.parameters())
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters, float32 [d_0]."""

@@ -23,12 +23,13 @@ from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
-from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.methods.roles import Metrics, Order, Release, Upload
+from raydpzv.methods.tail_mean import TailMean, tail_begin
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
-from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive
-from raydpzv.wire.messages import Acknowledged, PerturbedEmbeddings, Slopes
+from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
+from raydpzv.wire.messages import Acknowledged, PerturbedEmbeddings, Slopes, TestEmbeddings
 from raydpzv.zo.directions import Law
 from raydpzv.zo.update import Rule, Step
 
@@ -61,13 +62,18 @@ class DpzvConfig(Batched):
     clip_over: ClipOver | None = None
     """What privacy.clip = C bounds: each slope ("scalar"), or a record's vector of P slopes, at C√P ("vector", which is
     privacy.mode = "sound" alone and what it does where nothing is said)."""
+    average: Share | None = None
+    """Share of the releases that budget.updates makes, the last ones, the mean of whose models is what is evaluated,
+    kept and published, of clients and head alike (privacy.mode = "sound"); left out: the newest model. Before the last
+    share begins evaluations score the newest model, in it the mean so far."""
 
 
 @dataclass(frozen=True)
 class ZerothOrder:
     """A client's zeroth-order settings: smoothing radius λ, step size η, momentum β, P directions per update.
 
-    gather: uploads along the same directions, whose answer comes with the last of them, Q.
+    gather: uploads along the same directions, whose answer comes with the last of them, Q. tail: the ledger's update
+    after which models go into the mean that is shown, None where the newest model is.
     """
 
     smoothing: float
@@ -76,6 +82,7 @@ class ZerothOrder:
     perturbations: int = 1
     law: Law = "sphere"
     gather: int = 1
+    tail: int | None = None
 
 
 class DpzvClient(SplitClient):
@@ -92,13 +99,14 @@ class DpzvClient(SplitClient):
         super().__init__(client, bottom)
         self._batches, self._settings = batches, settings
         self._seeds = DirectionSeeds(key, settings.perturbations)
+        self._tail = TailMean(settings.tail)
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η_m Δ u (journal Eq. (9)), u made again from its seed."""
         if not isinstance(order.body, Slopes):
             return
         seeds = self._seeds.of(self.client, (self._step - 1) // self._settings.gather)
-        self.bottom.descend([Step(seeds, order.body.values, self._settings.lr)])
+        self._descend([Step(seeds, order.body.values, self._settings.lr)], [order.version])
 
     def work(self) -> Upload:
         """Return the batch's embeddings at w + λu and w - λu (journal Eq. (6)) for every direction."""
@@ -125,8 +133,27 @@ class DpzvClient(SplitClient):
                 f"client {self.client}: wanted updates from step 0 on, {count} entries each, for {uploads} uploads, "
                 f"and a client that has made none; got {len(mine)} entries and {self._step} uploads"
             )
-        self.bottom.descend([Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()])
+        self._descend(
+            [Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()], mine.round[::count].tolist()
+        )
         self._step = uploads
+
+    def evaluate(self) -> Upload:
+        """Return the embeddings of the held-out rows by the model that `parameters` returns."""
+        return Upload(self.client, self._step, TestEmbeddings(self.bottom.embed_held_out(self._tail.mean())))
+
+    def parameters(self) -> np.ndarray:
+        """Return the mean of the tail's models, or a copy of the newest before there are any, float32 [d]."""
+        mean = self._tail.mean()
+        return self.bottom.parameters() if mean is None else mean
+
+    def _descend(self, steps: Sequence[Step], versions: Sequence[int]) -> None:
+        """Take steps, each by an answer that carried this update of the ledger."""
+        before = sum(not self._tail.covers(version) for version in versions)
+        self.bottom.descend(steps[:before])
+        for step in steps[before:]:
+            self.bottom.descend([step])
+            self._tail.take(self.bottom.parameters())
 
 
 @dataclass(frozen=True)
@@ -239,6 +266,7 @@ class SoundServer(CachingServer):
         self._settings, self._head, self._release = settings, head, release
         self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
+        self._tail, self._releases = TailMean(settings.tail), 0
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Add the upload's integers to its client's release and, if it is the last of Q, release R_p and move w_0."""
@@ -265,7 +293,19 @@ class SoundServer(CachingServer):
         released_P, releases = self._released(client, number, self._gathered.pop(client))
         if seeds is not None:
             self.top.descend(Step(seeds, released_P, self._head.lr))
-        return [answer._replace(body=Slopes(released_P), releases=releases)]
+        self._releases += 1
+        if self._tail.covers(self._releases):
+            self._tail.take(self.top.parameters())
+        return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
+
+    def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
+        """Score held-out rows by the head that `parameters` returns."""
+        return self.top.evaluate(embeddings, self._tail.mean())
+
+    def parameters(self) -> np.ndarray:
+        """Return the mean of the tail's heads, or a copy of the newest before there are any, float32 [d_0]."""
+        mean = self._tail.mean()
+        return self.top.parameters() if mean is None else mean
 
     def _slopes(self, client: int, body: PerturbedEmbeddings, seeds: Sequence[int] | None) -> np.ndarray:
         """Per-sample slopes along every direction, float32 [P, B]."""
@@ -290,11 +330,11 @@ class SoundServer(CachingServer):
         )
 
 
-def zeroth_order(config: DpzvConfig, unit: float = 1.0) -> ZerothOrder:
-    """Return the settings that clients and server share; unit: what a released number is worth."""
+def zeroth_order(config: DpzvConfig, updates: int | None, unit: float = 1.0) -> ZerothOrder:
+    """Return the settings that clients and server share; updates: planned; unit: what a released number is worth."""
     return ZerothOrder(
         *(config.smoothing, config.lr * unit, config.momentum, config.perturbations, config.direction),
-        gather=config.gather,
+        *(config.gather, tail_begin(config.average, updates, config.gather)),
     )
 
 
@@ -303,7 +343,7 @@ def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
     return DpzvClient(
         *(parts.client, parts.bottom(BottomTraining(rule))),
         parts.batches(config),
-        zeroth_order(config, parts.noise.unit),
+        zeroth_order(config, parts.updates, parts.noise.unit),
         parts.key,
     )
 
@@ -321,7 +361,7 @@ def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
         return _sound_server(parts, config, head)
     top = parts.top(head)
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
-    return DpzvServer(top, zeroth_order(config), release, **cached(parts, config))
+    return DpzvServer(top, zeroth_order(config, parts.updates), release, **cached(parts, config))
 
 
 def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
@@ -330,9 +370,8 @@ def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) ->
     if head.training == "joint":
         head = replace(head, lr=head.lr * noise.unit)
     release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
-    return SoundServer(
-        parts.top(head), zeroth_order(config), head, release, parts.key, **cached(parts, config)
-    )
+    settings = zeroth_order(config, parts.updates)
+    return SoundServer(parts.top(head), settings, head, release, parts.key, **cached(parts, config))
 
 
 def _noise(config: DpzvConfig) -> NoisePlan:
@@ -354,6 +393,25 @@ def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
         yield f'method.server: "{config.server}" goes with privacy.mode = "sound"; set that, or use "zo" or "sgd"'
     if config.gather > 1 and sections.privacy.mode != "sound":
         yield 'method.gather: goes with privacy.mode = "sound"; set that, or leave it out'
+    if config.average is not None:
+        yield from _of_average(config.average, config.gather, sections)
+
+
+def _of_average(share: float, gather: int, sections: Sections) -> Iterator[str]:
+    updates = sections.budget.updates
+    begin = tail_begin(share, updates, gather)
+    if sections.privacy.mode != "sound":
+        yield 'method.average: goes with privacy.mode = "sound"; set that, or leave it out'
+    elif updates is None or begin is None:
+        yield (
+            "method.average: wanted with budget.updates, whose last share it is; give that and one of privacy.epsilon "
+            "and privacy.noise_multiplier"
+        )
+    elif (planned := updates // gather) - begin < 2:
+        yield (
+            f"method.average: {share:g} of {planned} releases is {planned - begin}, and a mean wants at least 2; use a "
+            "larger share, up to 1, or leave it out for the newest model"
+        )
 
 
 DPZV = VerticalMethod(
@@ -362,6 +420,8 @@ DPZV = VerticalMethod(
     server=_server,
     noise=_noise,
     contradictions=_contradictions,
-    rule=lambda c: UpdateRule(Rule(c.direction, c.momentum), c.lr, c.perturbations, gathered=c.gather),
+    rule=lambda c: UpdateRule(
+        Rule(c.direction, c.momentum), c.lr, c.perturbations, gathered=c.gather, average=c.average
+    ),
     unrecorded=lambda c: "its noise on the head's gradients" if c.server == "dp_sgd" else None,
 )

@@ -115,11 +115,6 @@ class DiscriminantServer(FrozenServer):
         self._fit()
         return super().evaluate(embeddings)
 
-    def sha256(self) -> str:
-        """Return the digest of the head's parameters."""
-        self._fit()
-        return super().sha256()
-
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters, float32 [d_0]."""
         self._fit()

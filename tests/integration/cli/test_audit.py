@@ -91,6 +91,18 @@ def test_half_the_noise_is_falsified(tmp_path):
     assert 0.5 < found["noise"]["deviation_up"] < 0.6
 
 
+def test_noise_that_is_small_beside_whole_numbers_is_not_falsified_for_that(tmp_path):
+    """Deviations of 0.8 and 0.04 on whole numbers: of no use as privacy, but as stated."""
+    small = ("budget.updates=60", "method.perturbations=2", "evaluate.every=60", "data.train_rows=60")
+    noise = ("privacy.mode=none", "privacy.mode=sound", "privacy.clip=0.1")
+    for z in (2e-4, 1e-5):
+        run = made(tmp_path / f"{z}", "digits_private", *small, *noise, f"privacy.noise_multiplier={z}")
+        found = audited(run, "--canaries", 1)
+        assert found["verdict"] == "not falsified", found["reasons"]
+        assert found["noise"]["p"] > 1e-3
+        assert 0.9 < found["noise"]["deviation_up"] < 1.3
+
+
 def test_a_head_that_learns_without_noise_is_falsified_in_sound_mode(monkeypatch, tmp_path):
     honest = audited(made(tmp_path / "honest", "digits_private", *JOINT), "--row", 3)
     assert honest["verdict"] == "not falsified"

@@ -232,6 +232,7 @@ METHOD: dict[tuple[str, str], Change] = {
     ("frozen", "method.server"): Change('"discriminant"', ("model.head=linear",)),
     ("dpzv", "method.clip_over"): Change('"scalar"', SOUND),
     ("dpzv", "method.gather"): Change("7", SOUND),
+    ("dpzv", "method.average"): Change("0.5", SOUND, watch=("model_digest",)),
     ("vafl", "method.synchrony"): Change('"synchronous"'),
     ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
     ("vafl", "method.lr_decay"): Change("3"),

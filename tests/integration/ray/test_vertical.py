@@ -227,7 +227,10 @@ def test_clients_need_actors_of_their_own_under_the_wall_clock(small):
         scenarios.run(small("clock.kind=wall", "resources.client_actors=0"), runner="ray")
 
 
-@pytest.mark.parametrize("overrides", [(), ("method.gather=2", "method.batch=5", "model.engine=torch")])
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("method.gather=2", "method.batch=5", "model.engine=torch", "method.average=0.5")],
+)
 def test_sound_releases_given_out_again_make_the_same_bits_here_and_on_actors(tmp_path, overrides):
     experiment = prepare_vertical(sound(table(tmp_path / "rows.csv"), *overrides))
     here = run_prepared(experiment, tmp_path / "run")
@@ -237,4 +240,5 @@ def test_sound_releases_given_out_again_make_the_same_bits_here_and_on_actors(tm
     there = run_prepared(experiment.with_record(releases, continues=False), runner="ray")
     assert there.summary["model_digest"] == here.summary["model_digest"]
     assert there.summary["ledger"]["digest"] == here.summary["ledger"]["digest"]
+    assert there.summary["evaluated_model"] == here.summary["evaluated_model"]
     assert there.summary["epsilon"] == here.summary["epsilon"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import scenarios
 from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.validation import check
 from raydpzv.errors import SpecError
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.experiment.vertical import prepare_vertical
@@ -54,6 +57,12 @@ def load(*overrides: str) -> VerticalScenario:
         (["privacy.mode=paper", "privacy.delta=1e-5", "method.server=joint"], ['"joint"', '"sound"']),
         (["privacy.mode=paper", "privacy.delta=1e-5", "method.gather=2"], ["method.gather", '"sound"']),
         (["privacy.mode=paper", "privacy.delta=1e-5", "method.clip_over=vector"], ["clip_over", '"sound"']),
+        (["privacy.mode=paper", "privacy.delta=1e-5", "method.average=0.5"], ["method.average", '"sound"']),
+        (["method.average=0.003"], ["method.average", "0.003 of 400 releases is 1", "at least 2"]),
+        (["method.average=0.5", "budget.updates=3", "method.gather=3"], ["0.5 of 1 releases", "at least 2"]),
+        (["method.average=0"], ["method.average", "0"]),
+        (["method.average=1.01"], ["method.average", "1"]),
+        (["method.name=vafl", "method.average=0.5"], ["average"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0] else "",
 )
@@ -99,6 +108,15 @@ def test_any_two_of_epsilon_noise_and_updates_give_the_third() -> None:
     privacy = spec.privacy.model_copy(update={"noise_multiplier": z})
     updates = privacy_setting(spec.model_copy(update={"budget": without, "privacy": privacy}), ROWS)
     assert updates.updates == 400
+
+
+def test_a_share_of_updates_that_nobody_planned_is_refused() -> None:
+    spec = load()
+    method = dataclasses.replace(spec.method, average=0.5)
+    budget = spec.budget.model_copy(update={"updates": None})
+    privacy = spec.privacy.model_copy(update={"noise_multiplier": 200.0})
+    with pytest.raises(SpecError, match=r"method.average: wanted with budget.updates, .* privacy.epsilon"):
+        check(spec.model_copy(update={"method": method, "budget": budget, "privacy": privacy}), "a test")
 
 
 def test_without_noise_the_modes_own_settings_go_with_it() -> None:

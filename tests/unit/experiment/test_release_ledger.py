@@ -227,7 +227,7 @@ def test_an_answer_on_record_is_sent_again_and_not_drawn_again(kept):
     [order] = server.receive(upload)
     again = server.again(upload)
     assert np.array_equal(again.body.values, order.body.values)
-    assert (again.client, again.round) == (0, 1)
+    assert (again.client, again.round, again.version) == (0, 1, 1)
     assert (ledger.version, server.updates) == (1, 1)
     for step in (0, 2):
         with pytest.raises(RunError, match=f"client 0 sent its upload {step} where 1 was due"):

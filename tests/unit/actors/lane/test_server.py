@@ -58,9 +58,12 @@ def test_an_upload_arrives_as_it_was_sent(client, step, number, applied, late, i
             requests.read_request(memoryview(frame[:size]))
 
 
-@given(st.booleans(), st.integers(0, 99), st.integers(0, 2**40), st.none() | st.integers(0, 2**40))
-def test_an_answer_arrives_as_it_was_sent(over, client, round, promised):
-    order = Order(client, Slopes(np.ones(2, np.float32)), round, True, False, promised)
+@given(
+    *(st.booleans(), st.integers(0, 99), st.integers(0, 2**40), st.none() | st.integers(0, 2**40)),
+    st.integers(0, 2**40),
+)
+def test_an_answer_arrives_as_it_was_sent(over, client, round, promised, version):
+    order = Order(client, Slopes(np.ones(2, np.float32)), round, True, False, promised, version=version)
     for answer in (Answer(order, over), Answer(None, over)):
         found = requests.read_answer(memoryview(b"".join(requests.answered(answer))))
         assert same(found, answer)
