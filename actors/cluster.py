@@ -21,6 +21,18 @@ from raydpzv.own_packages import shadowing
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
 """Bytes of object store for a Ray of our own: models stay in actors, so little is needed."""
+_COMES_UP = 120
+"""Seconds that the processes of a Ray of our own have to come up: Ray's 30 are too few where much else runs."""
+
+
+def set_defaults() -> None:
+    """Set what Ray reads from the environment, much of it when it is imported; what the user has set stays."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # a CPU actor must not see GPUs it did not ask for
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(_COMES_UP))
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_COMES_UP))
+    os.environ.setdefault("RAY_agent_register_timeout_ms", str(1000 * _COMES_UP))
 
 
 @contextmanager
@@ -35,9 +47,7 @@ def connected(
     leave their processes to one another (see `actors.processes`). local: options for a Ray of our own, such as
     num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # a CPU actor must not see GPUs it did not ask for
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    set_defaults()
     _token_without_a_home()
     try:
         import ray
@@ -118,7 +128,7 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
         ray.shutdown()
         if type(error) is not Exception:
             raise
-        # an error of no class of its own: Ray gives its processes half a minute to come up
+        # an error of no class of its own: processes of Ray that did not come up in time
         raise RunError(
             f"Ray did not start: {' '.join(str(error).split())[:300]} Try again when less else runs on this machine, "
             "or without Ray (--runner local)"

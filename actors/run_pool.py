@@ -20,6 +20,7 @@ from actors.processes import end, start
 from actors.remote import get, lost
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.records.operator_file import read_key
 from raydpzv.settings.sections import ResourcesSection
@@ -85,7 +86,7 @@ def side_by_side(
         import ray
 
         there = ray.cluster_resources()
-        gpus = max(gpu_share(planned, there) for planned in queue)
+        gpus = max(gpu_share(planned.spec, there) for planned in queue)
         count = slots(len(queue), jobs, gpus, there)
         each = Share(1.0, gpus)
         with reserved(Plan(each, (each,) * (count - 1), ()), fewer="--jobs") as group:
@@ -206,12 +207,12 @@ def slots(todo: int, jobs: int | None, gpus: float, there: Mapping[str, float]) 
     return max(1, min(todo, fits, jobs or fits))
 
 
-def gpu_share(planned: Planned, there: Mapping[str, float]) -> float:
+def gpu_share(spec: AnyScenario, there: Mapping[str, float]) -> float:
     """Return the GPU share of a whole run: what its parties ask for together, at most one device.
 
     "auto" is one device where there is any.
     """
-    resources = planned.spec.resources
+    resources = spec.resources
     if isinstance(resources, ResourcesSection):
         given = (resources.client_gpus, resources.server_gpus)
         each = [s for share in given for s in (share if isinstance(share, tuple) else (share,))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +15,12 @@ Result = TypeVar("Result")
 @contextmanager
 def helper() -> Iterator[ProcessPoolExecutor]:
     """Give one process, forked from one that has imported the benchmark and done nothing else."""
-    with ProcessPoolExecutor(1, get_context("forkserver")) as process:
+    context = get_context("forkserver")
+    # by name: before Python 3.14 the benchmark's own file is imported in every process anew (CPython issue 126631);
+    # numba is imported by the first kernel that is called
+    libraries = ["torch", "numba", *(name for name in sys.modules if name.startswith("raydpzv."))]
+    context.set_forkserver_preload(libraries)
+    with ProcessPoolExecutor(1, context) as process:
         yield process
 
 

@@ -13,6 +13,7 @@ import typer
 
 import raydpzv
 from raydpzv.deferred import defer
+from raydpzv.errors import SpecError
 from raydpzv.interrupts import leaving_at_once
 from scenarios.command_group import CommandGroup
 from scenarios.exit_codes import errors
@@ -30,7 +31,7 @@ from scenarios.options import (
     Set,
     Verbose,
     comparable_names,
-    grid_names,
+    tunable_names,
 )
 
 app = typer.Typer(
@@ -141,13 +142,49 @@ def compare(
 
 @app.command()
 def tune(
-    grid: Annotated[
+    what: Annotated[
         str,
-        typer.Argument(help="A grid (see `raydpzv list`, or a TOML file).", autocompletion=grid_names),
+        typer.Argument(
+            help="With --space a scenario, by name or file; without it a grid (see `raydpzv list`, or a TOML file).",
+            autocompletion=tunable_names,
+        ),
     ],
+    space: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with the scenario's settings to vary, and their values (docs/tune.md)."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --space: draws of what is random in it [default: 10]."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="With --space: what the best is chosen by [default: validation_accuracy where rows are held back for "
+            "it, else accuracy]."
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="With --space: none, or asha, which stops the worse trials early [default: none]."),
+    ] = None,
+    grace: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With asha: updates before it first stops a trial [default: a ninth of them]."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="With --space: trials whose proved ε exceeds it are not started."),
+    ] = None,
+    draw_seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="With --space: seed of the draws [default: 0]."),
+    ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(help="Comparison file to write [default: tuned.toml in the folder]."),
+        typer.Option(help="With a grid: comparison file to write [default: tuned.toml in the folder]."),
     ] = None,
     set_: Set = None,
     out: Annotated[
@@ -155,20 +192,53 @@ def tune(
         typer.Option(help="Folder of the runs, or one to go on with [default: runs/tune-...]"),
     ] = None,
     jobs: Jobs = None,
-    runner: ComparisonRunner = "auto",
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="auto (with --space Ray Tune; with a grid Ray if it is installed and there are cores for it), local "
+            "(one by one), or ray (side by side)."
+        ),
+    ] = "auto",
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Choose the settings of a comparison's methods alike: by one grid, on validation rows, on seeds of their own."""
+    """Search settings: of one scenario, in a space of them (--space), or of a comparison's methods, all by one grid.
+
+    With --space: trials of a scenario side by side on Ray Tune, their table, the best as a scenario file, and the ε of
+    the whole search. With a grid: the methods of a comparison chosen alike, on validation rows, on seeds of their own.
+    """
     with errors(verbose):
         with leaving_at_once():
             from scenarios.compare import ComparisonOptions
             from scenarios.run_output import Output
-            from scenarios.tune import tune as choose
         how = ComparisonOptions(Output(as_json, quiet, explain=False), runner, jobs, address, verbose)
-        choose(grid, set_ or [], out, to, how)
+        given = {
+            "--samples": samples,
+            "--metric": metric,
+            "--scheduler": scheduler,
+            "--grace": grace,
+            "--epsilon": epsilon,
+            "--draw-seed": draw_seed,
+        }
+        if space is None:
+            for name in (name for name, value in given.items() if value is not None):
+                raise SpecError(
+                    f"{name}: goes with --space FILE, the settings of a scenario to vary; give both"
+                )
+            with leaving_at_once():
+                from scenarios.tune import tune as choose
+            choose(what, set_ or [], out, to, how)
+            return
+        if to is not None:
+            raise SpecError(
+                "--to: goes with a grid; with --space the best is best.toml in the folder (--out)"
+            )
+        with leaving_at_once():
+            from scenarios.search_command import SearchOptions, search
+        options = SearchOptions(samples, metric, scheduler or "none", grace, epsilon, draw_seed or 0)
+        search(what, space, set_ or [], out, options, how)
 
 
 @app.command()
@@ -193,11 +263,13 @@ def privacy(
 @app.command()
 def resume(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run, or a comparison, that was stopped or killed.")
+        Path, typer.Argument(help="Folder of a run, a comparison or a search that was stopped or killed.")
     ],
     runner: Annotated[
         str | None,
-        typer.Option(help="local (this process) or ray (actors) [default: local; comparisons: auto]."),
+        typer.Option(
+            help="local (this process) or ray (actors) [default: local; comparisons and searches: auto]."
+        ),
     ] = None,
     moved: Moved = None,
     address: Address = None,
@@ -206,7 +278,7 @@ def resume(
     explain: Explain = False,
     verbose: Verbose = False,
 ) -> None:
-    """Continue a virtual-clock run that was stopped or killed, to the bits of one that was not; or a comparison."""
+    """Continue a virtual-clock run that was stopped or killed, to the same bits; or a comparison, or a search."""
     with errors(verbose):
         with leaving_at_once():
             from scenarios.run_commands import resume as go_on

@@ -24,9 +24,9 @@ def comparable_names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
-def grid_names(incomplete: str) -> list[str]:
-    """Return the grids whose names begin so, for the shell to complete."""
-    return [name for name in catalog.grids() if name.startswith(incomplete)]
+def tunable_names(incomplete: str) -> list[str]:
+    """Return the grids and scenarios whose names begin so, for the shell to complete."""
+    return [name for name in sorted([*catalog.grids(), *catalog.names()]) if name.startswith(incomplete)]
 
 
 def runner_names(incomplete: str) -> list[str]:

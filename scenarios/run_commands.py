@@ -19,6 +19,7 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
+from raydpzv.search.search_folder import is_search
 from raydpzv.sim.interfaces import Status
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
@@ -63,7 +64,14 @@ def run(
 def resume(
     run: Path, moved: Sequence[str], runner: str | None, output: Output, *, address: str | None, verbose: bool
 ) -> None:
-    """Go on with a run or a comparison, and show what came of it; moved: where its data lie now (key=value)."""
+    """Go on with a run, a comparison or a search, and show what came of it; moved: where its data lie now."""
+    if is_search(run):
+        from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
+
+        go_on(
+            run, moved, compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose)
+        )
+        return
     if is_comparison(run):
         plan = read_comparison(run / PLAN, moved)
         compare.carry_out(

@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 
 import scenarios
+from actors.cluster import set_defaults
 from raydpzv.config.scenario import VerticalScenario
 from tests.helpers import sharing
 from tests.helpers.kernels import compile_kernels
@@ -19,11 +20,13 @@ from tests.helpers.kernels import compile_kernels
 # nothing that is imported or collected is garbage: looking for some would be a seventh of the collection's time
 gc.disable()
 
-# before anything imports ray: no telemetry, no token file in HOME, no cluster of somebody else's
-os.environ.update(
-    RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"
-)
+# before anything imports ray: as in every run, and no token file in HOME, no cluster of somebody else's
+set_defaults()
+os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ.pop("RAY_ADDRESS", None)
+
+# Ray's workers are nice to others by default: beside another process of tests they would get what that one leaves
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # as in every run; with two threads small forward passes are many times slower on a busy machine
 torch.set_num_threads(1)
@@ -71,6 +74,14 @@ def small() -> Callable[..., VerticalScenario]:
         return scenarios.load("digits_dpzv", [*SMALL, *overrides])
 
     return make
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are made and not turned into pixels, most of the time of a page: for tests of words and of files."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", lambda self, file, **how: file.write(b"png"))
 
 
 @pytest.fixture(scope="session")

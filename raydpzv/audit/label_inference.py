@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raydpzv.audit.canaries import LABEL, Canary
+from raydpzv.audit.canaries import KINDS, LABEL, Canary
 from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE, share_bounds
 from raydpzv.audit.recorded import RecordedRun
@@ -82,6 +82,11 @@ def _check(run: RecordedRun, canaries: Sequence[Canary], epsilons: Sequence[floa
         raise InputError(
             f"{run.folder.path}: proves no ε against the clients, so that no bound stands against their guesses; "
             "audit a run that does (docs/privacy.md)"
+        )
+    if LABEL not in KINDS[run.relation]:
+        raise InputError(
+            f'{run.folder.path}: its ε is for privacy.relation = "{run.relation}", under which a record with another '
+            'label is no neighbour, so that it bounds no guesses at labels; audit a run with "replace" or "labels"'
         )
     if any(canary.kind != LABEL for canary in canaries):
         raise SpecError("--kind: wanted label, which is what is guessed here; leave it out")

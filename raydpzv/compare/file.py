@@ -11,7 +11,13 @@ from pydantic import Field, ValidationError
 
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
-from raydpzv.config.scenario import AnyScenario, VerticalScenario, method_fields, shared_fields
+from raydpzv.config.scenario import (
+    AnyScenario,
+    HorizontalScenario,
+    VerticalScenario,
+    method_fields,
+    shared_fields,
+)
 from raydpzv.config.toml import as_tree, changed
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import SpecError, suggest
@@ -248,12 +254,29 @@ def _spec(
         else:
             tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
         tree["privacy"] = privacy
-    elif epsilon is not None:
-        raise SpecError(
-            f"epsilons: {base.method.name} adds no noise here; horizontal methods compare without ε"
-        )
+    else:
+        _of_users(tree, base, method["clip"], epsilon)
     where = label if epsilon is None else f"{label} at ε={epsilon:g}"
     return _named(lambda: changed(tree, items, where), where)
+
+
+def _of_users(
+    tree: dict[str, Any], base: HorizontalScenario, clip: float | None, epsilon: float | None
+) -> None:
+    """Put in the [privacy] of a horizontal method at an ε: none where it protects no users."""
+    name, given = tree["method"]["name"], tree.pop("privacy", {})
+    protects = METHODS[name].users(METHODS[name].config()) is not None
+    if epsilon is not None and not protects:
+        raise SpecError(
+            f"epsilons: {name} adds no noise here; horizontal methods without users compare without ε (epsilons = "
+            '["none"])'
+        )
+    if epsilon is None:
+        tree["budget"] = {k: v for k, v in tree["budget"].items() if k != "epsilon"}
+    if protects:
+        kept = {k: v for k, v in given.items() if k in ("delta", "against", "noise")}
+        noise = {"mode": "none"} if epsilon is None else kept | {"mode": "user", "epsilon": epsilon}
+        tree["privacy"] = noise | ({} if clip is None else {"clip": clip})
 
 
 def _controls(

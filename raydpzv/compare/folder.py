@@ -43,10 +43,10 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
         raise InputError(
             f"{folder}: cannot write the comparison ({error.strerror or error}); choose another --out"
         ) from None
-    with _locked(folder):
+    with locked(folder, "comparison"):
         if is_comparison(folder):
             _check_same(folder, comparison)
-        _keep_key(folder)
+        keep_key(folder)
         write_atomically(folder / PLAN, comparison.as_toml().encode())
         yield
 
@@ -56,8 +56,8 @@ def left(folder: Path, comparison: Comparison) -> list[Planned]:
     return [p for p in comparison.runs() if not finished(p, folder / RUNS_FOLDER / p.folder)]
 
 
-def _keep_key(folder: Path) -> None:
-    """Let a comparison have its operator's file, whose key tells whether its runs are on the same data.
+def keep_key(folder: Path) -> None:
+    """Let a comparison or search have its operator's file, whose key tells whether its runs are on the same data.
 
     One that was lost comes back from a run's. Raises DataError where that is lost too.
     """
@@ -83,13 +83,14 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder while the block runs; InputError if another process does. what: it holds, as "comparison"."""
     lock = FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise InputError(
-            f"{folder}: another process is writing this comparison; wait for it, or stop it"
+            f"{folder}: another process is writing this {what}; wait for it, or stop it"
         ) from None
     try:
         yield

@@ -17,7 +17,7 @@ from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.operator_file import read_key
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.sim.interfaces import Status
+from raydpzv.sim.interfaces import Evaluated, Status, unheard
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"
 STOPPED = "stopped before its end"
@@ -58,7 +58,8 @@ def check_own(planned: Planned, folder: Path) -> None:
             asked[section][name] = made[section].get(name)
     if made != asked:
         raise InputError(
-            f"{folder}: its scenario.toml is not what the comparison plans there; delete the folder to make the run"
+            f"{folder}: its scenario.toml is not what the comparison plans there, or the search; delete the folder to "
+            "make the run"
         )
 
 
@@ -69,10 +70,11 @@ def run_planned(
     stop: threading.Event | None = None,
     *,
     data_key: bytes | None = None,
+    evaluated: Evaluated = unheard,
 ) -> str:
     """Make one run in this process, or go on with it; return why there is no result, "" if there is one.
 
-    data_key: the comparison's, with which all its runs digest their data, see `RunOptions`.
+    data_key: the comparison's, with which all its runs digest their data; evaluated: see `RunOptions`.
     What was begun and can be continued is; what cannot, since its noise was not kept, begins again, and its folder is
     set aside. A failure is left in the folder, as of any run; only what has no folder is told by the returned sentence
     alone.
@@ -80,7 +82,9 @@ def run_planned(
     try:
         experiment, out = _begun(planned, folder)
         options = RunOptions(
-            out, planned.line.label, Paced(progress), stop or threading.Event(), data_key=data_key
+            *(out, planned.line.label, Paced(progress), stop or threading.Event()),
+            data_key=data_key,
+            evaluated=evaluated,
         )
         run = run_local(experiment, options)
     except StoppedEarly as error:

@@ -71,11 +71,6 @@ def _users(spec: HorizontalScenario) -> Iterator[str]:
             f'split.how: "users" goes with a table [users] and needs it, got "{spec.split.how}" '
             f"{'without' if spec.users is None else 'with'} one; give both or neither"
         )
-    elif spec.users is None and spec.descriptor.users(spec.method) is not None:
-        yield (
-            f'users: wanted a table [users] with split.how = "users" for "{spec.method.name}", which protects users; '
-            "give both, or choose another method"
-        )
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from raydpzv.records.operator_file import OperatorSecrets, new_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
-from raydpzv.sim.interfaces import USER, Spent, Status
+from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 
 _PACE = 0.1
 """Seconds between two calls of a `Paced` callback."""
@@ -86,7 +86,7 @@ class RunOptions:
     out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
     on record; left out: the scenario's own. progress: called after every update with where the run stands, if it is not
     `Paced`. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join and whether to
-    show what actors print.
+    show what actors print. evaluated: called after every evaluation, by the local runner alone, which waits for it.
     """
 
     out: Path | RunFolder | None = None
@@ -96,6 +96,7 @@ class RunOptions:
     address: str | None = None
     verbose: bool = False
     data_key: bytes | None = field(default=None, repr=False)
+    evaluated: Evaluated = unheard
 
 
 @contextmanager

@@ -170,7 +170,11 @@ def vertical_parties(
     server = ServerFactory(
         spec, split.train.y, y_held_out, split.train.classes, noise, coins, split.validated
     )
+    # one client of each shape: a deep model takes tens of milliseconds to build
+    first_of: dict[tuple[int, ...], ClientFactory] = {}
     for client in clients:
+        first_of.setdefault(client.x_train.shape[1:], client)
+    for client in first_of.values():
         client.check()
     server.check()
     resolved = _with_engine(spec, clients, server)

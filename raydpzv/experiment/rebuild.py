@@ -105,10 +105,8 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
     recorded = _checked_updates(prepared, began)
-    if (
-        prepared.setting and not prepared.asynchronous and began.checkpoint() is None
-    ):  # its first may have been made
-        prepared = replace(prepared, lost=1)
+    if prepared.setting and began.checkpoint() is None:  # what was under way may have been released
+        prepared = replace(prepared, lost=spec.split.clients if prepared.asynchronous else 1)
     folder = RunFolder.reopened(path, moved)
     if prepared.keeps_all:
         prepared = replace(prepared, recorded=recorded)

@@ -112,7 +112,9 @@ class _Session:
         if checkpoint:
             resume_server(self._server, checkpoint)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
-        self._server_loop = ServerLoop(self._server, self._privacy_filter, self._recorder, prepared.budget())
+        self._server_loop = ServerLoop(
+            self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated
+        )
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends."""

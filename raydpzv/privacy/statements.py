@@ -36,6 +36,17 @@ def claims(setting: AnySetting) -> tuple[Claim, ...]:
     return tuple(replace(c, holds=False, note=c.note + said) if c.holds else c for c in found)
 
 
+def meant_claim(setting: AnySetting) -> Claim:
+    """Return the row of the table against whom a setting's noise is meant; of two relations the one that it meets."""
+    if isinstance(setting, MemoizedSetting):
+        adversary = "server"
+    elif isinstance(setting, UserSetting):
+        adversary = setting.against
+    else:
+        adversary = "client" if isinstance(setting, MeanSetting) else setting.adversary
+    return next(claim for claim in claims(setting) if claim.adversary == adversary)
+
+
 def verdict(setting: AnySetting) -> tuple[bool, str]:
     """Return whether an ε of a record, or a user, is proved, and why, in a few plain sentences."""
     if isinstance(setting, SoundSetting):

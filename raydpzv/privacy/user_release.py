@@ -20,6 +20,7 @@ import numpy.typing as npt
 from raydpzv.keys import Key
 from raydpzv.privacy.discrete_gaussian import discrete_gaussian
 from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.privacy.rounded_gaussian import RandomBytes
 
 Integers = npt.NDArray[np.int64]
 
@@ -54,9 +55,12 @@ class UserRelease:
         """What one unit of the sum is worth in Y: a user moves Y by at most C."""
         return self.clip / self.sensitivity
 
-    def deviation(self, parties: int = 1) -> float:
-        """Return the deviation of one party's share of the noise in units, all shares together being σ times C."""
-        return self.multiplier * self.sensitivity / math.sqrt(parties)
+    def deviation(self, parties: int = 1, beyond: float = 0.0) -> float:
+        """Return the deviation of one party's share of the noise in units, all shares together being σ times C.
+
+        beyond: units that a user moves the release by beside its sensitivity.
+        """
+        return self.multiplier * (self.sensitivity + beyond) / math.sqrt(parties)
 
 
 @dataclass(frozen=True)
@@ -75,18 +79,26 @@ class UserNoiseParts:
     seeded: bool = False
 
     def share(
-        self, count: int, parties: int, address: tuple[int, int, int], *, pairs: int, nonfinite: int
+        self,
+        count: int,
+        parties: int,
+        address: tuple[int, int, int],
+        *,
+        pairs: int,
+        nonfinite: int,
+        beyond: float = 0.0,
     ) -> tuple[Integers, Receipt | None]:
         """Return one silo's share of a release's noise, int64 [D], and its receipt (None: there is no noise).
 
         parties: A, the silos that take part, known before; address: (silo, release, attempt), no two shares of a run
-        have the same. pairs: those in the silo's sum; nonfinite: those of them whose vector was set to zero. σ and
+        have the same. pairs: those in the silo's sum; nonfinite: those of them whose vector was set to zero. beyond: by
+        how much more than the sensitivity a user moves what is released, where it is rounded later. σ and
         sensitivities of the receipt are in units of the grid: the share's deviation, and what one user moves.
         """
         if self.release.multiplier == 0:
             return np.zeros(count, np.int64), None
-        scale, moved = self.release.deviation(parties), float(self.release.sensitivity)
-        source = self._generator(address).bytes if self.seeded else os.urandom
+        scale, moved = self.release.deviation(parties, beyond), self.release.sensitivity + beyond
+        source = self.random_bytes("user noise", address)
         receipt = Receipt(
             *("discrete gaussian", "seeded" if self.seeded else "system", scale, 2 * moved, moved),
             divisor=1,
@@ -95,9 +107,12 @@ class UserNoiseParts:
         )
         return discrete_gaussian(scale, count, source), receipt
 
-    def _generator(self, address: tuple[int, int, int]) -> np.random.Generator:
+    def random_bytes(self, purpose: str, address: tuple[int, int, int]) -> RandomBytes:
+        """Return the source of what hides a share: the operating system, or, seeded, a stream of this address."""
         silo, release, attempt = address
-        return (self.key / "user noise" / silo / release / attempt).generator()
+        return (
+            (self.key / purpose / silo / release / attempt).generator().bytes if self.seeded else os.urandom
+        )
 
 
 def user_integers(vectors_nd: npt.NDArray[np.floating], *, clip: float, bits: int) -> tuple[Integers, int]:

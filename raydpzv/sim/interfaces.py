@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from raydpzv.methods.roles import Upload
+from raydpzv.methods.roles import Metrics, Upload
 
 
 class Observer(Protocol):
@@ -208,3 +208,11 @@ class Status(NamedTuple):
     def epsilon_client(self) -> float:
         """What is proved to be spent against the clients; infinity if nothing is."""
         return self.privacy.epsilons()[1]
+
+
+Evaluated = Callable[[Status, Metrics], None]
+"""Called after each evaluation with where the run stands and what was measured."""
+
+
+def unheard(status: Status, metrics: Metrics) -> None:
+    """What is called after the evaluations of a run of which nobody asks: nothing is done."""

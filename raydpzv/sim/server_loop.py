@@ -10,7 +10,16 @@ from typing import Any, NamedTuple, cast
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.sim.client_counts import ClientCounts
-from raydpzv.sim.interfaces import UNACCOUNTED, Activation, Budget, Observer, PrivacyFilter, Status
+from raydpzv.sim.interfaces import (
+    UNACCOUNTED,
+    Activation,
+    Budget,
+    Evaluated,
+    Observer,
+    PrivacyFilter,
+    Status,
+    unheard,
+)
 
 
 @dataclass(slots=True)
@@ -47,7 +56,12 @@ class ServerLoop:
     """Serves uploads one at a time and emits the rows of everything that happens."""
 
     def __init__(
-        self, server: Server, privacy_filter: PrivacyFilter, observer: Observer, budget: Budget
+        self,
+        server: Server,
+        privacy_filter: PrivacyFilter,
+        observer: Observer,
+        budget: Budget,
+        evaluated: Evaluated = unheard,
     ) -> None:
         self.server, self.privacy_filter, self.observer, self.budget = (
             server,
@@ -55,6 +69,7 @@ class ServerLoop:
             observer,
             budget,
         )
+        self._told = evaluated
         self.stop_reason: str | None = None
         """Why the run is over, or None while it goes on."""
         self._account, self._loss = _Account(), UNACCOUNTED
@@ -241,6 +256,7 @@ class ServerLoop:
         self.observer.emit(
             "numbers", round=self.updates, up=self._account.numbers_up, down=self._account.numbers_down
         )
+        self._told(self.status(), metrics)
 
     def _record_evaluation(self, metrics: Metrics, part: str, round: int, at: float) -> None:
         self.observer.emit(

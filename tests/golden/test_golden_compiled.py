@@ -90,12 +90,27 @@ HORIZONTAL_RUNS = {
     "topk": ("topk", COHORT),
     "fedzo": ("fedzo", (*COHORT, "method.local_steps=2", "method.perturbations=3")),
 }
+OF_USERS = (
+    *("data.train_rows=300", "data.test_rows=60", "evaluate.every=5", "model.hidden=[8]", "split.how=users"),
+    *("split.clients=3", "users.count=12", "budget.updates=15", "model.engine=compiled", "privacy.mode=user"),
+    *("privacy.multiplier=1.0", "privacy.delta=1e-5", "privacy.clip=0.5", "privacy.noise=seeded"),
+)
+USER_RUNS = {
+    "uldp_naive": ("uldp_naive", ("method.local_epochs=2",)),
+    "uldp_group": ("uldp_group", ("method.group=3", "method.rate=0.5")),
+    "uldp_sgd": ("uldp_sgd", ("method.sampling=0.5",)),
+    "uldp_sgd, uniform": ("uldp_sgd", ("method.weights=uniform",)),
+    "uldp_avg": ("uldp_avg", ("method.local_epochs=2", "method.batch=4", "method.count_cap=4")),
+    "uldp_zo": ("uldp_zo", ("method.perturbations=3", "method.local_steps=2")),
+}
 
 
 def digests(name: str) -> list[str]:
     """Of the services' losses and evaluations, and of all final parameters."""
     if name in RUNS:
         (method, overrides), scenario, small = RUNS[name], "digits_dpzv", SMALL
+    elif name in USER_RUNS:
+        (method, overrides), scenario, small = USER_RUNS[name], "digits_decomfl", OF_USERS
     else:
         (method, overrides), scenario, small = HORIZONTAL_RUNS[name], "digits_decomfl", FEW
     run = scenarios.run(scenarios.load(scenario, [f"method.name={method}", *small, *overrides]))
@@ -105,21 +120,21 @@ def digests(name: str) -> list[str]:
     return [hashlib.sha256(found).hexdigest(), run.summary["model_digest"]]
 
 
-@pytest.mark.parametrize("name", [*RUNS, *HORIZONTAL_RUNS])
+@pytest.mark.parametrize("name", [*RUNS, *HORIZONTAL_RUNS, *USER_RUNS])
 def test_a_compiled_run_has_the_digests_on_record(name: str) -> None:
     assert digests(name) == json.loads(RECORD.read_text())[name]
 
 
 def test_every_method_is_on_record() -> None:
-    for runs, kind in ((RUNS, "vertical"), (HORIZONTAL_RUNS, "horizontal")):
+    for runs, kind in ((RUNS, "vertical"), (HORIZONTAL_RUNS | USER_RUNS, "horizontal")):
         assert {method for method, _ in runs.values()} == {n for n in METHODS if METHODS[n].kind == kind}
     record = json.loads(RECORD.read_text())
-    assert set(record) == {*RUNS, *HORIZONTAL_RUNS}
+    assert set(record) == {*RUNS, *HORIZONTAL_RUNS, *USER_RUNS}
     models = [model for _, model in record.values()]
     assert len(set(models)) == len(models), "two runs that differ have one model"
 
 
 if __name__ == "__main__":
     RECORD.write_text(
-        json.dumps({name: digests(name) for name in (*RUNS, *HORIZONTAL_RUNS)}, indent=1) + "\n"
+        json.dumps({name: digests(name) for name in (*RUNS, *HORIZONTAL_RUNS, *USER_RUNS)}, indent=1) + "\n"
     )

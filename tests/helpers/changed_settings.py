@@ -22,6 +22,7 @@ from raydpzv.errors import RaydpzvError
 from raydpzv.experiment.finalize import Run
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.run_horizontal import open_ledger
+from raydpzv.methods.descriptor import HorizontalMethod
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import section_of
 
@@ -95,10 +96,23 @@ def scenario(kind: str, method: str, overrides: tuple[str, ...]) -> AnyScenario:
     base = tuple(o for o in base if not o.startswith("method.") or o.partition("=")[0] in known)
     if getattr(METHODS[method], "agent", False):
         base = (*base, "split.clients=1")
+    if protects_users(method):
+        base = (*base, *OF_USERS)
     return scenarios.load(FILES[kind], [f"method.name={method}", *base, *overrides])
 
 
 CONTROL = ("privacy.mode=none",)
+OF_USERS = (
+    *("split.how=users", "split.clients=3", "users.count=8", "privacy.mode=user", "privacy.multiplier=0.5"),
+    *("privacy.delta=1e-3", "privacy.clip=0.1", "privacy.noise=seeded"),
+)
+"""What a method that protects users wants."""
+
+
+def protects_users(method: str) -> bool:
+    """Tell whether a method releases sums over users, so that it wants users, a clip and noise."""
+    found = METHODS[method]
+    return isinstance(found, HorizontalMethod) and found.users(found.config()) is not None
 
 
 @cache

@@ -110,7 +110,10 @@ class RoundServer:
         self._waiting[upload.client] = upload
         if len(self._waiting) < len(self._cohort):
             return ()
-        uploads = [self._waiting.pop(client) for client in self._cohort]
+        return self._complete([self._waiting.pop(client) for client in self._cohort])
+
+    def _complete(self, uploads: Sequence[Upload]) -> Sequence[Order]:
+        """Close the round and open the next; uploads: of the whole cohort, in client order."""
         self._close(self._round + 1, uploads)
         self._round += 1
         return self.first_orders()

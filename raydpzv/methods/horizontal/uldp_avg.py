@@ -17,6 +17,7 @@ import torch
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
+from raydpzv.methods.horizontal.aggregation import of_aggregation, sample_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, UserSumServer, mean_over_users
@@ -43,21 +44,24 @@ class TrainingSilos(ObjectiveThreads):
         self._config, self._key = config, parts.key / "users' epochs"
 
     def _work(self, order: Order, objective: Objective) -> Upload:
+        if answer := self._sums.answer(order, objective.size):
+            return answer
         x, key = torch.tensor(model_of(order), device=self._device), self._key / order.client / order.round
 
         def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             batches = [epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places]
             return objective.descents(x, batches, self._config.lr)
 
-        return self._sums.upload(order.client, order.round, objective.size, descents)
+        return self._sums.upload(order.client, order.round, objective.size, descents, sample_of(order))
 
 
 ULDP_AVG = HorizontalMethod(
     config=UldpAvgConfig,
     server=lambda parts, config: UserSumServer(
-        parts, config.server_lr * mean_over_users(parts.users, config.sampling)
+        parts, config.server_lr * mean_over_users(parts.users, config.sampling), config
     ),
     clients=TrainingSilos,
     cohort=lambda config, clients: clients,
     users=lambda config: config.plan,
+    contradictions=of_aggregation,
 )

@@ -17,6 +17,7 @@ import torch
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
+from raydpzv.methods.horizontal.aggregation import of_aggregation, sample_of
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, UserSumServer, mean_over_users
 from raydpzv.methods.roles import Order, Upload
@@ -41,20 +42,23 @@ class GradientSilos(ObjectiveThreads):
         self._sums, self._device = UserSums(parts.parts, parts.users, config), parts.device
 
     def _work(self, order: Order, objective: Objective) -> Upload:
+        if answer := self._sums.answer(order, objective.size):
+            return answer
         x = torch.tensor(model_of(order), device=self._device)
 
         def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             return -objective.gradients(x, [pairs.of(place) for place in places])
 
-        return self._sums.upload(order.client, order.round, objective.size, descents)
+        return self._sums.upload(order.client, order.round, objective.size, descents, sample_of(order))
 
 
 ULDP_SGD = HorizontalMethod(
     config=UldpSgdConfig,
     server=lambda parts, config: UserSumServer(
-        parts, config.server_lr * mean_over_users(parts.users, config.sampling)
+        parts, config.server_lr * mean_over_users(parts.users, config.sampling), config
     ),
     clients=GradientSilos,
     cohort=lambda config, clients: clients,
     users=lambda config: config.plan,
+    contradictions=of_aggregation,
 )

@@ -31,6 +31,14 @@ from raydpzv.engine.objective import Objective
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.horizontal.aggregation import (
+    Aggregation,
+    AgreeingRounds,
+    aggregation_of,
+    in_the_open,
+    of_aggregation,
+    sample_of,
+)
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed, cohorts
 from raydpzv.methods.horizontal.seeded import (
     ALL_ROWS,
@@ -46,12 +54,11 @@ from raydpzv.methods.horizontal.seeded_clients import (
     chooses_seeds,
     seeds_to_try,
 )
-from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_over_users, sum_of
+from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_over_users, release_of, sum_of
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import SeededScalars
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
@@ -116,21 +123,23 @@ class PairWork(LocalWork):
         return [self._silo(objective, order, replica) for order in orders]
 
     def _silo(self, objective: Objective, order: Order, replica: Replica) -> Upload:
+        size = self._settings.pairs(1)
+        if answer := self._sums.answer(order, size):
+            return answer
         seeds_K = seeds_to_try(order, self._settings)
 
         def vectors(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             return self.vectors(objective, replica, seeds_K, [pairs.of(place) for place in places])
 
-        made = self._sums.upload(order.client, order.round, self._settings.pairs(1), vectors)
-        sum_D = sum_of([made])
-        body: Body
+        made = self._sums.upload(order.client, order.round, size, vectors, sample_of(order))
         if chooses_seeds(order):
             told = self._told(order)
-            scalars = (sum_D * self._unit).astype(np.float32) if told is None else told
-            body = SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1))
-        else:  # of a round that was released before, the server has the scalars, and hears nothing new
-            body = UserSum(sum_D if order.round > self._recorded else np.zeros_like(sum_D))
-        return made._replace(body=body)
+            scalars = (sum_of([made]) * self._unit).astype(np.float32) if told is None else told
+            return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)))
+        if order.round > self._recorded:
+            return made
+        # of a round that was released before, the server has the scalars, and hears nothing new
+        return made._replace(body=UserSum(np.zeros(size, np.int64)))
 
     def _told(self, order: Order) -> np.ndarray | None:
         """Return the scalars that the silo released at this model before the run was taken up, None if it did not."""
@@ -167,18 +176,28 @@ class PairWork(LocalWork):
             return found.astype(np.float32)
 
 
-class UldpZoServer(SeededServer):
-    """Sums what the silos send and makes an update of the mean over users."""
+class UldpZoServer(AgreeingRounds, SeededServer):
+    """Sums what the silos send and makes an update of the mean over users; aggregation: None: in the open."""
 
-    def __init__(self, cohorts: Cohorts, ledger: Ledger, settings: SeededSettings, unit: float) -> None:
+    def __init__(
+        self,
+        cohorts: Cohorts,
+        ledger: Ledger,
+        settings: SeededSettings,
+        unit: float,
+        aggregation: Aggregation | None = None,
+    ) -> None:
         super().__init__(cohorts, ledger, settings, value_bytes=_VALUE_BYTES)
-        self._unit = unit
+        self._unit, self.aggregation = unit, aggregation or in_the_open()
+
+    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
+        return self._hidden(super()._orders(round, cohort), round)
 
     def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
         if (recorded_KP := self._updates.recorded()) is not None:
             return recorded_KP
-        scalars = (sum_of(uploads) * self._unit).astype(np.float32)
-        return scalars.reshape(self._settings.local_steps, -1)
+        total_D = self.aggregation.total([upload.body for upload in uploads])
+        return (total_D * self._unit).astype(np.float32).reshape(self._settings.local_steps, -1)
 
 
 def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
@@ -200,9 +219,9 @@ def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer 
     settings, silos = uldp_zo_settings(config, parts.key), len(parts.rows)
     if config.asynchronous:
         return SeededPullServer(parts.ledger, settings, clients=silos)
-    return UldpZoServer(
-        cohorts(parts, silos), parts.ledger, settings, mean_over_users(parts.users, config.sampling)
-    )
+    noise, unit = release_of(parts.users), mean_over_users(parts.users, config.sampling)
+    aggregation = aggregation_of(config, noise, silos, settings.pairs(1))
+    return UldpZoServer(cohorts(parts, silos), parts.ledger, settings, unit, aggregation)
 
 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
@@ -221,8 +240,14 @@ def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
 
 
 def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Iterator[str]:
+    yield from of_aggregation(config, sections)
     if not config.asynchronous:
         return
+    if config.aggregation != "plain":
+        yield (
+            f'method.aggregation: wanted "plain" with method.asynchronous = true, got "{config.aggregation}" (without '
+            "rounds there is no sum over silos)"
+        )
     if config.weights != "uniform":
         yield (
             f'method.weights: wanted "uniform" with method.asynchronous = true, got "{config.weights}" (all of a '

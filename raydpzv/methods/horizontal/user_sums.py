@@ -11,7 +11,7 @@ and of public values: the same bits whoever else is there. All silos take part i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -22,11 +22,21 @@ from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import Pairs, UserParts
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import HorizontalServerParts, MethodConfig, UserPlan
+from raydpzv.methods.horizontal.aggregation import (
+    AgreeingRounds,
+    PrivateSilos,
+    added,
+    aggregation_of,
+    in_the_open,
+    secure_silos,
+    users_drawn,
+)
 from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
-from raydpzv.methods.roles import Release, Upload
+from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
 from raydpzv.settings.bounds import Bounds, Count
 from raydpzv.wire.grid_sums import UserSum
+from raydpzv.wire.secure_sums import SampledWeights
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
@@ -50,21 +60,31 @@ class SumsOverUsers(ReleasedOnGrid):
     """Records of a user in a silo that count for its weight, at most; left out: all."""
     sampling: Annotated[float, Bounds(gt=0, le=1)] = 1.0
     """Probability q with which each user takes part in a round, by a coin that all silos share."""
+    aggregation: Literal["plain", "masked", "private_weights"] = "plain"
+    """The server sees every silo's sum; their total alone; or that with weights by records that nobody learns."""
+    key_bits: Literal[2048, 3072] = 3072
+    """Bits of the key under which private weights are encrypted."""
 
     @property
     def plan(self) -> UserPlan:
         """What is released about users, for the account."""
-        return UserPlan("sum", weights=self.weights, sampling=self.sampling, bits=self.value_bits)
+        return UserPlan(
+            "sum",
+            weights=self.weights,
+            sampling=self.sampling,
+            aggregation=self.aggregation,
+            bits=self.value_bits,
+        )
 
 
 class UserSums:
     """Clips, weighs, adds up and noises the vectors of a silo's users; the silos of one process share it."""
 
     def __init__(self, parts: Partition, noise: UserNoiseParts | None, config: SumsOverUsers) -> None:
-        self._parts, self._noise = users_of(parts), release_of(noise)
-        self._rate = config.sampling
+        self._parts, self._noise, self._config = users_of(parts), release_of(noise), config
+        self._secure = secure_silos(config, self._noise, self._parts)
         self._counts: np.ndarray | None = None
-        if config.weights == "records":
+        if config.weights == "records" and config.aggregation != "private_weights":
             cap = config.count_cap
             counts_SU = self._parts.counts()
             self._counts = counts_SU if cap is None else np.minimum(counts_SU, cap)
@@ -72,11 +92,11 @@ class UserSums:
 
     def drawn(self, round: int) -> np.ndarray:
         """Return which users take part in a round, bool [U]: the same in all silos."""
-        if self._rate == 1:
-            return np.ones(self._parts.users, bool)
-        generator = (self._noise.coins / "users of a round" / round).generator()
-        drawn: np.ndarray = generator.random(self._parts.users) < self._rate
-        return drawn
+        return users_drawn(self._noise, self._config.sampling, round)
+
+    def answer(self, order: Order, size: int) -> Upload | None:
+        """Return the answer to a message that comes before the first round, None for any other order."""
+        return None if self._secure is None else self._secure.answer(order, size)
 
     def total(
         self, silo: int, round: int, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
@@ -86,22 +106,47 @@ class UserSums:
         vectors: makes the vectors of the pairs at some places, float [m, D], each of its own pair's records alone;
         it is asked for as many at a time as fit into memory.
         """
-        pairs, release = self._parts.pairs(silo), self._noise.release
-        places = np.flatnonzero(self.drawn(round)[pairs.users])
+        users = self._parts.pairs(silo).users
+        places = np.flatnonzero(self.drawn(round)[users])
         total, nonfinite = np.zeros(size, np.int64), 0
-        for block in blocks(places, size):
-            integers_mD, bad = user_integers(vectors(pairs, block), clip=release.clip, bits=release.bits)
-            total += self._weighed(integers_mD, silo, pairs.users[block]).sum(0)
+        for block, integers_mD, bad in self._integers(silo, places, size, vectors):
+            total += self._weighed(integers_mD, silo, users[block]).sum(0)
             nonfinite += bad
         return total, len(places), nonfinite
 
     def upload(
-        self, silo: int, round: int, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
+        self,
+        silo: int,
+        round: int,
+        size: int,
+        vectors: Callable[[Pairs, np.ndarray], np.ndarray],
+        sampled: SampledWeights | None = None,
     ) -> Upload:
-        """Return what a silo sends in a round: its sum with its share of the noise."""
+        """Return what a silo sends in a round: its sum with its share of the noise, hidden as the aggregation has it.
+
+        sampled: the round's weights and coins, where the silo must not see who takes part.
+        """
+        if isinstance(self._secure, PrivateSilos):
+            everybody = np.arange(len(self._parts.pairs(silo)))
+            integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
+            return self._secure.upload(silo, round, size, integers, sampled, self._record(round))
         total, pairs, nonfinite = self.total(silo, round, size, vectors)
-        drawn = np.flatnonzero(self.drawn(round)) if self._rate < 1 else None
-        return noised(self._noise, total, silo, self._parts.clients, round, pairs, nonfinite, drawn)
+        made = noised(
+            self._noise, total, silo, self._parts.clients, round, pairs, nonfinite, self._record(round)
+        )
+        return made if self._secure is None else self._secure.upload(made, round)
+
+    def _record(self, round: int) -> np.ndarray | None:
+        """The users that take part in a round, for the account; None: all."""
+        return np.flatnonzero(self.drawn(round)) if self._config.sampling < 1 else None
+
+    def _integers(
+        self, silo: int, places: np.ndarray, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, Integers, int]]:
+        """The integers E of the pairs at these places in blocks, int64 [m, D], and how many vectors were not finite."""
+        pairs, release = self._parts.pairs(silo), self._noise.release
+        for block in blocks(places, size):
+            yield block, *user_integers(vectors(pairs, block), clip=release.clip, bits=release.bits)
 
     def _weighed(self, integers_mD: Integers, silo: int, users: np.ndarray) -> Integers:
         """Return trunc(w_su E_su), exactly, so that a user's norms add up to at most one E's; uniform: E_su itself."""
@@ -131,27 +176,33 @@ def noised(
     return Upload(silo, round - 1, UserSum(total + share), releases=releases)
 
 
-class UserSumServer(ModelServer):
-    """Makes x <- x + gain · Σ_s Y_s of the silos' sums of descents, int64 [d] each; gain: η_g / (qU) in units."""
+class UserSumServer(AgreeingRounds, ModelServer):
+    """Makes x <- x + gain · Σ_s Y_s of the silos' sums of descents, [d] each; gain: η_g / (qU) in units.
 
-    def __init__(self, parts: HorizontalServerParts, gain: float) -> None:
+    config: of a method with an aggregation; None: sums come in the open.
+    """
+
+    def __init__(
+        self, parts: HorizontalServerParts, gain: float, config: SumsOverUsers | None = None
+    ) -> None:
         initial: torch.Tensor = parts.initial()
-        super().__init__(cohorts(parts, len(parts.rows)), initial, 8 * initial.numel())
+        size, silos = initial.numel(), len(parts.rows)
+        super().__init__(cohorts(parts, silos), initial, 8 * size)
         self._gain = gain
+        self.aggregation = in_the_open()
+        if config is not None:
+            self.aggregation = aggregation_of(config, release_of(parts.users), silos, size)
+
+    def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:
+        return self._hidden(super()._orders(round, cohort), round)
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
-        self._move(self._gain * sum_of(uploads), round)
+        self._move(self._gain * self.aggregation.total([upload.body for upload in uploads]), round)
 
 
 def sum_of(uploads: Sequence[Upload]) -> Integers:
-    """Return the sum of the silos' sums, int64 [D]: the one number that leaves the aggregation."""
-    total: Integers | None = None
-    for upload in uploads:
-        if not isinstance(upload.body, UserSum):
-            raise TypeError(f"a server of users' sums cannot serve {type(upload.body).__name__}")
-        total = upload.body.values if total is None else total + upload.body.values
-    assert total is not None
-    return total
+    """Return the sum of the silos' sums in the open, int64 [D]: the one number that leaves the aggregation."""
+    return added([upload.body for upload in uploads])
 
 
 def mean_over_users(noise: UserNoiseParts | None, sampling: float) -> float:

@@ -151,6 +151,7 @@ def test_a_records_term_set_to_zero_and_gathered_uploads(tmp_path):
     )
     assert 0 < found["epsilon_seen"] <= found["epsilon_proved"]
     assert "is no neighbour under privacy.relation" in complaint(run, "--kind", "label")
+    assert "another label is no neighbour, so that it bounds no guesses" in complaint(run, "--by", "labels")
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ def test_json_is_the_table_alone(compared):
     assert found["lines"][0]["reached_0.99"] == 0
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_same_again_has_nothing_to_do_and_another_is_refused(compared):
     _, folder = compared
     again = ("compare", "digits_dpzv", "vafl", "--targets", "0.15,0.99", *SHORT, "--out", folder)
@@ -66,6 +67,7 @@ def test_the_same_again_has_nothing_to_do_and_another_is_refused(compared):
     assert "another comparison" in other.stderr
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_of_a_comparison_is_its_page(compared):
     _, folder = compared
     (folder / "comparison.html").unlink()
@@ -75,6 +77,7 @@ def test_a_report_of_a_comparison_is_its_page(compared):
     assert (folder / "comparison.html").is_file()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_comparison_without_any_result_fails(tmp_path):
     done = raydpzv(
         "compare", "vafl", "--seeds", 1, "--set", "method.lr=1e9", *SHORT, "--out", tmp_path / "out"
@@ -83,6 +86,7 @@ def test_a_comparison_without_any_result_fails(tmp_path):
     assert "no method has a result" in done.stderr
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_failures_are_named_and_counted(tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text(

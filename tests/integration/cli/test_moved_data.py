@@ -93,6 +93,7 @@ def test_a_run_is_replayed_from_any_folder(run):
     assert "replayed 30 updates" in result.stdout
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_moved_data_are_missed_and_then_found(run, tmp_path):
     moved = move(tmp_path)
     assert "rows.csv" in complaint(call("replay", run))
@@ -119,6 +120,7 @@ def test_other_data_at_the_new_place_are_found_out(run, tmp_path):
     assert "the data changed since the run began" in complaint(call("replay", run, *moved))
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_copy_without_the_operators_file_says_what_cannot_be_checked_and_is_not_continued(run):
     (run / "operator.json").unlink()
     result = call("replay", run)
@@ -161,6 +163,7 @@ def test_a_run_of_an_older_version_goes_on(run, tmp_path):
     assert json.loads(result.stdout)["digest"] == digest
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_comparison_goes_on_where_its_data_have_moved(run, tmp_path):
     """A run that was begun, and those that were not, are made with the data where they are now."""
     root = tmp_path / "compared"

@@ -21,7 +21,6 @@ from typing import NoReturn
 
 import pytest
 import typer.main
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 from raydpzv.compare.plan import Comparison
@@ -109,7 +108,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
     """Stop where the input has been judged: runs and comparisons are prepared and not made, pictures not drawn."""
 
     def prepared_alone(experiment: Prepared, options: RunOptions) -> NoReturn:
@@ -126,7 +125,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("vertical", "horizontal"):
         monkeypatch.setitem(runner._HERE, kind, prepared_alone)
     monkeypatch.setattr(compare, "carry_out", planned_alone)
-    monkeypatch.setattr(FigureCanvasAgg, "print_png", lambda self, file, **how: file.write(b"png"))
 
 
 @pytest.mark.usefixtures("quick")

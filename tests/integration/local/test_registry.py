@@ -29,7 +29,7 @@ from raydpzv.methods.vertical.base import Batched
 from raydpzv.methods.vertical.frozen import FROZEN
 from raydpzv.registry import METHODS, Registry
 from scenarios.cli import app
-from tests.helpers.changed_settings import CONTROL, FILES, fields_of_method, scenario
+from tests.helpers.changed_settings import CONTROL, FILES, fields_of_method, protects_users, scenario
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -87,20 +87,31 @@ def test_a_stopped_run_goes_on_to_the_bits_of_a_whole_one(name, tmp_path):
 @every_method
 def test_its_privacy_is_stated(name):
     summary = scenarios.run(small(name)).summary
-    adds_noise = METHODS[name].kind == "vertical" and METHODS[name].noise(METHODS[name].config()) is not None
+    config = METHODS[name].config()
+    noised = METHODS[name].noise if METHODS[name].kind == "vertical" else METHODS[name].users
+    adds_noise = noised(config) is not None
     assert bool(summary.get("epsilon")) == adds_noise
     assert summary["private"] is False
     assert "NOT PRIVATE" in summary["private_reason"]
 
 
+@pytest.fixture(scope="module")
+def listed():
+    """The words of `raydpzv list`."""
+    found = CliRunner().invoke(app, ["list"], env={"COLUMNS": "300"})
+    assert found.exit_code == 0
+    return found.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def page():
+    return settings_page()
+
+
 @every_method
-def test_it_is_in_every_list_and_page(name):
-    listed = CliRunner().invoke(app, ["list"], env={"COLUMNS": "300"})
-    assert listed.exit_code == 0
-    words = listed.stdout.split()
-    assert name in words or f"{name}:" in words
+def test_it_is_in_every_list_and_page(name, listed, page):
+    assert name in listed or f"{name}:" in listed
     assert METHODS.summary(name) == raydpzv.methods()[name] != ""
-    page = settings_page()
     section = page.split(f"## [method] name = {name!r}")[1].split("\n## ")[0]
     for key, _ in fields_of_method(name):
         row = next(line for line in section.splitlines() if line.startswith(f"| `{key.split('.')[1]}` |"))
@@ -116,11 +127,11 @@ def test_it_is_in_every_list_and_page(name):
 
 @every_method
 def test_a_comparison_takes_it(name, tmp_path):
-    own = (
-        tmp_path / "own.toml"
-    )  # an agent alone needs a scenario with one client, which no other method's file has
+    own = tmp_path / "own.toml"
     own.write_text(as_toml(small(name)))
-    base = str(own) if getattr(METHODS[name], "agent", False) else FILES[METHODS[name].kind]
+    # an agent alone wants one client and a method of users wants users, which no other method's file has
+    particular = getattr(METHODS[name], "agent", False) or protects_users(name)
+    base = str(own) if particular else FILES[METHODS[name].kind]
     entry = MethodEntry(label="this", set=(f"method.name={name}",))
     found = resolved(
         ComparisonFile(name="one", scenario=base, seeds=(0,), epsilons=("none",), entrants=(entry,))

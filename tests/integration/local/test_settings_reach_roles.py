@@ -74,6 +74,10 @@ WAITING = (
 ONE_STEP = ("method.local_steps=1",)
 PULLS = ("method.asynchronous=true", *ONE_STEP)
 
+PRIVATE_WEIGHTS = (
+    *("method.aggregation=private_weights", "method.count_cap=2", "method.value_bits=4"),
+    *("budget.updates=1", "users.count=2", "data.train_rows=20", "data.test_rows=10", "model.kind=logistic"),
+)
 USERS = ("split.how=users", "users.count=12", "data.train_rows=200")
 
 PUBLIC = ("data.scale=public", "data.centre=1.0", "data.spread=2.0")
@@ -257,6 +261,15 @@ METHOD: dict[tuple[str, str], Change] = {
     ("decomfl", "method.v0"): Change("0.5", ("method.optimizer=adam",)),
     ("decomfl", "method.epoch"): Change("3", ("method.optimizer=svrg", "method.epoch=2")),
     ("decomfl", "method.asynchronous"): Change("true", ONE_STEP),
+    ("uldp_zo", "method.asynchronous"): Change("true", ("method.weights=uniform",)),
+    **{
+        key: change
+        for name in ("uldp_zo", "uldp_sgd", "uldp_avg")
+        for key, change in {
+            (name, "method.count_cap"): Change("1"),
+            (name, "method.key_bits"): Change("2048", PRIVATE_WEIGHTS),
+        }.items()
+    },
 }
 EXCEPTIONS = {
     ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "

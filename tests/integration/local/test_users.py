@@ -74,7 +74,7 @@ REFUSED = [
     ((*USERS, "users.how=zipff"), SpecError, 'Did you mean "zipf"'),
     (("split.how=users",), SpecError, "goes with a table"),
     (("users.count=20",), SpecError, "goes with a table"),
-    (("method.name=uldp_avg", "method.lr=0.1"), SpecError, "users: wanted a table"),
+    (("method.name=uldp_avg", "method.lr=0.1"), SpecError, "users: wanted with"),
     (("method.name=dpzv", *USERS), SpecError, "users: a table for horizontal methods"),
     ((*USERS, "method.name=uldp_avg", "method.weights=record"), SpecError, "method.weights: wanted"),
     ((*USERS, "method.name=uldp_avg", "method.sampling=1.5"), SpecError, "method.sampling: wanted"),

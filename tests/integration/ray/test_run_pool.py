@@ -144,7 +144,7 @@ def test_what_cannot_be_placed_is_refused_with_the_arithmetic():
 
 def test_a_run_asks_for_what_its_parties_ask_together():
     def share(*overrides, **there):
-        return gpu_share(next(small_comparison(*overrides).runs()), there)
+        return gpu_share(next(small_comparison(*overrides).runs()).spec, there)
 
     assert share() == 0.0
     assert share("resources.client_gpus=0.1", "resources.server_gpus=0.2") == pytest.approx(0.3)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import ray
 from ray._private.node import Node
 
-from actors.cluster import connected
+from actors.cluster import connected, set_defaults
 from raydpzv.errors import InputError, RunError
 
 
@@ -34,6 +36,16 @@ def test_a_ray_that_does_not_come_up_is_said_in_words_and_ended(
     with pytest.raises(wanted, match=words), connected("local"):
         pass
     assert ended
+
+
+@pytest.mark.parametrize(("own", "found"), [(None, "120"), ("7", "7")])
+def test_processes_of_ray_have_two_minutes_to_come_up_or_what_the_user_says(
+    own: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_gcs_server_port_wait_time_s", "RAY_raylet_start_wait_time_s"):
+        monkeypatch.setenv(name, own) if own else monkeypatch.delenv(name)
+        set_defaults()
+        assert os.environ[name] == found
 
 
 @pytest.mark.parametrize("verbose", [False, True])

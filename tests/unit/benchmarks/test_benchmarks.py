@@ -229,3 +229,23 @@ def test_the_memory_figure_counts_what_each_method_keeps(monkeypatch):
         assert more == pytest.approx(size, rel=0.01), method
     # backpropagation holds every gradient, zeroth order one perturbed layer; the largest here is most of the model
     assert found["vafl", 0.0]["peak"] > 2 * size > found["dpzv", 0.0]["peak"] > size
+
+
+def test_private_weighting_finishes_and_both_protocols_open_the_same_sum(tmp_path):
+    script("private_weighting.py", "--quick", "--json", str(tmp_path / "p.json"))
+    figures = json.loads((tmp_path / "p.json").read_text())
+    assert figures["benchmark"] == "private_weighting"
+    plain, sampled = figures["figures"]
+    assert sampled["case"] == f"{plain['case']}, sampling"
+    for found in (plain, sampled):
+        assert 0 < found["full_exponent"] < found["silo"]
+        assert found["silo_in_full_exponents"] == pytest.approx(found["silo"] / found["full_exponent"])
+        assert found["upload_bytes"] == 128
+        assert found["ratio"] > 0
+
+
+def test_private_weighting_compares_nothing_where_sums_differ(monkeypatch):
+    weighting = module("private_weighting", monkeypatch)
+    monkeypatch.setattr(module("protocol_one", monkeypatch), "encoded", lambda x: 0)
+    with pytest.raises(RunError, match="open different sums"):
+        weighting.take_turn(weighting.QUICK[0], 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import raydpzv
 
 FILE = """
@@ -13,6 +15,7 @@ targets = [0.7]
 """
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_files_own_seeds_epsilons_and_targets_are_taken_unless_others_are_given(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(FILE)

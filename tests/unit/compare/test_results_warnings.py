@@ -6,6 +6,7 @@ import math
 import threading
 
 import pyarrow as pa
+import pytest
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 from raydpzv.compare.folder import begun, left
@@ -53,6 +54,7 @@ def test_tables_of_older_versions_have_no_control_to_compare_with():
     assert warned(run("a", 0, 0.4, control_accuracy=None, largest_class_share=None)) == []
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
     file = ComparisonFile(
         name="small",

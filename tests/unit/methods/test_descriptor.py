@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import re
@@ -82,6 +83,7 @@ def test_nobody_asks_which_method_it_is():
     assert asked == [], "say it in the descriptor (raydpzv/methods/descriptor.py)"
 
 
+@functools.cache
 def words(identifier):
     """The identifier in lower case, and its parts."""
     return {identifier.lower(), *re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower().split("_")}

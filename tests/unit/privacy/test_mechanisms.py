@@ -13,6 +13,7 @@ from raydpzv.errors import ReplayMismatch
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import (
     Address,
+    GradientRelease,
     Noise,
     NoNoise,
     RecordedNoise,
@@ -77,6 +78,16 @@ def test_the_noise_has_the_law_it_claims(source: str, sigma: float) -> None:
     for claimed, right in ((sigma, True), (0.9 * sigma, False), (1.1 * sigma, False), (sigma**2, False)):
         assert (stats.kstest(found, stats.norm(0, claimed).cdf).pvalue > 1e-6) == right
     assert len(np.unique(found)) > 0.99 * len(found)
+
+
+def test_a_heads_gradient_is_its_sum_with_noise_of_its_clip_times_its_multiplier_over_the_rows() -> None:
+    how = GradientRelease(clip=0.4, multiplier=3.0, rows=8, noise=SystemNoise())
+    total = np.full(20_000, 2.5)
+    found = how.release(total) - 2.5 / 8
+    sigma = 3.0 * 0.4 / 8
+    assert how.receipt(8).sigma == pytest.approx(sigma)
+    for claimed, right in ((sigma, True), (0.9 * sigma, False), (1.1 * sigma, False)):
+        assert (stats.kstest(found, stats.norm(0, claimed).cdf).pvalue > 1e-6) == right
 
 
 def test_system_noise_is_never_the_same_in_two_instances() -> None:

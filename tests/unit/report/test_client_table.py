@@ -38,6 +38,7 @@ def test_every_client_has_uploads_bytes_and_its_rates(uneven):
     assert all(late.endswith("%") for late in columns["late"])
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_page_of_a_run_has_the_client_table(uneven):
     _, run = uneven
     page = write_report([run.path]).read_text()

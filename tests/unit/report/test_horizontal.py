@@ -151,6 +151,7 @@ def test_a_mixed_report_has_each_kinds_pictures_and_words(mixed: Path) -> None:
     assert "No cached embeddings" not in words
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_lone_run_says_everything_once(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", prepared(lag=4, pause=0.1))
     words = Page(write_report([run]).read_text(encoding="utf-8")).words
@@ -163,6 +164,7 @@ def test_a_lone_run_says_everything_once(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_targets_nobody_reached_are_not_shown(tmp_path: Path) -> None:
     runs = [folder(tmp_path / n, prepared(updates=u), f"lr = {u}\n") for n, u in (("a", 20), ("b", 30))]
     words = Page(write_report(runs, tmp_path / "out", targets=[0.95]).read_text(encoding="utf-8")).words

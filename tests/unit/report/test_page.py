@@ -68,6 +68,7 @@ def test_no_half_written_files_stay(run: Path, page: Page) -> None:
     assert not [p for p in run.rglob(".*") if p.is_file()]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_that_is_not_private_says_so_first(tmp_path: Path) -> None:
     source = write_report([build_run(tmp_path / "run", rounds=40, private=False)]).read_text(encoding="utf-8")
     words = Page(source).words
@@ -94,6 +95,7 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
     assert not (runs[0] / "report.html").exists()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_beside_a_run_that_is_not_private_a_private_one_still_shows_what_may_leave_alone(
     tmp_path: Path,
 ) -> None:

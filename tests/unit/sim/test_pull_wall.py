@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim import pull
 from raydpzv.sim.arrivals import Poisson, Trace
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
-from raydpzv.sim.pull import PullLoop, PullServerLoop
+from raydpzv.sim.executor import GroupExecutor
+from raydpzv.sim.interfaces import UNACCOUNTED, Budget, NoPrivacyFilter, PrivacyLoss
+from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing
 from raydpzv.wire.network import Network
@@ -134,3 +138,38 @@ def test_executors_side_by_side_lose_nothing() -> None:
     for seeds, scalars, _ in ledger.since(0).steps():
         slow.update(seeds[:1], scalars[None])
     assert {toy.bits(client_group.state(300)[0]) for client_group in pool} == {toy.bits(slow.x)}
+
+
+class Counting(NoPrivacyFilter):
+    """Counts whose releases are charged."""
+
+    of_uploads = True
+
+    def __init__(self) -> None:
+        self.charged: list[int] = []
+
+    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+        self.charged.append(client)
+        return UNACCOUNTED
+
+
+class Releasing(Scribe):
+    """Clients that release by uploading."""
+
+    def process(self, orders: Sequence[Order]) -> list[Upload]:
+        receipt = Receipt("discrete gaussian", "seeded", 1.0, 2.0, 1.0, 1, 1, 0)
+        return [u._replace(releases=(Release(0, math.nan, receipt),)) for u in super().process(orders)]
+
+
+def test_what_was_sent_when_the_run_was_over_is_charged_under_both_clocks(clock: FastClock) -> None:
+    """Links so slow that uploads are on their way at the end: whoever sees them has what they release."""
+    when, budget = timing(network=Network([0.9] * 6, [3000.0] * 6, [4000.0] * 6)), Budget(updates=20)
+    wall, virtual = Counting(), Counting()
+    server = PullServerLoop(
+        ServerLoop(toy.pull_server(toy.ledger(HOW), HOW), wall, Recorder(), budget), clock
+    )
+    PullLoop(Releasing(), server, when, clock).run()
+    server_loop = ServerLoop(toy.pull_server(toy.ledger(HOW), HOW), virtual, Recorder(), budget)
+    PullRun(server_loop, GroupExecutor(Releasing()), when, score=lambda: NOTHING, evaluate_every=10**9).run()
+    assert wall.charged == virtual.charged
+    assert len(wall.charged) > 20

@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.wire import messages, seeds, weights
+from raydpzv.wire import grid_sums, messages, secure_sums, seeds, weights
 from raydpzv.wire.messages import Body, pack, unpack
 
 P, B, E, N, K = 3, 5, 4, 7, 2
+W, S = 16, 3  # bytes of a residue, silos
 
 
 def floats(*shape: int) -> np.ndarray:
     return Key(0).generator().standard_normal(shape).astype(np.float32)
+
+
+def residues(*shape: int) -> np.ndarray:
+    return Key(1).generator().integers(0, 256, shape).astype(np.uint8)
 
 
 SEEDS = np.arange(K * P, dtype=np.uint64).reshape(K, P) + np.uint64(2**63)
@@ -49,6 +54,25 @@ BODIES: list[tuple[Body, int]] = [
     (weights.Update(floats(N)), 4 * N),
     (weights.QuantisedUpdate(np.zeros(N, np.int8), floats(1)), N + 4),
     (weights.SparseUpdate(np.arange(E, dtype=np.int32), floats(E)), 8 * E),
+    (grid_sums.UserSum(np.arange(K)), 8 * K),
+    (secure_sums.Modulus(residues(W)), W),
+    (secure_sums.AgreementKey(residues(32)), 32),
+    (secure_sums.AgreementKeys(residues(S, 32)), 32 * S),
+    (secure_sums.SealedSeeds(residues(S - 1, 60)), 60 * (S - 1)),
+    (secure_sums.SealedSeed(residues(60)), 60),
+    (secure_sums.BlindedCounts(residues(N, W)), W * N),
+    (secure_sums.EncryptedInverses(residues(N, 2 * W)), 2 * W * N),
+    (secure_sums.ShiftedWeights(residues(N, 2 * W)), 2 * W * N),
+    (secure_sums.EncryptedWeights(residues(N, 2 * W)), 2 * W * N),
+    (secure_sums.SampledWeights(residues(N, 2 * W), residues(N, 2 * W)), 4 * W * N),
+    (secure_sums.SampledModel(floats(N), residues(N, 2 * W), residues(N, 2 * W)), 4 * N + 4 * W * N),
+    (
+        secure_sums.SampledCatchUp(SEEDS[0], floats(P), SEEDS[1], residues(N, 2 * W), residues(N, 2 * W)),
+        8 * P + 4 * P + 8 * P + 4 * W * N,
+    ),
+    (secure_sums.MaskedSum(SEEDS[0]), 8 * P),
+    (secure_sums.PackedSum(residues(K, 2 * W)), 2 * W * K),
+    (secure_sums.KeysLost(), 0),
 ]
 SIZED = pytest.mark.parametrize(("body", "size"), BODIES, ids=lambda v: type(v).__name__)
 

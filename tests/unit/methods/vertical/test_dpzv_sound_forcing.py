@@ -6,6 +6,7 @@ same before its noise, bit for bit. Controls leave one premise of the proof out,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from raydpzv.engine.split_model import HeadSettings
 from raydpzv.experiment import privacy_setting
 from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.privacy.integer_release import integer_sum
 from tests.helpers.sound_runs import sound, table, transcript
 
 Spoil = Callable[[Any, list[Any]], None]
@@ -52,6 +54,29 @@ def differing(
         pairs = zip(order, first.heads.sums, other.heads.sums, strict=True)
         changed |= {a for a, x, y in pairs if not np.array_equal(x, y)}
     return len(changed & without), len(changed - without), len(without)
+
+
+def test_a_gathered_release_is_the_sum_over_all_its_uploads(tmp_path):
+    apart: dict[tuple[int, int], np.ndarray] = {}
+
+    def spoil(server: Any, clients: list[Any]) -> None:
+        slopes = server._slopes
+
+        def summing(client: int, body: Any, seeds: Any) -> Any:
+            found = slopes(client, body, seeds)
+            how = server._release.how
+            part, _ = integer_sum(found, limit=how.limit, over=how.over)
+            place = (client, next(counts[client]) // 4)
+            apart[place] = apart.get(place, 0) + part
+            return found
+
+        counts = [itertools.count() for _ in clients]
+        server._slopes = summing
+
+    made = transcript(sound(table(tmp_path / "one.csv"), "method.gather=4", "budget.updates=90"), spoil=spoil)
+    assert len(made.slopes.sums) > 8
+    for place, released in made.slopes.sums.items():
+        np.testing.assert_array_equal(released, apart[place])
 
 
 def training_row(one: Path, two: Path) -> int:

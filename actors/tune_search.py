@@ -1,0 +1,252 @@
+"""A search on Ray Tune: trials side by side, each whole in one process.
+
+A search that was interrupted goes on from its own folder: what Tune saves of itself is never read, and what is handed
+to it here is saved as nothing (`__reduce__`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from actors.cluster import connected
+from actors.run_pool import gpu_share
+from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class, trial_resources
+from raydpzv.compare.plan import Planned
+from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
+from raydpzv.errors import RunError, Unplaceable
+from raydpzv.records.operator_file import read_key
+from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
+from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
+
+_ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # its progress beside ours
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a folder of its own for each trial, in which no relative path is right
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a second record of each trial, beside its run folder
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # tracebacks: the table says in a line why a trial has no result
+}
+"""What Tune is told not to do by itself."""
+_BEAT = 1.0
+"""Seconds between a trial's reports where it stands: how long a stop may wait for it."""
+_OWN_FILES = "tune"
+"""Folder of Tune's own files below the search's, removed at its end."""
+
+
+class SearchWatch(Protocol):
+    """What is told of a search while it is at work."""
+
+    def began(self, trial: int) -> None:
+        """A trial has begun, or goes on."""
+        ...
+
+    def reported(self, trial: int, report: Mapping[str, float]) -> None:
+        """A trial has been evaluated."""
+        ...
+
+    def ended(self, trial: int, reason: str) -> None:
+        """A trial is over; reason: why it has no result, "" if it has one."""
+        ...
+
+
+@contextmanager
+def tune_cluster(trials: Sequence[Trial], address: str | None, *, verbose: bool) -> Iterator[float]:
+    """Be connected to a Ray that can hold one of the trials; yields the share of a GPU that each is given.
+
+    Raises InputError if Ray Tune is not installed, Unplaceable with the arithmetic where not one trial fits.
+    """
+    require_tune()
+    with connected(address, verbose=verbose):
+        import ray
+
+        total = ray.cluster_resources()
+        gpus = max(gpu_share(trial.spec, total) for trial in trials)
+        check_fits({"CPU": 1.0, "GPU": gpus}, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        yield gpus
+
+
+def check_fits(trial: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> None:
+    """Raise Unplaceable unless some machine has all that a trial asks for, busy or not."""
+    if any(all(node.get(kind, 0.0) >= asked for kind, asked in trial.items()) for node in nodes):
+        return
+    there = "; ".join(f"{node.get('CPU', 0.0):g} CPU and {node.get('GPU', 0.0):g} GPU" for node in nodes)
+    raise Unplaceable(
+        f"resources: a trial asks {trial['CPU']:g} CPU and {trial['GPU']:g} GPU on one machine, the cluster's machines "
+        f"have {there}; lower the GPU shares in [resources], or join another cluster with --address"
+    )
+
+
+def search_on_tune(
+    plan: SearchPlan,
+    todo: Sequence[Trial],
+    folder: Path,
+    watch: SearchWatch,
+    *,
+    gpus: float,
+    stop: threading.Event,
+    jobs: int | None,
+) -> None:
+    """Run trials until all are over or `stop` is set; inside `tune_cluster`.
+
+    jobs: most trials at a time, None: as many as fit. A trial whose process dies has no result; the others go on.
+    """
+    tune = require_tune()
+    os.environ.update(_ENVIRONMENT)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # that trials failed is said by us
+    folder = folder.absolute()
+    work = _work({trial.number: trial.planned() for trial in todo}, folder)
+    waits = all(trial.spec.clock.kind == "virtual" for trial in todo)
+    with DecisionLog(folder) as log, _without_own_files(folder):
+        tune.Tuner(
+            tune.with_resources(
+                trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT), trial_resources(gpus)
+            ),
+            param_space={"trial": tune.grid_search([trial.number for trial in todo])},
+            tune_config=tune.TuneConfig(
+                max_concurrent_trials=jobs,
+                reuse_actors=True,
+                scheduler=scheduler_of(plan, folder, log),
+                trial_name_creator=_name,
+                trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name=_OWN_FILES,
+                storage_path=str(folder),
+                stop=_stopper(stop),
+                callbacks=[_callback(watch)],
+                failure_config=tune.FailureConfig(max_failures=0),
+                verbose=0,
+            ),
+        ).fit()
+
+
+@contextmanager
+def _without_own_files(folder: Path) -> Iterator[None]:
+    """Remove what Tune writes into the folder for itself, and say in a line what it breaks off with."""
+    from ray.tune import TuneError
+
+    shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
+    try:
+        yield
+    except TuneError as error:
+        last = str(error).strip().rpartition("\n")[2]
+        raise RunError(f"Ray Tune broke off ({last}); go on with: raydpzv resume {folder}") from error
+    finally:
+        shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
+
+
+def _work(trials: Mapping[int, Planned], folder: Path) -> Work:
+    def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
+        if not (folder / SEARCH).is_file():
+            return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
+        planned = trials[config["trial"]]
+        reason = run_planned(
+            *(planned, folder / RUNS_FOLDER / planned.folder, hooks.progress, hooks.stop),
+            data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
+            evaluated=hooks.evaluated,
+        )
+        return "" if reason == STOPPED else reason
+
+    return run_trial
+
+
+def _name(trial: Any) -> str:
+    return f"{trial.config['trial']:04d}"
+
+
+def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
+    """Return what decides at each report: nothing, or Tune's ASHA, with what it was told before it was interrupted."""
+    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+
+    if plan.scheduler == "none":
+        return FIFOScheduler()
+    asha: Any = ASHAScheduler(
+        *("updates", plan.metric, "max" if plan.higher else "min"),
+        max_t=plan.budget,
+        grace_period=plan.grace,
+        reduction_factor=REDUCTION,
+    )
+    known = dict[int, Any]()
+
+    def named(number: int) -> Any:
+        """A trial as ASHA knows it: by a name that is the same after an interruption."""
+        if number not in known:
+            known[number] = SimpleNamespace(trial_id=f"{number:04d}")
+            asha.on_trial_add(None, known[number])
+        return known[number]
+
+    def decide(number: int, report: Mapping[str, Any]) -> bool:
+        """Tell whether a trial is to be stopped; one that has spent its budget ends by itself."""
+        stops = asha.on_trial_result(None, named(number), dict(report)) == TrialScheduler.STOP
+        return stops and report["updates"] < plan.budget
+
+    for told in decisions(folder):
+        decide(told.trial, {"updates": told.updates, plan.metric: told.value})
+    cut = cut_short(folder)
+
+    class LoggedHalving(FIFOScheduler):
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            number, updates = trial.config["trial"], result["updates"]
+            if plan.metric not in result:  # where it stands, between evaluations
+                return str(TrialScheduler.CONTINUE)
+            if number in cut:  # decided before the interruption, which came before its run had ended
+                stops = updates >= cut[number]
+            else:
+                stops = decide(number, result)
+                log.add(Decision(number, updates, result[plan.metric], stops))
+            return TrialScheduler.STOP if stops else TrialScheduler.CONTINUE
+
+        def __reduce__(self) -> Any:
+            return FIFOScheduler, ()
+
+    return LoggedHalving()
+
+
+def _stopper(stop: threading.Event) -> Any:
+    from ray.tune import Stopper
+    from ray.tune.stopper import NoopStopper
+
+    class UsersStopper(Stopper):
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return stop.is_set()
+
+        def __reduce__(self) -> Any:
+            return NoopStopper, ()
+
+    return UsersStopper()
+
+
+def _callback(watch: SearchWatch) -> Any:
+    from ray.tune import Callback
+
+    class Reporting(Callback):
+        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            watch.began(trial.config["trial"])
+
+        def on_trial_result(
+            self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+        ) -> None:
+            if "reason" not in result:
+                watch.reported(trial.config["trial"], result)
+
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            watch.ended(trial.config["trial"], str(trial.last_result.get("reason", "")))
+
+        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            error = trial.get_pickled_error() or trial.get_error()
+            watch.ended(trial.config["trial"], " ".join((str(error) or "its process was lost").split())[:500])
+
+        def __reduce__(self) -> Any:
+            return Callback, ()
+
+    return Reporting()

@@ -1,0 +1,174 @@
+"""A trial as Ray Tune sees it: a run whole in one process, which waits at each evaluation for what Tune decides."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from actors.device import claim_device
+from actors.placement import Share
+from actors.run_pool import gpu_share
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import InputError
+from raydpzv.methods.roles import Metrics
+from raydpzv.sim.interfaces import Evaluated, Status
+
+NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local"
+
+
+@dataclass(frozen=True)
+class TrialHooks:
+    """What a trial's run is given: what to call at evaluations, what to tell where it stands, what stops it."""
+
+    evaluated: Evaluated
+    progress: Callable[[Status], None]
+    stop: threading.Event
+
+
+Work = Callable[[Mapping[str, Any], TrialHooks], str]
+"""Runs one trial of a configuration; returns why there is no result, "" if there is one, or raises."""
+
+
+def require_tune() -> Any:
+    """Return `ray.tune`. Raises InputError with the command that installs it."""
+    try:
+        return importlib.import_module("ray.tune")
+    except ImportError:
+        raise InputError(NOT_INSTALLED) from None
+
+
+def trial_gpus(spec: AnyScenario) -> float:
+    """Return the GPU share of a trial: what its parties ask for together; "auto" is none before Ray has started."""
+    import ray
+
+    return gpu_share(spec, ray.cluster_resources() if ray.is_initialized() else {})
+
+
+def trial_resources(gpus: float) -> Any:
+    """Return what a trial asks for: a core and a GPU share."""
+    return require_tune().PlacementGroupFactory([Share(1.0, gpus).bundle()])
+
+
+def measured(status: Status, metrics: Metrics) -> dict[str, float]:
+    """Return what a trial reports at an evaluation; a metric that was not measured is left out."""
+    found: dict[str, float | None] = {}
+    for part, given in (("", metrics), ("validation_", metrics.validation)):
+        for name in ("accuracy", "loss", "roc_auc", "pr_auc") if given else ():
+            found[f"{part}{name}"] = getattr(given, name)
+    paper, client = status.privacy.epsilons()
+    found |= {"updates": status.updates, "simulated_seconds": status.time}
+    found |= {"epsilon_client": client, "epsilon_paper": paper}
+    return {name: value for name, value in found.items() if value is not None and not math.isnan(value)}
+
+
+class PausingRun(threading.Thread):
+    """A trial's run in a thread of its own, which goes on from each evaluation when it is told to.
+
+    waits: does it stand still meanwhile? Under the wall clock it must not. beat: seconds after which it says where it
+    stands though there is no evaluation yet; None: never.
+    """
+
+    def __init__(self, work: Work, config: Mapping[str, Any], *, waits: bool, beat: float | None) -> None:
+        super().__init__(name="trial", daemon=True)
+        self._work, self._config, self._waits, self._beat = work, config, waits, beat
+        self._stop_asked, self._go_on = threading.Event(), threading.Semaphore(0)
+        self._reports: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._status, self._pauses = Status(), False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run the trial to its end."""
+        last: dict[str, Any] = {"reason": ""}
+        try:
+            last["reason"] = self._work(
+                self._config, TrialHooks(self._evaluated, self._keep, self._stop_asked)
+            )
+        except BaseException as error:
+            self._error = error
+        self._reports.put(last)
+
+    def next_report(self) -> dict[str, Any]:
+        """Let the run go on to its next evaluation, and return what was measured; at its end {"reason": ...}.
+
+        A report without any measure says where it stands (updates). Raises the run's error.
+        """
+        if self.ident is None:
+            self.start()
+        elif self._pauses:
+            self._go_on.release()
+        try:
+            report = self._reports.get(timeout=self._beat)
+        except queue.Empty:
+            self._pauses = False
+            return {"updates": self._status.updates}
+        self._pauses = self._waits
+        if self._error:
+            raise self._error
+        return report
+
+    def end(self) -> None:
+        """Stop the run after the update in progress, and wait until it has written what there is."""
+        self._stop_asked.set()
+        self._go_on.release()
+        if self.is_alive():
+            self.join()
+
+    def _keep(self, status: Status) -> None:
+        self._status = status
+
+    def _evaluated(self, status: Status, metrics: Metrics) -> None:
+        if self._stop_asked.is_set() or not status.updates:
+            return
+        self._reports.put(measured(status, metrics))
+        if self._waits:
+            self._go_on.acquire()
+
+
+def trainable_class(work: Work, *, gpus: float, waits: bool, beat: float | None = None) -> type[Any]:
+    """Return a `tune.Trainable` whose trials are `work`; gpus: the share of a GPU that each is given.
+
+    It reports at every evaluation after the first update, and "reason" at the end; waits, beat: see `PausingRun`. What
+    is reused for a trial after another stops that other first, so that every run writes its summary.
+    """
+    tune = require_tune()
+    workplace = os.getcwd()
+
+    class RunTrainable(tune.Trainable):  # type: ignore[name-defined]
+        def setup(self, config: dict[str, Any]) -> None:
+            claim_device(gpus)
+            if os.path.isdir(workplace):
+                os.chdir(workplace)
+            self._begin(config)
+
+        def _begin(self, config: dict[str, Any]) -> None:
+            self._last: dict[str, Any] = {}
+            self._run = PausingRun(work, config, waits=waits, beat=beat)
+
+        def step(self) -> dict[str, Any]:
+            report = self._run.next_report()
+            if "reason" in report:
+                return {**self._last, **report, "done": True}
+            self._last = report if len(report) > 1 else self._last
+            return dict(report)
+
+        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+            return {}  # the run's own folder is what it goes on from
+
+        def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+            """Begin anew, as `setup` has."""
+
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            self._run.end()
+            self._begin(new_config)
+            return True
+
+        def cleanup(self) -> None:
+            self._run.end()
+
+    return RunTrainable

@@ -1,0 +1,314 @@
+"""How the sums of silos over their users reach the server: in the open, masked, or by weights that nobody learns.
+
+The roles of masked sums and of private weights are in `raydpzv.secure`, imported where they are made: sums in the open
+need none of its libraries. Everybody takes part in every round, so that a round is one attempt.
+"""
+
+# S silos, U users, D numbers of a release
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from raydpzv.data.users import UserParts
+from raydpzv.errors import SpecError
+from raydpzv.methods.horizontal.rounds import RoundServer
+from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.privacy.user_release import Integers, UserNoiseParts
+from raydpzv.wire.grid_sums import UserSum
+from raydpzv.wire.messages import Body
+from raydpzv.wire.secure_sums import (
+    SET_UP,
+    KeysLost,
+    MaskedSum,
+    PackedSum,
+    SampledCatchUp,
+    SampledModel,
+    SampledWeights,
+)
+from raydpzv.wire.seeds import CatchUp
+from raydpzv.wire.weights import Weights
+
+if TYPE_CHECKING:
+    from raydpzv.methods.horizontal.user_sums import SumsOverUsers
+    from raydpzv.secure.attempts import Attempt
+    from raydpzv.secure.masked import MaskedSilo
+    from raydpzv.secure.private_silo import PrivateSilo
+    from raydpzv.secure.set_up import AgreeingSilo, SetUp
+    from raydpzv.secure.weighting import Weighting
+    from raydpzv.settings.sections_horizontal import HorizontalSections
+
+B = TypeVar("B", bound=Body)
+R = TypeVar("R", bound="AgreeingSilo")
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on before the first round,
+    if anything is; and the encrypted weights of a round's sample, where silos must not see who is in it.
+    """
+
+    total: Callable[[Sequence[Body]], npt.NDArray[np.int64] | npt.NDArray[np.float64]]
+    set_up: SetUp | None = None
+    sampled: Callable[[int], SampledWeights] | None = None
+
+
+def added(bodies: Sequence[Body]) -> Integers:
+    """Return the sum of the silos' sums in the open, int64 [D]."""
+    total: Integers = np.sum([body.values for body in all_of(UserSum, bodies)], axis=0)
+    return total
+
+
+def in_the_open() -> Aggregation:
+    """Return what adds sums that anybody may see."""
+    return Aggregation(added)
+
+
+def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size: int) -> Aggregation:
+    """Return the server's side; size: D. Raises SpecError for settings under which sums do not fit."""
+    if config.aggregation == "masked":
+        from raydpzv.secure.masked import MaskedServer
+        from raydpzv.secure.set_up import SetUp
+        from raydpzv.secure.weighting import check_masked_range
+
+        check_masked_range(noise.users, silos, config.value_bits, noise.release.multiplier)
+        masked = MaskedServer(silos)
+        return Aggregation(lambda bodies: masked.total(all_of(MaskedSum, bodies)), SetUp(masked.phases))
+    if config.aggregation == "private_weights":
+        from raydpzv.secure.private_server import PrivateServer
+        from raydpzv.secure.set_up import SetUp
+
+        sampling = config.sampling < 1
+        private = PrivateServer(weighting_of(config, noise, silos, size), sampling=sampling)
+        return Aggregation(
+            lambda bodies: private.total(all_of(PackedSum, bodies)),
+            SetUp(private.phases),
+            (lambda round: private.sampled(users_drawn(noise, config.sampling, round))) if sampling else None,
+        )
+    return in_the_open()
+
+
+def weighting_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size: int) -> Weighting:
+    """Return the sizes of private weights. Raises SpecError without a cap."""
+    from raydpzv.secure.weighting import Weighting
+
+    found = Weighting(
+        silos,
+        noise.users,
+        config.count_cap or 1,
+        config.key_bits,
+        config.value_bits,
+        size,
+        noise.release.multiplier,
+        noise.key.digest(),
+    )
+    if config.count_cap is None:
+        raise SpecError(
+            'method.count_cap: wanted with method.aggregation = "private_weights", whose Λ = lcm(1..cap × '
+            f"{silos} silos) must fit a key of {config.key_bits} bits; the largest that fits is {found.largest_cap()}"
+        )
+    return found
+
+
+def users_drawn(noise: UserNoiseParts, rate: float, round: int) -> npt.NDArray[np.bool_]:
+    """Return which users take part in a round, bool [U], each by a coin of its own of this rate."""
+    if rate == 1:
+        return np.ones(noise.users, bool)
+    drawn: np.ndarray = (noise.coins / "users of a round" / round).generator().random(noise.users) < rate
+    return drawn
+
+
+def of_aggregation(config: SumsOverUsers, sections: HorizontalSections) -> Iterator[str]:
+    """Complain of settings that do not go with the aggregation."""
+    if config.aggregation == "private_weights" and config.weights == "uniform":
+        yield (
+            'method.weights: wanted "records" with method.aggregation = "private_weights", got "uniform" (weights of '
+            '1/S are known to all; "masked" hides the silos\' sums)'
+        )
+    if config.aggregation != "plain" and sections.split.clients < 2:
+        yield (
+            f'split.clients: wanted at least 2 with method.aggregation = "{config.aggregation}", got '
+            f"{sections.split.clients} (the sum over one silo is that silo's own)"
+        )
+
+
+def all_of(kind: type[B], bodies: Sequence[Body]) -> list[B]:
+    """Return the bodies of a round, which are of one kind. Raises TypeError if one is not."""
+    for body in bodies:
+        if not isinstance(body, kind):
+            raise TypeError(
+                f"a server of users' sums cannot serve {type(body).__name__}, it wants {kind.__name__}"
+            )
+    return [body for body in bodies if isinstance(body, kind)]
+
+
+class AgreeingRounds(RoundServer):
+    """Rounds before which silos and server agree on keys; once more when a silo has lost its own, and the round anew.
+
+    A subclass sets `aggregation`, and passes a round's orders through `_hidden`.
+    """
+
+    aggregation: Aggregation
+    _agreed = False
+
+    def first_orders(self) -> Sequence[Order]:
+        """Return the orders of the next round, or of what comes before it."""
+        set_up = self.aggregation.set_up
+        if set_up is None or self._agreed:
+            return super().first_orders()
+        self._cohort = self._cohorts.draw(self._round + 1).tolist()
+        return self._asked(set_up.begin())
+
+    def _hidden(self, orders: Sequence[Order], round: int) -> list[Order]:
+        """The orders of a round as the aggregation wants them."""
+        if self.aggregation.set_up is None:
+            return list(orders)
+        bodies = {id(order.body): order.body for order in orders}
+        if self.aggregation.sampled:
+            sent = self.aggregation.sampled(round)
+            bodies = {at: _with_sample(body, sent) for at, body in bodies.items()}
+        # a silo that has lost its keys answers with nothing, whatever size was promised
+        return [order._replace(body=bodies[id(order.body)], upload_bytes=None) for order in orders]
+
+    def _complete(self, uploads: Sequence[Upload]) -> Sequence[Order]:
+        bodies, set_up = [upload.body for upload in uploads], self.aggregation.set_up
+        if set_up is None:
+            return super()._complete(uploads)
+        if not self._agreed:
+            messages = set_up.receive(bodies)
+            self._agreed = messages is None
+            return self.first_orders() if messages is None else self._asked(messages)
+        if any(isinstance(body, KeysLost) for body in bodies):
+            self._agreed = False
+            return self.first_orders()
+        return super()._complete(uploads)
+
+    def _asked(self, messages: Sequence[Body]) -> list[Order]:
+        return [
+            Order(silo, body, self._round + 1, start_immediately=True)
+            for silo, body in zip(self._cohort, messages, strict=True)
+        ]
+
+
+class SecureSilos(Generic[R]):
+    """The silos' sides in one process, each made when it is first needed; size: D, always the same."""
+
+    def __init__(self, config: SumsOverUsers, noise: UserNoiseParts, parts: UserParts) -> None:
+        self._config, self._noise, self._parts = config, noise, parts
+        self._roles: dict[int, R] = {}
+
+    def answer(self, order: Order, size: int) -> Upload | None:
+        """Return the answer to a message that comes before the first round, None for any other."""
+        if not isinstance(order.body, SET_UP):
+            return None
+        return Upload(order.client, order.round - 1, self.role(order.client, size).receive(order.body))
+
+    def role(self, silo: int, size: int) -> R:
+        """Return a silo's side."""
+        if silo not in self._roles:
+            self._roles[silo] = self._made(silo, size)
+        return self._roles[silo]
+
+    def _made(self, silo: int, size: int) -> R:
+        raise NotImplementedError
+
+    def _attempt(self, round: int) -> Attempt:
+        from raydpzv.secure.attempts import Attempt
+
+        return Attempt(round, 0, tuple(range(self._parts.clients)))
+
+
+class MaskedSilos(SecureSilos["MaskedSilo"]):
+    """Silos that mask their sums."""
+
+    def upload(self, made: Upload, round: int) -> Upload:
+        """Return an upload whose sum is masked; made: with the noised sum in the open."""
+        (body,) = all_of(UserSum, [made.body])
+        return _sent(made, self.role(made.client, len(body.values)).upload(body.values, self._attempt(round)))
+
+    def _made(self, silo: int, size: int) -> MaskedSilo:
+        from raydpzv.secure.masked import MaskedSilo
+
+        return MaskedSilo(silo, self._noise.key.digest())
+
+
+class PrivateSilos(SecureSilos["PrivateSilo"]):
+    """Silos that weigh their users by counts that they alone know."""
+
+    def upload(
+        self,
+        silo: int,
+        round: int,
+        size: int,
+        integers: Iterable[tuple[Integers, int]],
+        sampled: SampledWeights | None,
+        drawn: np.ndarray | None,
+    ) -> Upload:
+        """Return a silo's weighted, noised sum.
+
+        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were not finite; drawn:
+        who takes part, for the account of what the server sees, which alone knows it.
+        """
+        nonfinite = 0
+
+        def blocks() -> Iterator[Integers]:
+            nonlocal nonfinite
+            for block, bad in integers:
+                nonfinite += bad
+                yield block
+
+        address, pairs, beyond = (silo, round, 0), len(self._parts.pairs(silo)), math.sqrt(size)
+        parties, noise = self._parts.clients, self._noise
+        share, receipt = noise.share(size, parties, address, pairs=pairs, nonfinite=0, beyond=beyond)
+        dither = noise.random_bytes("dither", address)
+        body = self.role(silo, size).upload(
+            blocks(), share, self._attempt(round), sampled=sampled, dither=dither
+        )
+        releases = (
+            (Release(0, math.nan, receipt._replace(nonfinite=nonfinite), ids=drawn),) if receipt else ()
+        )
+        return _sent(Upload(silo, round - 1, body, releases=releases), body)
+
+    def _made(self, silo: int, size: int) -> PrivateSilo:
+        from raydpzv.secure.private_silo import PrivateSilo
+
+        pairs = self._parts.pairs(silo)
+        counts_U = np.zeros(self._parts.users, np.int64)
+        counts_U[pairs.users] = pairs.counts
+        weighting = weighting_of(self._config, self._noise, self._parts.clients, size)
+        return PrivateSilo(silo, weighting, counts_U)
+
+
+def secure_silos(
+    config: SumsOverUsers, noise: UserNoiseParts, parts: UserParts
+) -> MaskedSilos | PrivateSilos | None:
+    """Return the silos' sides of the aggregation; None: their sums go out in the open."""
+    if config.aggregation == "masked":
+        return MaskedSilos(config, noise, parts)
+    return PrivateSilos(config, noise, parts) if config.aggregation == "private_weights" else None
+
+
+def sample_of(order: Order) -> SampledWeights | None:
+    """Return the encrypted weights of the round's sample, if an order brings them."""
+    body = order.body
+    return (
+        SampledWeights(body.weights, body.coins) if isinstance(body, SampledModel | SampledCatchUp) else None
+    )
+
+
+def _with_sample(body: Body, sent: SampledWeights) -> Body:
+    if isinstance(body, CatchUp):
+        return SampledCatchUp(body.missed_seeds, body.missed_scalars, body.seeds, sent.weights, sent.coins)
+    assert isinstance(body, Weights)
+    return SampledModel(body.values, sent.weights, sent.coins)
+
+
+def _sent(made: Upload, body: Body) -> Upload:
+    """The upload with this body; a silo without keys releases nothing."""
+    return made._replace(body=body, releases=() if isinstance(body, KeysLost) else made.releases)

@@ -1,0 +1,152 @@
+"""What a whole search spends: the releases of all its trials composed, against one adversary.
+
+Whoever chose the best trial by its results has looked at all of them, so that its own ε alone may not be claimed of it.
+Each trial whose accountant is the closed form is μ-GDP whatever the trials before it released; such releases compose by
+adding their μ² (Dong, Roth, Su 2022), also where a trial's settings hang on the results of earlier ones.
+
+Where trials are cut short by their results, how much was released hangs on what was released. The sum of what was made
+is then a count, no guarantee (Rogers et al. 2016); what was planned is one, since it was fixed before the first release
+(Whitehouse et al. 2023, fully adaptive composition).
+
+No number is given where none is justified: a trial without a proved ε against this adversary, one whose accountant is
+another (PLD of secret batches: it needs the trials' loss distributions, not their ε), or trials that protect another
+unit, under another relation, or on other data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raydpzv.privacy.gdp import epsilon_of, mu_of
+
+_CLOSED = "closed form (GDP)"
+_OTHER_DATA = "the trials are not on the same data ([data] differs), so that their ε speak of other records"
+
+Claims = Sequence[Mapping[str, Any]]
+"""The rows of one run's privacy table, as summary.json has them; infinity is the number."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """ε of a whole search against the adversary of one of the winner's claims.
+
+    winner: that claim's ε; spent: of all releases made; planned: of all that the trials might have made; NaN where no
+    number is justified, and `missing` says why. cut: were trials cut short by their results?
+    """
+
+    adversary: str
+    relation: str
+    delta: float
+    winner: float
+    spent: float
+    planned: float
+    runs: int
+    cut: bool
+    missing: str = ""
+
+    @property
+    def claimed(self) -> float:
+        """What may be claimed of the winner: ε of what is fixed before the first release, or of what was made."""
+        return self.planned if self.cut else self.spent
+
+    def sentence(self) -> str:
+        """Return what may be claimed of the winner."""
+        if self.missing:
+            return (
+                f"Against {self.adversary} nothing may be claimed of the winner, which was chosen by the results of "
+                f"all trials: {self.missing}."
+            )
+        terms = f"{self.relation}, δ={self.delta:g}, {_CLOSED}"
+        made = f"ε={_figure(self.spent)} of all releases made"
+        what = f"{made}; ε={_figure(self.planned)} of all that were planned" if self.cut else made
+        why = (
+            "since results decided when trials ended, the plan's is the number to claim"
+            if self.cut
+            else "that is the number to claim"
+        )
+        return (
+            f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
+            f"{self.runs} runs {what} ({terms}). The winner was chosen by the results of all, and {why}; its own ε "
+            "holds only if its settings had been fixed beforehand. The evaluation that chose it is never charged."
+        )
+
+
+def compose(
+    winner: Claims, made: Mapping[str, Claims], planned: Mapping[str, Claims], *, same_data: bool, cut: bool
+) -> list[Composed]:
+    """Return ε of a whole search for each claim of the winner that is proved.
+
+    made: by run, its claims as made, those planned where nobody knows what it made; planned: the same of all that the
+    search might run. same_data: do all runs have the same table? cut: see `Composed`.
+    """
+    return [
+        _composed(claim, made, planned, same_data=same_data, cut=cut)
+        for claim in winner
+        if claim["holds"] and claim["adversary"] != "paper"
+    ]
+
+
+def _composed(
+    claim: Mapping[str, Any],
+    made: Mapping[str, Claims],
+    planned: Mapping[str, Claims],
+    *,
+    same_data: bool,
+    cut: bool,
+) -> Composed:
+    missing = "" if same_data else _OTHER_DATA
+    missing = missing or next((why for runs in (made, planned) for why in _obstacles(claim, runs)), "")
+    delta = min(float(c["delta"]) for c in (claim, *_alike(claim, made), *_alike(claim, planned)))
+    spent, whole = (
+        (math.nan, math.nan)
+        if missing
+        else (_together(_alike(claim, runs), delta) for runs in (made, planned))
+    )
+    terms = (claim["adversary"], claim["relation"], delta, float(claim["epsilon"]))
+    return Composed(*terms, spent, whole, len(made), cut, missing)
+
+
+def _obstacles(claim: Mapping[str, Any], runs: Mapping[str, Claims]) -> Iterator[str]:
+    for run, claims in runs.items():
+        own = _counterpart(claim, claims)
+        if own is None:
+            yield f"{run} has no proved ε against {claim['adversary']} ({claim['relation']})"
+        elif why := _unlike(run, claim, own):
+            yield why
+
+
+def _alike(claim: Mapping[str, Any], runs: Mapping[str, Claims]) -> list[Mapping[str, Any]]:
+    return [own for claims in runs.values() if (own := _counterpart(claim, claims))]
+
+
+def _counterpart(claim: Mapping[str, Any], claims: Claims) -> Mapping[str, Any] | None:
+    terms = (claim["adversary"], claim["relation"])
+    alike = (c for c in claims if (c["adversary"], c["relation"]) == terms)
+    return next((c for c in alike if c["holds"] and math.isfinite(c["epsilon"])), None)
+
+
+def _unlike(run: str, claim: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """Return why a run's ε does not compose with the winner's, or nothing."""
+    for accountant in (claim["accountant"], own["accountant"]):
+        if not accountant.startswith(_CLOSED):
+            return f"the accountant is {accountant}, whose ε of single runs do not compose to one of its own"
+    if _unit(own) != _unit(claim):
+        return f"{run} protects another unit ({_unit(own)}, the winner {_unit(claim)})"
+    return ""
+
+
+def _unit(claim: Mapping[str, Any]) -> str:
+    return str(claim["scope"]).rpartition("unit: ")[2]
+
+
+def _together(claims: Claims, delta: float) -> float:
+    """ε of releases composed: their μ² add up. A claim's μ is what its ε comes of."""
+    squared = sum(mu_of(float(c["epsilon"]), float(c["delta"])) ** 2 for c in claims)
+    return epsilon_of(math.sqrt(squared), delta)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

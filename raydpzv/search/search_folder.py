@@ -1,0 +1,138 @@
+"""A search's folder: its plan, its trials' runs, what was reported to its scheduler, one writer at a time.
+
+search.toml       the plan
+runs/0003         the run folder of trial 3
+decisions.jsonl   a line for each report that a scheduler saw, and whether the trial was to stop
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from raydpzv.compare.folder import keep_key, locked
+from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished
+from raydpzv.errors import DataError, InputError
+from raydpzv.files import write_atomically
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.search.search_plan import SearchPlan, Trial, read_search
+
+SEARCH = "search.toml"
+_DECISIONS = "decisions.jsonl"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a scheduler was told of a trial after so many updates, and whether it stopped it there."""
+
+    trial: int
+    updates: int
+    value: float
+    stop: bool
+
+
+def is_search(folder: Path) -> bool:
+    """Tell whether a folder is a search's."""
+    return (folder / SEARCH).is_file()
+
+
+@contextmanager
+def search_begun(folder: Path, plan: SearchPlan) -> Iterator[None]:
+    """Hold a search's folder while the block runs: made now, or with what is there of the same search.
+
+    Raises InputError for a folder with anything else in it, or one that another process writes.
+    """
+    try:
+        if folder.is_dir() and not is_search(folder) and any(p.name != _LOCK for p in folder.iterdir()):
+            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot write the search ({error.strerror or error}); choose another --out"
+        ) from None
+    with locked(folder, "search"):
+        if is_search(folder) and not read_search(folder / SEARCH).same_as(plan):
+            raise InputError(
+                f"{folder}: holds another search (other trials or settings); choose another --out, or go on with that "
+                f"one: raydpzv resume {folder}"
+            )
+        keep_key(folder)
+        write_atomically(folder / SEARCH, plan.as_toml().encode())
+        yield
+
+
+def run_path(folder: Path, trial: Trial) -> Path:
+    """Return the run folder of a trial."""
+    return folder / RUNS_FOLDER / trial.planned().folder
+
+
+def trials_left(folder: Path, plan: SearchPlan) -> list[Trial]:
+    """Return the trials that are still to be run, or gone on with.
+
+    One that the scheduler has stopped is over once its summary is there.
+    """
+    cut = cut_short(folder)
+    return [
+        trial
+        for trial in plan.started()
+        if not (
+            finished(trial.planned(), run_path(folder, trial))
+            or (trial.number in cut and _has_own_summary(folder, trial))
+        )
+    ]
+
+
+def _has_own_summary(folder: Path, trial: Trial) -> bool:
+    path = run_path(folder, trial)
+    if not RunFolder(path).has_summary():
+        return False
+    check_own(trial.planned(), path)
+    return True
+
+
+def cut_short(folder: Path) -> dict[int, int]:
+    """Return which trials the scheduler has stopped, and after how many updates."""
+    return {d.trial: d.updates for d in decisions(folder) if d.stop}
+
+
+def decisions(folder: Path) -> list[Decision]:
+    """Return what the scheduler was told so far, in order. Raises DataError if the file is damaged.
+
+    A last line that was cut off when the writer was killed was never acted upon, and is left out.
+    """
+    path = folder / _DECISIONS
+    lines = path.read_text().split("\n") if path.is_file() else [""]
+    try:
+        return [Decision(**json.loads(line)) for line in lines[:-1]]
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: a line is no decision of a scheduler ({error}); start a new search"
+        ) from None
+
+
+class DecisionLog:
+    """Writes each decision down before it is acted upon. Use as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _DECISIONS
+
+    def __enter__(self) -> DecisionLog:
+        whole = "".join(f"{json.dumps(asdict(d))}\n" for d in decisions(self._path.parent))
+        write_atomically(self._path, whole.encode())
+        self._file = self._path.open("a")
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._file.close()
+
+    def add(self, decision: Decision) -> None:
+        """Write one down."""
+        self._file.write(f"{json.dumps(asdict(decision))}\n")
+        self._file.flush()

@@ -1,0 +1,265 @@
+"""A search, resolved: every trial with its whole scenario, by what the best is chosen, which trials are cut short.
+
+It is written into the search's folder before the first trial, so that what is continued later is what was begun,
+whatever has become of the files it came from.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from raydpzv.compare.plan import Planned, PlannedLine
+from raydpzv.config.paths import check_moved, unlocated
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario
+from raydpzv.config.toml import as_tree, overridden, parse
+from raydpzv.config.tree import read_tree
+from raydpzv.errors import DataError, SpecError, suggest
+from raydpzv.experiment.prepare import load_data
+from raydpzv.experiment.privacy_setting import privacy_setting
+from raydpzv.keys import Key
+from raydpzv.privacy.claims import Claim
+from raydpzv.privacy.statements import claims, meant_claim
+from raydpzv.search.space import in_order
+from raydpzv.settings.bounds import Positive
+from raydpzv.settings.fields import Section
+from raydpzv.settings.sections import DataSection
+
+METRICS = {
+    f"{part}{name}": better
+    for part in ("", "validation_")
+    for name, better in (("accuracy", "max"), ("loss", "min"), ("roc_auc", "max"), ("pr_auc", "max"))
+}
+"""What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
+SCHEDULERS = ("none", "asha")
+REDUCTION = 3
+"""Of the trials that reach one of its rungs, ASHA lets the best third go on; the next rung is three times as far."""
+_TOLERANCE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of the space; settings: "key=value" each; skipped: why it is not started, "" if it is."""
+
+    number: int
+    settings: tuple[str, ...]
+    spec: AnyScenario
+    skipped: str = ""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings by name."""
+        pairs = (item.partition("=") for item in self.settings)
+        return {name: json.loads(value) for name, _, value in pairs}
+
+    def planned(self) -> Planned:
+        """Return the trial as a run to make."""
+        return Planned(PlannedLine(str(self), None, False, self.spec), self.spec, f"{self.number:04d}")
+
+    def __str__(self) -> str:
+        return f"trial {self.number} ({', '.join(self.settings)})"
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """Trials, and how the search goes about them.
+
+    metric: see METRICS; grace: updates before ASHA's first decision, 0 without a scheduler; epsilon: what no trial's
+    proved ε may exceed.
+    """
+
+    name: str
+    metric: str
+    scheduler: str
+    grace: int
+    epsilon: float | None
+    trials: tuple[Trial, ...]
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            near = suggest(self.metric, METRICS)
+            raise SpecError(
+                f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {near}'.rstrip()
+            )
+        if self.scheduler not in SCHEDULERS:
+            raise SpecError(f'--scheduler: wanted {" or ".join(SCHEDULERS)}, got "{self.scheduler}"')
+        for trial in self.trials:
+            if self.metric.startswith("validation_") and not trial.spec.data.validation_fraction:
+                raise SpecError(
+                    f"--metric {self.metric}: wanted validation rows, {trial} holds none back; set "
+                    "data.validation_fraction, such as --set data.validation_fraction=0.2"
+                )
+
+    @property
+    def higher(self) -> bool:
+        """Is more of the metric better?"""
+        return METRICS[self.metric] == "max"
+
+    @property
+    def budget(self) -> int:
+        """Updates of a whole trial, where the search has a scheduler."""
+        return self.trials[0].spec.budget.updates or 0
+
+    def started(self) -> Iterator[Trial]:
+        """Yield the trials that are not skipped."""
+        return (trial for trial in self.trials if not trial.skipped)
+
+    def same_as(self, other: SearchPlan) -> bool:
+        """Tell whether two searches are one, wherever their data lie."""
+        return self._tree(located=False) == other._tree(located=False)
+
+    def as_toml(self) -> str:
+        """Return the plan as TOML text."""
+        return tomli_w.dumps(self._tree(located=True))
+
+    def _tree(self, *, located: bool) -> dict[str, Any]:
+        def trial(one: Trial) -> dict[str, Any]:
+            tree = as_tree(one.spec)
+            found = {"settings": list(one.settings), "scenario": tree if located else unlocated(tree)}
+            return found | {
+                key: value for key, value in (("skipped", one.skipped), ("note", one.spec.note)) if value
+            }
+
+        head: dict[str, Any] = {
+            "name": self.name,
+            "metric": self.metric,
+            "scheduler": self.scheduler,
+            "grace": self.grace,
+        }
+        head |= {} if self.epsilon is None else {"epsilon": self.epsilon}
+        return head | {"trials": [trial(one) for one in self.trials]}
+
+
+def trials_of(
+    make: Callable[[Sequence[str]], AnyScenario], points: Sequence[tuple[str, ...]], epsilon: float | None
+) -> tuple[Trial, ...]:
+    """Return the trials of a search; make: a scenario with settings. Raises SpecError, which names the combination.
+
+    epsilon: trials whose proved ε exceeds it, or of which none is proved, are not to be started; raises SpecError where
+    that is all of them.
+    """
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise SpecError(f"--epsilon: wanted a finite number above 0, got {epsilon:g}")
+    found, least = [], list[tuple[float, Trial]]()
+    for number, settings in enumerate(points):
+        try:
+            trial = Trial(number, settings, make(in_order(settings)))
+            claim = planned_claim(trial.spec)
+        except SpecError as error:
+            raise SpecError(f"trial {number} of the space ({', '.join(settings)}): {error}") from None
+        if epsilon is not None:
+            proved = claim.epsilon if claim and claim.holds else math.inf
+            least.append((proved, trial))
+            trial = Trial(number, settings, trial.spec, _refusal(claim, epsilon))
+        found.append(trial)
+    if epsilon is not None and all(trial.skipped for trial in found):
+        smallest, trial = min(least, key=lambda one: one[0])
+        said = f"the least of {len(found)} trials is ε={smallest:.4g}, of {trial}"
+        said = (
+            said
+            if smallest < float("inf")
+            else f"none of {len(found)} trials has a proved ε: {found[0].skipped}"
+        )
+        raise SpecError(
+            f"--epsilon {epsilon:g}: {said}; raise it, or put more noise or fewer updates into the space"
+        )
+    return tuple(found)
+
+
+def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
+    """Return after how many updates ASHA first decides: those given, or a ninth of the budget, at an evaluation.
+
+    Raises SpecError where trials are not of one length in updates, or no evaluation comes before their end.
+    """
+    budgets = {trial.spec.budget.updates for trial in trials}
+    budget = max((b for b in budgets if b is not None), default=0)
+    if len(budgets) > 1 or not budget:
+        raise SpecError(
+            "--scheduler asha: wanted one budget.updates for all trials, by which they are held against one another; "
+            "set it, and leave it out of the space"
+        )
+    every = max(trial.spec.evaluate.every for trial in trials)
+    found = max(every, budget // REDUCTION**2) if grace is None else grace
+    if not every <= found < budget:
+        raise SpecError(
+            f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: "
+            "ASHA decides at evaluations; lower evaluate.every, or take --scheduler none"
+        )
+    return found
+
+
+def planned_claims(spec: AnyScenario) -> tuple[Claim, ...]:
+    """Return what a whole run of a scenario will claim, as planned; () where no noise is added."""
+    setting = _setting(spec)
+    return claims(setting) if setting else ()
+
+
+def planned_claim(spec: AnyScenario) -> Claim | None:
+    """Return the claim against whom a scenario's noise is meant, None where none is added."""
+    setting = _setting(spec)
+    return meant_claim(setting) if setting else None
+
+
+def _setting(spec: AnyScenario) -> Any:
+    if isinstance(spec, HorizontalScenario):
+        return None
+    if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
+        return None
+    return privacy_setting(spec, _rows(spec.data, spec.seed)).claims
+
+
+@functools.cache
+def _rows(data: DataSection, seed: int) -> int:
+    return load_data(data, Key(seed) / "data").train.rows
+
+
+def _refusal(claim: Claim | None, epsilon: float) -> str:
+    if claim is None:
+        return "no noise is added, so that no ε is proved"
+    if not claim.holds:
+        return f"no ε is proved against {claim.adversary}: {claim.note}"
+    if claim.epsilon > epsilon * _TOLERANCE:
+        return f"its proved ε={claim.epsilon:.4g} against {claim.adversary} exceeds {epsilon:g}"
+    return ""
+
+
+class _TrialFile(Section):
+    settings: Annotated[tuple[str, ...], Field(strict=False)]
+    scenario: dict[str, Any]
+    skipped: str = ""
+    note: str = ""
+
+
+class _SearchFile(Section):
+    name: str
+    metric: str
+    scheduler: Literal["none", "asha"]
+    grace: int
+    epsilon: Positive | None = None
+    trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
+
+
+def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
+    """Read a plan that `as_toml` wrote; moved: where its data are now, see `RunFolder.open`.
+
+    Raises DataError if it is damaged, SpecError if `moved` has another setting.
+    """
+    moved = check_moved(moved)
+    try:
+        found = _SearchFile.model_validate(read_tree(path, "the plan of a search"))
+        trials = tuple(
+            Trial(n, t.settings, parse(overridden(t.scenario, moved), f"trial {n}").noted(t.note), t.skipped)
+            for n, t in enumerate(found.trials)
+        )
+        return SearchPlan(found.name, found.metric, found.scheduler, found.grace, found.epsilon, trials)
+    except (SpecError, ValidationError) as error:
+        fault = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: no readable plan of a search ({fault}); start a new one") from None

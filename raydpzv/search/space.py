@@ -1,0 +1,166 @@
+"""Space files: which settings of a scenario a search varies, and the values it tries.
+
+    method.lr.loguniform = [1e-3, 1e-1]     # any number between, its logarithm evenly
+    method.momentum.uniform = [0.0, 0.95]   # any number between
+    method.perturbations.randint = [1, 16]  # a whole number, both ends included
+    method.server.choice = ["sgd", "zo"]    # one of them, drawn
+    seed.grid = [0, 1, 2]                   # each of them
+
+Every draw is tried at every point of the grid, so that points differ in nothing but what the grid varies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from raydpzv.config.scenario import SCENARIOS, AnyScenario, method_fields
+from raydpzv.config.tree import read_tree
+from raydpzv.errors import SpecError, suggest
+from raydpzv.keys import Key
+from raydpzv.registry import METHODS
+
+KINDS = ("choice", "grid", "uniform", "loguniform", "randint")
+MOST_TRIALS = 2_000
+_RANGES = ("uniform", "loguniform", "randint")
+_DIGITS = 6
+"""Significant digits of a drawn number: more say nothing, and fill every table."""
+_NO_SETTINGS = ("name", "title")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One setting and the values it may have: a list of them, or the two ends of a range."""
+
+    setting: str
+    kind: str
+    values: tuple[Any, ...]
+
+    def draw(self, key: Key) -> Any:
+        """Return the value at this address of randomness."""
+        share = float(key.generator().random())
+        if self.kind == "choice":
+            return self.values[int(share * len(self.values))]
+        low, high = self.values
+        if self.kind == "randint":
+            return low + int(share * (high - low + 1))
+        if self.kind == "uniform":
+            found = low + share * (high - low)
+        else:
+            found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+        return min(max(float(f"{found:.{_DIGITS}g}"), low), high)
+
+
+def read_space(path: Path, spec: AnyScenario, fixed: Sequence[str] = ()) -> tuple[Dimension, ...]:
+    """Read a space file for a scenario; fixed: settings given as key=value, which it may not vary. Raises SpecError."""
+    found = tuple(_dimensions(read_tree(path, "the space file"), path.name))
+    if not found:
+        raise SpecError(
+            f"{path.name}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, 1e-1], got none"
+        )
+    given, known = {item.partition("=")[0].strip() for item in fixed}, _known(spec, found)
+    for dimension in found:
+        name = dimension.setting
+        if name not in known:
+            raise SpecError(
+                f"{name}: unknown setting in {path.name}. {suggest(name, known)}See `raydpzv list --settings`; give "
+                "table.key, as for --set"
+            )
+        if name in given:
+            raise SpecError(f"{name}: is fixed by --set and varied by {path.name}; drop one of the two")
+    return found
+
+
+def drawn(space: Sequence[Dimension], samples: int, seed: int) -> list[tuple[str, ...]]:
+    """Return the settings of all trials, "key=value" each: draws of what is random, at every point of the grid.
+
+    seed: of the draws. Raises SpecError for more draws than there can be different ones, or too many trials.
+    """
+    grid = [d for d in space if d.kind == "grid"]
+    if len(grid) == len(space) and samples > 1:
+        raise SpecError(
+            f"--samples: the space is a grid alone, of which {samples} draws are all alike; leave it out"
+        )
+    count = samples * math.prod(len(d.values) for d in grid)
+    if count > MOST_TRIALS:
+        raise SpecError(f"space: wanted at most {MOST_TRIALS:,} trials, got {count:,}; give fewer values")
+    key, found = Key(seed) / "search", []
+    for sample in range(samples):
+        random = {d.setting: d.draw(key / d.setting / sample) for d in space if d.kind != "grid"}
+        for point in itertools.product(*(d.values for d in grid)):
+            values = random | dict(zip((d.setting for d in grid), point, strict=True))
+            found.append(tuple(f"{d.setting}={literal(values[d.setting])}" for d in space))
+    return list(dict.fromkeys(found))
+
+
+def in_order(settings: Iterable[str]) -> list[str]:
+    """Return settings in the order to apply them: the method first, which says what of its settings is kept."""
+    return sorted(settings, key=lambda item: not item.startswith("method.name="))
+
+
+def literal(value: Any) -> str:
+    """Return a value as `--set` takes it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _dimensions(tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()) -> Iterator[Dimension]:
+    for key, value in tree.items():
+        name = ".".join((*path, key))
+        if not isinstance(value, Mapping):
+            raise SpecError(
+                f"{name}: wanted one of {', '.join(KINDS)} with its values in {where}, such as "
+                f"{name}.choice = [1, 2], got {value!r:.60}. {suggest(key, KINDS)}".rstrip()
+            )
+        kinds = [kind for kind in KINDS if kind in value]
+        if kinds and len(value) > 1:
+            raise SpecError(f"{name}: wanted one way to vary it in {where}, got {', '.join(value)}")
+        if kinds:
+            yield _dimension(name, kinds[0], value[kinds[0]], where)
+        else:
+            yield from _dimensions(value, where, (*path, key))
+
+
+def _dimension(setting: str, kind: str, values: Any, where: str) -> Dimension:
+    name = f"{setting}.{kind}"
+    if not isinstance(values, list) or not values:
+        raise SpecError(f"{name}: wanted a list of values in [ ] in {where}, got {values!r:.60}")
+    if any(isinstance(v, Mapping) for v in values):
+        raise SpecError(f"{name}: wanted numbers, texts or lists in {where}, got {values!r:.60}")
+    if any(isinstance(v, float) and not math.isfinite(v) for v in values):
+        raise SpecError(f"{name}: wanted finite numbers in {where}, got {values!r:.60}")
+    if kind not in _RANGES:
+        return Dimension(setting, kind, tuple(values))
+    wanted, kinds = ("whole numbers", int) if kind == "randint" else ("numbers", int | float)
+    if len(values) != 2 or any(isinstance(v, bool) or not isinstance(v, kinds) for v in values):
+        raise SpecError(f"{name}: wanted two {wanted}, the ends of a range, in {where}, got {values!r:.60}")
+    low, high = values
+    if not low < high:
+        raise SpecError(f"{name}: wanted the smaller end first in {where}, got {values!r:.60}")
+    if kind == "loguniform" and low <= 0:
+        raise SpecError(
+            f"{name}: wanted ends above 0 in {where}, since 0 has no logarithm, got {values!r:.60}; begin with the "
+            "smallest value worth trying, or use uniform"
+        )
+    return Dimension(setting, kind, (low, high) if kind == "randint" else (float(low), float(high)))
+
+
+def _known(spec: AnyScenario, space: Sequence[Dimension]) -> list[str]:
+    """Return the dotted names of all settings that some trial may have."""
+    named = [v for d in space if d.setting == "method.name" for v in d.values if v in METHODS]
+    found = ["method.name"]
+    for method in dict.fromkeys([spec.method.name, *named]):
+        found += [f"method.{name}" for name in method_fields(METHODS[method].config)]
+        for name, field in SCENARIOS[METHODS[method].kind].model_fields.items():
+            section = field.annotation
+            if isinstance(section, type) and issubclass(section, BaseModel):
+                found += [f"{name}.{key}" for key in section.model_fields]
+            elif name not in (*_NO_SETTINGS, "method"):
+                found.append(name)
+    return list(dict.fromkeys(found))

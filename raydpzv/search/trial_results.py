@@ -1,0 +1,224 @@
+"""What a search comes to: a row for each trial, read from its run's folder, and which trial is the best.
+
+Rows are a function of the folders alone, so that a search that was killed and gone on with has those of one that was
+not, but for the seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydpzv.compare.run_comparison import check_own, set_aside
+from raydpzv.config.paths import unlocated
+from raydpzv.config.toml import as_tree
+from raydpzv.errors import InputError
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import Rows
+from raydpzv.search.composition import Composed, compose
+from raydpzv.search.search_folder import cut_short, run_path
+from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
+
+DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
+    *("done", "stopped early", "stopped", "diverged", "failed", "not started", "not run"),
+)
+"""What may have become of a trial: its budget is spent; the scheduler stopped it; the user did; its loss is no number;
+it broke off; its ε is not what was asked; it is still to be run."""
+_NUMBERS = (
+    *("updates", "uploads", "bytes_up", "bytes_down"),
+    *("simulated_seconds", "seconds", "throughput"),
+)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchResults:
+    """Rows of all trials in their order, the best one (None: none came to its end) and what the search spent.
+
+    seeds: how many trials of the best one's settings the choice is the median of.
+    """
+
+    rows: tuple[Row, ...]
+    best: Trial | None
+    seeds: int
+    spent: tuple[Composed, ...]
+
+    def table(self) -> pa.Table:
+        """Return the rows as an Arrow table; a setting whose values are of several kinds as text."""
+        columns = {name: [row[name] for row in self.rows] for name in self.rows[0]}
+        return pa.table({name: _column(values) for name, values in columns.items()})
+
+
+def search_results(
+    folder: Path, plan: SearchPlan, reasons: Mapping[int, str] = MappingProxyType({})
+) -> SearchResults:
+    """Read what the trials of a search have come to so far; reasons: by number, why one has no summary."""
+    cut, rows = cut_short(folder), list[Row]()
+    summaries = dict[int, Mapping[str, Any]]()
+    for trial in plan.trials:
+        path = run_path(folder, trial)
+        summary, found = _read(trial, path)
+        summaries[trial.number] = summary
+        why = reasons.get(trial.number, "")
+        rows.append(_row(trial, path, summary, found, stopped=trial.number in cut, reason=why))
+    best, seeds = _best(plan, rows)
+    spent = _spent(folder, plan, summaries, best, cut=plan.scheduler != "none") if best else []
+    return SearchResults(tuple(rows), best, seeds, tuple(spent))
+
+
+def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str) -> str:
+    """Return the winner's scenario as TOML text, which `raydpzv run` takes; command: what was asked for."""
+    assert results.best is not None
+    row = results.rows[results.best.number]
+    chosen = f"median of {results.seeds} seeds" if results.seeds > 1 else "one run"
+    head = [
+        f"Made by: {command}",
+        f"{results.best}, of {len(results.rows)} trials",
+        f"{plan.metric} at the end: {row[plan.metric]:.6g} ({chosen} by trial)",
+        *(composed.sentence() for composed in results.spent),
+    ]
+    return "".join(f"# {line}\n" for line in head) + toml
+
+
+def _read(trial: Trial, path: Path) -> tuple[Mapping[str, Any], Rows | str]:
+    """Return a run's summary and rows, or {} and why there are none."""
+    try:
+        if trial.skipped or not RunFolder(path).has_summary():
+            return {}, trial.skipped
+        check_own(trial.planned(), path)
+        folder = RunFolder.open(path)
+        return folder.summary(), folder.rows()
+    except (InputError, pa.ArrowException, OSError) as error:
+        return {}, " ".join(str(error).split())
+
+
+def _row(
+    trial: Trial, path: Path, summary: Mapping[str, Any], found: Rows | str, *, stopped: bool, reason: str
+) -> Row:
+    status, why = _status(trial, summary, found, stopped=stopped, reason=reason)
+    rows = found if isinstance(found, dict) else None
+    claim = _meant(trial, summary)
+    return {
+        "trial": trial.number,
+        "status": status,
+        "reason": why,
+        **trial.values,
+        **(_measured(rows) if rows else dict.fromkeys(METRICS, math.nan)),
+        "epsilon": float(claim["epsilon"]) if claim and claim["holds"] else math.nan,
+        "delta": claim["delta"] if claim else math.nan,
+        "adversary": claim["adversary"] if claim else "",
+        "accountant": claim["accountant"] if claim else "",
+        "late": float(np.mean(rows["service"]["late"].to_numpy()))
+        if rows and rows["service"].num_rows
+        else math.nan,
+        **{name: _number(summary.get(name)) for name in _NUMBERS},
+        "restarts": set_aside(path)[1],
+        "digest": str(summary.get("digest", "")),
+    }
+
+
+def _status(
+    trial: Trial, summary: Mapping[str, Any], found: Rows | str, *, stopped: bool, reason: str
+) -> tuple[str, str]:
+    """Return what became of a trial, and why it has no result."""
+    if trial.skipped:
+        return SKIPPED, trial.skipped
+    if isinstance(found, str) and (found or not summary):
+        return (FAILED, found or reason) if found or reason else (NOT_RUN, "")
+    if summary["failure"] == "diverged":
+        return DIVERGED, str(summary["failure_reason"])
+    if summary["status"] == "stopped":
+        return (CUT, "") if stopped else (STOPPED, "")
+    return (DONE, "") if summary["status"] == "done" else (FAILED, str(summary["stopped_by"]))
+
+
+def _measured(rows: Rows) -> Row:
+    """Return every metric at a run's last evaluation; NaN where it was not measured."""
+    found = dict.fromkeys(METRICS, math.nan)
+    for kind, names in (("evaluation", ("accuracy", "loss")), ("auc", ("roc_auc", "pr_auc"))):
+        for row in rows[kind].to_pylist():
+            part = "validation_" if row["part"] == "validation" else ""
+            found |= {f"{part}{name}": row[name] for name in names}
+    return found
+
+
+def _meant(trial: Trial, summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a run claims against whom its noise is meant."""
+    planned = planned_claim(trial.spec) if summary.get("epsilon") else None
+    if planned is None:
+        return None
+    terms = (planned.adversary, planned.relation)
+    return next((c for c in summary["epsilon"] if (c["adversary"], c["relation"]) == terms), None)
+
+
+def _best(plan: SearchPlan, rows: Sequence[Row]) -> tuple[Trial | None, int]:
+    """Return the trial of the best settings, and of how many seeds the choice is the median.
+
+    Trials that differ in their seed alone are one point of the space. Of the points of which most seeds came to their
+    end, that with the best median over these is chosen, of equal ones the first, and of its trials the lowest seed's.
+    """
+    points: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in plan.started():
+        key = tuple(item for item in trial.settings if not item.startswith("seed="))
+        points.setdefault(key, []).append(trial)
+    best, found = (0, -math.inf), list[Trial]()
+    for trials in points.values():
+        over = [t for t in trials if rows[t.number]["status"] == DONE]
+        values = [v for t in over if not math.isnan(v := rows[t.number][plan.metric])]
+        median = statistics.median(values) if values else math.nan
+        score = (len(values), median if plan.higher else -median)
+        if values and score > best:
+            best, found = score, over
+    return (min(found, key=lambda t: t.spec.seed), len(found)) if found else (None, 0)
+
+
+def _spent(
+    folder: Path, plan: SearchPlan, summaries: Mapping[int, Mapping[str, Any]], best: Trial, *, cut: bool
+) -> list[Composed]:
+    made, planned = dict[str, Sequence[Mapping[str, Any]]](), dict[str, Sequence[Mapping[str, Any]]]()
+    for trial in plan.started():
+        summary, path = summaries[trial.number], run_path(folder, trial)
+        whole = [vars(claim) for claim in planned_claims(trial.spec)]
+        planned[f"trial {trial.number}"] = whole
+        if summary:
+            made[f"trial {trial.number}"] = [_claim(c) for c in summary["epsilon"]]
+        elif path.is_dir():  # how far it came is not known
+            made[f"trial {trial.number}"] = whole
+        for leg in range(set_aside(path)[1]):
+            name = f"trial {trial.number}, begun before ({leg + 1})"
+            made[name] = planned[name] = whole
+    winner = made[f"trial {best.number}"]
+    return compose(winner, made, planned, same_data=_same_data(plan), cut=cut)
+
+
+def _same_data(plan: SearchPlan) -> bool:
+    tables = [unlocated(as_tree(trial.spec))["data"] for trial in plan.started()]
+    return all(table == tables[0] for table in tables)
+
+
+def _claim(stated: Mapping[str, Any]) -> Row:
+    """Return a claim of summary.json, in which infinity is a word and NaN is null."""
+    return {**stated, "epsilon": _number(stated["epsilon"]), "delta": _number(stated["delta"])}
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    return math.inf if value == "infinity" else float(value)
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float} or (len(kinds) == 1 and list not in kinds):
+        return pa.array([float(v) for v in values] if float in kinds else values)
+    return pa.array([value if isinstance(value, str) else json.dumps(value) for value in values])

@@ -1,0 +1,195 @@
+"""`raydpzv tune SCENARIO --space FILE`: trials of one scenario on Ray Tune, and what they come to."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import typer
+
+from raydpzv.compare.plan import Planned
+from raydpzv.compare.run_comparison import STOPPED as STOPPED_EARLY
+from raydpzv.compare.run_comparison import one_by_one
+from raydpzv.config import catalog
+from raydpzv.config.toml import as_toml
+from raydpzv.errors import RunError, SpecError
+from raydpzv.experiment.prepare import prepare
+from raydpzv.files import write_atomically
+from raydpzv.registry import RUNNERS
+from raydpzv.report.style import png
+from raydpzv.search.search_folder import SEARCH, is_search, search_begun, trials_left
+from raydpzv.search.search_plan import SearchPlan, Trial, grace_of, read_search, trials_of
+from raydpzv.search.space import drawn, read_space
+from raydpzv.search.trial_plot import search_figure
+from raydpzv.search.trial_results import FAILED, SearchResults, best_file, search_results
+from raydpzv.sim.interfaces import Status
+from scenarios import screen
+from scenarios.compare import ComparisonOptions
+from scenarios.exit_codes import STOPPED
+from scenarios.options import new_folder
+from scenarios.progress import stop_on_signal
+from scenarios.search_progress import SearchProgress, show_search
+
+DRAWS = 10
+"""Draws where something in the space is random and no number is given."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the command line says of a search; None: left to the scenario or the space."""
+
+    samples: int | None
+    metric: str | None
+    scheduler: str
+    grace: int | None
+    epsilon: float | None
+    draw_seed: int
+
+
+def search(
+    scenario: str,
+    space: Path,
+    changes: Sequence[str],
+    out: Path | None,
+    options: SearchOptions,
+    how: ComparisonOptions,
+) -> None:
+    """Search a space of settings of a scenario, or go on with the search in `out`; see `carry_out`.
+
+    changes: settings of all trials, key=value.
+    """
+    console = screen.console(stderr=True)
+    base = catalog.load(scenario, changes)
+    named = {item.partition("=")[0].strip() for item in changes}
+    if base.clock.kind == "wall" and "clock.kind" not in named:
+        # side by side, trials share real time, and staleness would be the machine's
+        changes = [*changes, "clock.kind=virtual"]
+        console.print("clock.kind = virtual in a search; --set clock.kind=wall keeps the wall clock")
+    dimensions = read_space(space, base, changes)
+    random = any(d.kind != "grid" for d in dimensions)
+    points = drawn(dimensions, options.samples or (DRAWS if random else 1), options.draw_seed)
+    trials = trials_of(
+        lambda settings: catalog.load(scenario, [*changes, *settings]), points, options.epsilon
+    )
+    grace = _grace(trials, options)
+    metric = options.metric or ("validation_accuracy" if base.data.validation_fraction else "accuracy")
+    plan = SearchPlan(Path(scenario).stem, metric, options.scheduler, grace, options.epsilon, trials)
+    if not metric.startswith("validation_") and not how.output.quiet:
+        console.print(
+            f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "
+            "data.validation_fraction=0.2",
+            soft_wrap=True,
+        )
+    asked = shlex.join([scenario, "--space", str(space), *(part for c in changes for part in ("--set", c))])
+    carry_out(plan, out or new_folder(f"tune-{plan.name}"), how, f"raydpzv tune {asked}")
+
+
+def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions) -> None:
+    """Go on with a search that was stopped or killed; moved: where its data lie now."""
+    carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
+
+
+def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: str) -> None:
+    """Run what is left of a search, write its tables, picture and best scenario, and print them.
+
+    command: what was asked for. Leaves with 130 if the user stopped it; raises RunError if a trial failed or none came
+    to its end.
+    """
+    if how.runner not in ("auto", *RUNNERS):
+        raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
+    if how.runner == "local" and (how.address or plan.scheduler != "none"):
+        raise SpecError(
+            "--runner local: runs one trial after the other, without --scheduler and --address; use ray"
+        )
+    console, reasons = screen.console(stderr=True), dict[int, str]()
+    todo = trials_left(folder, plan) if is_search(folder) else list(plan.started())
+    if todo:
+        _check_metric(plan, todo[0])
+    with stop_on_signal(console) as stop:
+        watch = SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet)
+        if not todo or how.runner == "local":
+            with search_begun(folder, plan), watch:
+                _in_this_process(todo, folder, watch, stop)
+        else:
+            from actors.tune_search import search_on_tune, tune_cluster
+
+            with (
+                tune_cluster(todo, how.address, verbose=how.verbose) as gpus,
+                search_begun(folder, plan),
+                watch,
+            ):
+                search_on_tune(plan, todo, folder, watch, gpus=gpus, stop=stop, jobs=how.jobs)
+        results = search_results(folder, plan, reasons)
+        stopped = stop.is_set()
+        _write(plan, results, folder, command, whole=not stopped)
+    show_search(plan, results, folder, as_json=how.output.as_json)
+    _leave(results, folder, stopped=stopped)
+
+
+def _grace(trials: Sequence[Trial], options: SearchOptions) -> int:
+    if options.scheduler == "asha":
+        return grace_of(trials, options.grace)
+    if options.grace is not None:
+        raise SpecError("--grace: goes with --scheduler asha, which stops trials after it; leave it out")
+    return 0
+
+
+def _check_metric(plan: SearchPlan, first: Trial) -> None:
+    """Load a trial's data, so that what is wrong with them shows before anything is written, and look at its metric."""
+    classes = len(prepare(first.spec).class_shares())
+    if plan.metric.endswith("_auc") and classes != 2:
+        raise SpecError(
+            f"--metric {plan.metric}: wanted data of two classes, these have {classes}; use accuracy or loss"
+        )
+
+
+def _in_this_process(
+    todo: Sequence[Trial], folder: Path, watch: SearchProgress, stop: threading.Event
+) -> None:
+    numbers = {trial.planned().folder: trial.number for trial in todo}
+
+    def progress(standing: Mapping[str, Status]) -> None:
+        for name, status in standing.items():
+            watch.reported(numbers[name], {"updates": status.updates})
+
+    def ended(planned: Planned, why: str) -> None:
+        watch.ended(numbers[planned.folder], "" if why == STOPPED_EARLY else why)
+
+    one_by_one([trial.planned() for trial in todo], folder, progress=progress, ended=ended, stop=stop)
+
+
+def _write(plan: SearchPlan, results: SearchResults, folder: Path, command: str, *, whole: bool) -> None:
+    table = results.table()
+    for name, write in (("trials.parquet", pa.parquet.write_table), ("trials.csv", pa.csv.write_csv)):
+        buffer = io.BytesIO()
+        write(table, buffer)
+        write_atomically(folder / name, buffer.getvalue())
+    if figure := search_figure(plan, results):
+        write_atomically(folder / "trials.png", png(figure))
+    if whole and results.best is not None:
+        text = best_file(plan, results, as_toml(results.best.spec), command)
+        write_atomically(folder / "best.toml", text.encode())
+
+
+def _leave(results: SearchResults, folder: Path, *, stopped: bool) -> None:
+    if stopped:
+        screen.console(stderr=True).print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
+        raise typer.Exit(STOPPED)
+    failed = [row for row in results.rows if row["status"] == FAILED]
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(results.rows)} trials failed, first trial {failed[0]['trial']}: "
+            f"{failed[0]['reason']}; try them again with: raydpzv resume {folder}"
+        )
+    if results.best is None:
+        raise RunError(
+            f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put smaller step "
+            "sizes into the space, or less noise"
+        )

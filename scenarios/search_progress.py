@@ -1,0 +1,165 @@
+"""What a person sees of a search: which trials are over, where the others stand, then the table and what it spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from raydpzv.files import as_json as json_text
+from raydpzv.report import text
+from raydpzv.search.search_plan import SearchPlan
+from raydpzv.search.trial_results import DONE, SearchResults
+from scenarios.progress import INTERVAL, repeated
+from scenarios.run_output import tables_console
+
+_REDRAW = 0.2
+"""Seconds between redraws."""
+_WIDTH = 120
+_MOST_SHOWN = 20
+
+
+class SearchProgress:
+    """Shows progress while its block runs: a line for each trial that ends, and where those at work stand.
+
+    These are drawn below a bar on a terminal, and are a line every `interval` seconds elsewhere. reasons: filled with
+    why trials have no result, by their numbers; quiet: show nothing.
+    """
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        left: int,
+        console: Console,
+        reasons: dict[int, str],
+        *,
+        quiet: bool = False,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._plan, self._console, self._reasons = plan, console, reasons
+        self._quiet, self._interval = quiet, interval
+        self._at_work: dict[int, Mapping[str, Any]] = {}
+        self._values: dict[int, float] = {}
+        self._total = len(list(plan.started()))
+        self._done, self._last = self._total - left, 0.0
+        self._bar = Progress(
+            TextColumn("trials"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
+        )
+        self._task = self._bar.add_task("trials", total=self._total, completed=self._done)
+        self._stack, self._live = ExitStack(), None
+
+    _live: Live | None
+
+    def __enter__(self) -> SearchProgress:
+        if self._quiet:
+            return self
+        if self._done:
+            self._console.print(f"{self._done} of {self._total} trials are there already", highlight=False)
+        if self._console.is_terminal:
+            live = Live(self._bar, console=self._console, refresh_per_second=4)
+            self._live = self._stack.enter_context(live)
+        else:
+            self._stack.enter_context(repeated(self._interval, self._say))
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stack.close()
+
+    def began(self, trial: int) -> None:
+        """Show that a trial is at work."""
+        self._at_work[trial] = {}
+
+    def reported(self, trial: int, report: Mapping[str, Any]) -> None:
+        """Show where a trial stands."""
+        self._at_work[trial] = {**self._at_work.get(trial, {}), **report}
+        if self._plan.metric in report:
+            self._values[trial] = float(report[self._plan.metric])
+        if self._live and time.monotonic() - self._last > _REDRAW:
+            self._last = time.monotonic()
+            self._live.update(Group(self._bar, *(Text(f"  {line}") for line in self._lines())))
+
+    def ended(self, trial: int, reason: str) -> None:
+        """Say that a trial is over, and why it has no result if it has none."""
+        stood = self._at_work.pop(trial, {})
+        if reason:
+            self._reasons[trial] = reason
+        self._done += 1
+        self._bar.update(self._task, completed=self._done)
+        if self._quiet:
+            return
+        said = f"no result: {reason}" if reason else self._figures(stood) or "over"
+        self._console.print(
+            Text(f"{self._done}/{self._total} {self._plan.trials[trial]}: {said}"), soft_wrap=True
+        )
+
+    def _say(self) -> None:
+        at_work = "; ".join(self._lines()) or "no trial runs: waiting for a free CPU, or GPU share, of Ray's"
+        self._console.print(Text(f"{self._done}/{self._total} trials over; {at_work}"), soft_wrap=True)
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"{self._plan.trials[n]}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()
+        ]
+        if self._values:
+            pick = max if self._plan.higher else min
+            best = pick(self._values, key=lambda n: self._values[n])
+            lines.append(f"best so far: {self._plan.metric} {self._values[best]:.4g}, trial {best}")
+        return lines
+
+    def _figures(self, report: Mapping[str, Any]) -> str:
+        parts = [f"{report['updates']:,} updates"] if "updates" in report else []
+        metric = self._plan.metric
+        return ", ".join([*parts, *([f"{metric} {report[metric]:.4g}"] if metric in report else [])])
+
+
+def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_json: bool) -> None:
+    """Print the table of trials, the best first, and what the search spent; or all of it as JSON."""
+    if as_json:
+        spent = [vars(one) | {"sentence": one.sentence()} for one in results.spent]
+        best = None if results.best is None else results.best.number
+        answer = {"folder": str(folder), "metric": plan.metric, "best": best, "seeds": results.seeds}
+        print(json_text(answer | {"trials": list(results.rows), "spent": spent}), end="")
+        return
+    console = tables_console(_WIDTH)
+    sign = -1 if plan.higher else 1
+    ranked = sorted(
+        results.rows,
+        key=lambda r: (r["status"] != DONE, math.isnan(r[plan.metric]), sign * r[plan.metric], r["trial"]),
+    )
+    settings = list(plan.trials[0].values)
+    table = Table(
+        title=f"{len(ranked)} trials by {plan.metric}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for head in ("trial", *settings, plan.metric, "proved ε", "updates", "became", "why"):
+        table.add_column(head, overflow="fold")
+    for row in ranked[:_MOST_SHOWN]:
+        epsilon = "" if math.isnan(row["epsilon"]) else f"{text.number(row['epsilon'])} ({row['adversary']})"
+        updates = "" if math.isnan(row["updates"]) else f"{row['updates']:,.0f}"
+        metric = "" if math.isnan(row[plan.metric]) else f"{row[plan.metric]:.4g}"
+        cells = (str(row["trial"]), *(str(row[name]) for name in settings), metric, epsilon, updates)
+        table.add_row(*map(Text, (*cells, row["status"], row["reason"])))
+    if len(ranked) > _MOST_SHOWN:
+        table.caption = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv"
+    console.print(table)
+    for one in results.spent:
+        console.print(Text(one.sentence()))
+    files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
+    console.print(f"\ntrials: {', '.join(str(path) for path in files)}", soft_wrap=True)
+    if results.best is not None:
+        console.print(
+            f"best: trial {results.best.number}, run it again with: raydpzv run {folder / 'best.toml'}",
+            soft_wrap=True,
+        )

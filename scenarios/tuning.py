@@ -1,0 +1,59 @@
+"""A scenario as a trainable of Ray Tune, for a Tuner of one's own.
+
+from ray import tune
+from scenarios.tuning import resources, trainable
+
+spec = scenarios.load("digits_dpzv", ["budget.updates=500"])
+tune.Tuner(
+    tune.with_resources(trainable(spec), resources(spec)),
+    param_space={"method.lr": tune.loguniform(1e-3, 1e-1), "seed": tune.grid_search([0, 1])},
+).fit()
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from actors.tune_trainable import TrialHooks, trainable_class, trial_gpus, trial_resources
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import override
+from raydpzv.experiment.finalize import Paced, RunOptions
+from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.runner import run_local
+from raydpzv.search.space import in_order, literal
+
+__all__ = ["resources", "trainable"]
+
+
+def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
+    """Return a class for `tune.Tuner` whose trials are runs of a scenario, each whole in its own process.
+
+    A trial's configuration holds settings by their dotted names, such as "method.lr". It reports at every evaluation:
+    accuracy, loss, areas of two classes, the same with validation_ before them, updates, simulated_seconds, and
+    epsilon_client and epsilon_paper where they are accounted; and stands still until Tune has decided. One that Tune
+    stops ends cleanly. out: a folder in which each trial writes a run folder, by its settings; None: nothing is
+    written. Raises InputError if Ray Tune is not installed; a trial raises SpecError for settings that do not fit.
+    """
+    folder = None if out is None else Path(out).absolute()
+
+    def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
+        settings = in_order(f"{name}={literal(value)}" for name, value in config.items())
+        own = None if folder is None else folder / (_folder_name(config) or "as-set")
+        options = RunOptions(own, progress=Paced(hooks.progress), stop=hooks.stop, evaluated=hooks.evaluated)
+        run_local(prepare(override(spec, settings)), options)
+        return ""
+
+    return trainable_class(run_trial, gpus=trial_gpus(spec), waits=spec.clock.kind == "virtual")
+
+
+def resources(spec: AnyScenario) -> Any:
+    """Return what a trial asks for, for `tune.with_resources`: 1 CPU, and its parties' GPU shares together."""
+    return trial_resources(trial_gpus(spec))
+
+
+def _folder_name(config: Mapping[str, Any]) -> str:
+    text = ",".join(f"{name}={json.dumps(value)}" for name, value in sorted(config.items()))
+    return text.replace("/", "_")

@@ -1,0 +1,175 @@
+"""`raydpzv tune SCENARIO --space FILE` without Ray: one trial after the other, killed and gone on with, wrong input."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from scenarios.cli import app
+from tests.helpers.programs import Forked
+
+SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
+SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "privacy.noise=seeded")
+SEARCH = ["tune", "digits_dpzv", "--samples", "3", *(w for change in SHORT for w in ("--set", change))]
+LIMIT = 120
+
+
+def raydpzv(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def rows(folder):
+    table = pq.read_table(folder / "trials.parquet")
+    return [str(row) for row in table.drop_columns(["seconds"]).to_pylist()]  # NaN is like NaN
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "space.toml").write_text(SPACE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def searched(place):
+    done = raydpzv(
+        *SEARCH,
+        "--space",
+        place / "space.toml",
+        "--runner",
+        "local",
+        "--out",
+        place / "out",
+        "--quiet",
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), place / "out"
+
+
+def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
+    said, folder = searched
+    assert [row["status"] for row in said["trials"]] == ["done"] * 6
+    assert said["seeds"] == 2
+    assert (folder / "trials.png").read_bytes().startswith(b"\x89PNG")
+    assert len((folder / "trials.csv").read_text().splitlines()) == 7
+    assert pq.read_table(folder / "trials.parquet")["trial"].to_pylist() == list(range(6))
+
+
+def test_a_trial_is_the_run_with_its_settings_and_the_best_file_is_the_best_trial(searched, place):
+    said, folder = searched
+    row = said["trials"][said["best"]]
+    changes = [
+        *SHORT,
+        f"method.lr={row['method.lr']}",
+        f"method.server={row['method.server']}",
+        f"seed={row['seed']}",
+    ]
+    words = (w for change in changes for w in ("--set", change))
+    for scenario, more in (("digits_dpzv", words), (folder / "best.toml", ())):
+        out = place / f"alone-{len(str(scenario))}"
+        alone = raydpzv("run", scenario, *more, "--out", out, "--quiet", "--json")
+        assert json.loads(alone.stdout)["digest"] == row["digest"], scenario
+
+
+def test_a_search_killed_at_any_moment_goes_on_with_the_same_table(searched, place):
+    """In a process of its own, killed with kill -9 once its second trial has begun to write."""
+    _, whole = searched
+    folder = place / "killed"
+    command = ["-m", "raydpzv", *SEARCH, "--space", str(place / "space.toml"), "--runner", "local", "--quiet"]
+    process, limit = Forked([*command, "--out", str(folder)]), time.monotonic() + LIMIT
+    while not (folder / "runs" / "0001" / "scenario.toml").exists() and time.monotonic() < limit:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    first = folder / "runs" / "0000" / "summary.json"
+    before = first.stat().st_mtime_ns
+    on = raydpzv("resume", folder, "--runner", "local", "--quiet")
+    assert on.exit_code == 0, on.output
+    assert first.stat().st_mtime_ns == before
+    assert rows(folder) == rows(whole)
+
+
+def test_going_on_with_a_whole_search_runs_nothing(searched):
+    _, folder = searched
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    assert raydpzv("resume", folder, "--quiet").exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == before
+
+
+def test_trials_that_fail_are_rows_and_the_exit_status(place):
+    (place / "bad.toml").write_text("method.batch.grid = [64, 150]\n")
+    ended = raydpzv(
+        *(
+            "tune",
+            "digits_dpzv",
+            "--space",
+            place / "bad.toml",
+            "--runner",
+            "local",
+            "--out",
+            place / "bad",
+            "--quiet",
+        ),
+        *(
+            "--set",
+            "data.train_rows=100",
+            "--set",
+            "privacy.mode=none",
+            "--set",
+            "budget.updates=4",
+            "--set",
+            "evaluate.every=2",
+        ),
+    )
+    assert ended.exit_code == 1
+    assert "1 of 2 trials failed" in ended.stderr
+    assert "method.batch: wanted at most 100" in ended.stderr
+    assert pq.read_table(place / "bad" / "trials.parquet")["status"].to_pylist() == ["done", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("digits_dpzv", "--space", "space.toml", "--set", "method.lr=0.1"), "method.lr: is fixed by --set"),
+        (("digits_dpzv", "--space", "space.toml", "--metric", "acuracy"), 'Did you mean "accuracy"'),
+        (("digits_dpzv", "--space", "space.toml", "--metric", "roc_auc"), "wanted data of two classes"),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--epsilon", "1e-9"),
+            "--epsilon 1e-09: the least of 20 trials",
+        ),
+        (("digits_dpzv", "--space", "space.toml", "--scheduler", "pbt"), "--scheduler: wanted none or asha"),
+        (("digits_dpzv", "--space", "space.toml", "--grace", "10"), "--grace: goes with --scheduler asha"),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
+            "--runner local",
+        ),
+        (("digits_dpzv", "--space", "space.toml", "--to", "x.toml"), "--to: goes with a grid"),
+        (("digits_dpzv", "--space", "nowhere.toml"), "cannot read the space file"),
+        (("digits_dpz", "--space", "space.toml"), 'Did you mean "digits_dpzv"'),
+        (("digits_field", "--samples", "3"), "--samples: goes with --space"),
+    ],
+)
+def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, words, said):
+    monkeypatch.chdir(place)
+    ended = raydpzv("tune", *words, "--out", "never")
+    assert (ended.exit_code, said in ended.stderr) == (2, True), ended.output
+    assert not (place / "never").exists()
+
+
+def test_without_ray_tune_one_line_says_how_to_install_it(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.tune", None)
+    ended = raydpzv(
+        "tune", "digits_dpzv", "--space", place / "space.toml", "--out", place / "never", "--quiet"
+    )
+    assert (ended.exit_code, ended.stderr) == (
+        2,
+        "raydpzv: Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local\n",
+    )

@@ -1,0 +1,103 @@
+"""ULDP-ZO from its ledger: models rebuilt, runs that go on, and nothing that is released twice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scenarios
+from raydpzv.config.scenario import HorizontalScenario
+from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.rebuild import rebuild
+from raydpzv.ledger.ledger import Ledger
+from tests.helpers.small_horizontal import OFTEN, resume, same, stopped
+
+SMALL = (
+    *("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12", "budget.updates=10"),
+    *("method.perturbations=3", "evaluate.every=5", "network.latency=0.05", "record.snapshots=4"),
+    *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
+)
+KINDS = {
+    "rounds": ("digits_users_zo", ("method.local_steps=2", "method.sampling=0.7")),
+    "asynchronous": ("digits_users_async", ("clock.compute=0.3",)),
+}
+SEEDED = "privacy.noise=seeded"
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def small(kind: str, *overrides: str) -> HorizontalScenario:
+    name, own = KINDS[kind]
+    spec = scenarios.load(name, [*SMALL, *own, *overrides])
+    assert isinstance(spec, HorizontalScenario)
+    return spec
+
+
+def released(folder: Path) -> np.ndarray:
+    """The scalars on the ledger, update after update."""
+    with Ledger.open(folder / "ledger") as ledger:
+        return ledger.since(0).scalar.copy()
+
+
+@each_kind
+def test_the_ledger_alone_rebuilds_the_model(tmp_path: Path, kind: str) -> None:
+    spec = small(kind, SEEDED)
+    whole = scenarios.run(spec, tmp_path / "run")
+    end = rebuild(tmp_path / "run")
+    assert end.verified
+    assert end.models[MODEL].tobytes() == whole.models[MODEL].tobytes()
+    early = rebuild(tmp_path / "run", at=6).models[MODEL]
+    shutil.rmtree(tmp_path / "run" / "ledger" / "snapshots")  # from the first update on, the same
+    assert rebuild(tmp_path / "run", at=6).models[MODEL].tobytes() == early.tobytes()
+    short = scenarios.run(scenarios.override(spec, ["budget.updates=6"]))
+    assert short.models[MODEL].tobytes() == early.tobytes()
+
+
+@each_kind
+def test_a_stopped_run_goes_on_to_the_bits_of_a_whole_one(tmp_path: Path, kind: str) -> None:
+    spec = small(kind, SEEDED, OFTEN)
+    whole = scenarios.run(spec)
+    stopped(spec, tmp_path / "run", 4)
+    same(resume(tmp_path / "run"), whole)
+
+
+@each_kind
+def test_a_killed_run_releases_nothing_a_second_time(tmp_path: Path, kind: str) -> None:
+    """Noise that nobody can draw again: what the ledger had at the kill stays, beyond the last checkpoint too."""
+    spec, count = small(kind), 0
+
+    def copy(status: Any) -> None:
+        nonlocal count
+        count += 1
+        if count in (8, 14) and not status.stop_reason:
+            shutil.copytree(tmp_path / "run", tmp_path / f"killed{count}")
+
+    whole = scenarios.run(spec, tmp_path / "run", progress=copy)
+    everything = released(tmp_path / "run")
+    folders = sorted(tmp_path.glob("killed*"))
+    assert folders
+    for folder in folders:
+        if folder == folders[-1]:  # killed before there was any checkpoint of all that
+            (folder / "checkpoint.npz").unlink(missing_ok=True)
+        was = released(folder)
+        assert 0 < len(was) < len(everything)
+        run = resume(folder)
+        assert run.summary["updates"] == 10
+        now = released(folder)
+        assert np.array_equal(now[: len(was)], was)
+        assert not np.isin(now[len(was) :], everything).any()  # the control: what comes after is new
+        assert rebuild(folder).verified
+        assert run.summary["bytes_up"] == whole.summary["bytes_up"]
+        assert run.summary["uploads"] == whole.summary["uploads"]
+
+
+def test_silos_under_the_wall_clock_release_their_sums(tmp_path: Path) -> None:
+    spec = small(
+        "asynchronous", "clock.kind=wall", "arrivals.rate=200", "clock.compute=0", "resources.hosts=2"
+    )
+    run = scenarios.run(spec, tmp_path / "run")
+    assert run.summary["updates"] == 10
+    assert rebuild(tmp_path / "run").verified

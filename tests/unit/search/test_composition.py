@@ -1,0 +1,104 @@
+"""ε of a whole search, against accounts that were not derived from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.privacy.mean_accountant import participation_epsilon
+from raydpzv.search.composition import compose
+
+UNIT = "so many releases; unit: one record"
+
+
+def claim(
+    epsilon, *, delta=1e-3, adversary="client", relation="replace", accountant="closed form (GDP)", **more
+):
+    terms = {
+        "adversary": adversary,
+        "relation": relation,
+        "accountant": accountant,
+        "holds": True,
+        "scope": UNIT,
+    }
+    return {**terms, "epsilon": epsilon, "delta": delta, **more}
+
+
+def spent(*epsilons, **how):
+    runs = {f"trial {i}": [e if isinstance(e, dict) else claim(e)] for i, e in enumerate(epsilons)}
+    given = {"same_data": True, "cut": False, "planned": runs} | how
+    (found,) = compose(runs["trial 0"], runs, **given)
+    return found
+
+
+def test_trials_that_share_out_the_releases_of_one_run_spend_what_it_spends():
+    def gaussian(n):
+        return participation_epsilon(participations=n, sensitivity=0.2, sigma=1.7, delta=1e-5)
+
+    parts = [claim(gaussian(n), delta=1e-5) for n in (40, 25, 10, 5)]
+    assert spent(*parts).spent == pytest.approx(gaussian(80), rel=1e-9)
+    assert spent(*parts).spent < sum(p["epsilon"] for p in parts)
+    assert spent(parts[0]).spent == pytest.approx(parts[0]["epsilon"], rel=1e-9)
+
+
+def test_other_noise_and_other_deltas_compose_as_the_loss_distributions_do():
+    """dp-accounting composes the two mechanisms itself, from their noise multipliers."""
+    import dp_accounting
+    from dp_accounting import pld
+
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
+    for z in (2.0, 5.0):
+        accountant.compose(dp_accounting.GaussianDpEvent(z))
+    parts = [
+        claim(epsilon_of(1 / 2.0, 1e-4), delta=1e-4),
+        claim(epsilon_of(1 / 5.0, 1e-6), delta=1e-6),
+    ]
+    found = spent(*parts)
+    assert found.delta == 1e-6
+    assert found.spent == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-3)
+
+
+def test_what_was_cut_short_is_claimed_by_its_plan():
+    whole = {"trial 0": [claim(1.0)], "trial 1": [claim(1.0)], "trial 2": [claim(1.0)]}
+    made = whole | {"trial 1": [claim(0.3)]}
+    del made["trial 2"]
+    found = {cut: compose(whole["trial 0"], made, whole, same_data=True, cut=cut)[0] for cut in (True, False)}
+    assert found[True].spent == found[False].spent < found[True].planned
+    assert found[True].claimed == found[True].planned
+    assert found[False].claimed == found[False].spent
+    assert f"ε={found[True].planned:.4g} of all that were planned" in found[True].sentence()
+    assert "planned" not in found[False].sentence()
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (claim(math.inf), "trial 1 has no proved ε"),
+        (claim(1.0, holds=False), "trial 1 has no proved ε"),
+        (claim(1.0, adversary="server"), "trial 1 has no proved ε against client"),
+        (claim(1.0, relation="add_remove"), "trial 1 has no proved ε"),
+        (claim(1.0, accountant="PLD (dp-accounting), Poisson sampling"), "the accountant is PLD"),
+        (claim(1.0, scope="x; unit: one record's features at one client"), "protects another unit"),
+    ],
+)
+def test_no_number_where_none_is_justified(other, said):
+    found = spent(1.0, other)
+    assert math.isnan(found.spent)
+    assert math.isnan(found.planned)
+    assert said in found.missing
+    assert "nothing may be claimed" in found.sentence()
+    assert not spent(1.0, claim(1.0)).missing
+
+
+def test_no_number_for_trials_on_other_data():
+    assert "not on the same data" in spent(1.0, 1.0, same_data=False).sentence()
+
+
+def test_claims_that_do_not_hold_and_the_papers_are_not_composed():
+    runs = {
+        "trial 0": [claim(1.0, adversary="paper"), claim(1.0, holds=False), claim(2.0, relation="add_remove")]
+    }
+    (found,) = compose(runs["trial 0"], runs, runs, same_data=True, cut=False)
+    assert (found.relation, found.spent) == ("add_remove", pytest.approx(2.0))

@@ -1,0 +1,110 @@
+"""Searches resolved: trials, constraint on ε, ASHA's first decision, and the plan as a file."""
+
+from __future__ import annotations
+
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, SpecError
+from raydpzv.search.search_plan import SearchPlan, grace_of, planned_claim, read_search, trials_of
+
+POINTS = [("method.lr=0.5", "privacy.epsilon=0.5"), ("method.lr=0.5", "privacy.epsilon=2.0")]
+
+
+def private(settings):
+    return scenarios.load("digits_private", settings)
+
+
+def plain(settings):
+    return scenarios.load("vafl", settings)
+
+
+def plan(trials, **changes):
+    given = {"name": "x", "metric": "accuracy", "scheduler": "none", "grace": 0, "epsilon": None}
+    return SearchPlan(**given | changes, trials=tuple(trials))
+
+
+def test_a_wrong_combination_is_named():
+    points = [("method.batch=64",), ("method.batch=64", "method.momentum=1.5")]
+    with pytest.raises(SpecError, match=r"trial 1 of the space \(method.batch=64, method.momentum=1.5\)"):
+        trials_of(plain, points, None)
+
+
+def test_a_batch_above_the_rows_is_named_before_anything_runs():
+    with pytest.raises(SpecError, match=r"trial 0 of the space .*method.batch: wanted at most"):
+        trials_of(lambda s: scenarios.load("digits_dpzv", s), [("method.batch=100000",)], None)
+
+
+def test_trials_above_the_constraint_are_not_started_and_say_why():
+    trials = trials_of(private, POINTS, 1.0)
+    assert [bool(t.skipped) for t in trials] == [False, True]
+    assert trials[1].skipped == "its proved ε=2 against client exceeds 1"
+    assert [bool(t.skipped) for t in trials_of(private, POINTS, 2.0)] == [False, False]
+    assert planned_claim(trials[0].spec).epsilon == pytest.approx(0.5)
+
+
+def test_a_constraint_below_all_trials_names_the_least():
+    with pytest.raises(SpecError, match=r"--epsilon 0.1: the least of 2 trials is ε=0.5, of trial 0"):
+        trials_of(private, POINTS, 0.1)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_constraint_is_a_number_above_0(epsilon):
+    with pytest.raises(SpecError, match="--epsilon: wanted a finite number above 0"):
+        trials_of(private, POINTS, epsilon)
+
+
+def test_a_constraint_where_nothing_is_proved_says_why():
+    with pytest.raises(SpecError, match="none of 1 trials has a proved ε: no noise is added"):
+        trials_of(plain, [("method.lr=0.5",)], 1.0)
+
+
+def test_the_method_is_set_before_its_settings():
+    (trial,) = trials_of(
+        lambda s: scenarios.load("digits_decomfl", s),
+        [("method.local_steps=3", 'method.name="fedavg"')],
+        None,
+    )
+    assert (trial.spec.method.name, trial.spec.method.local_steps) == ("fedavg", 3)
+    assert trial.values == {"method.local_steps": 3, "method.name": "fedavg"}
+
+
+def test_an_unknown_metric_and_one_without_its_rows_are_refused():
+    trials = trials_of(plain, [("method.lr=0.5",)], None)
+    with pytest.raises(SpecError, match='Did you mean "accuracy"'):
+        plan(trials, metric="acuracy")
+    with pytest.raises(SpecError, match="validation rows"):
+        plan(trials, metric="validation_accuracy")
+    with pytest.raises(SpecError, match="--scheduler"):
+        plan(trials, scheduler="pbt")
+    assert plan(trials).higher
+    assert not plan(trials, metric="loss").higher
+
+
+def test_grace_is_a_ninth_of_the_budget_at_an_evaluation():
+    def grace(*settings, given=None):
+        return grace_of(trials_of(plain, [settings], None), given)
+
+    assert grace("budget.updates=1800", "evaluate.every=100") == 200
+    assert grace("budget.updates=1800", "evaluate.every=300") == 300
+    assert grace("budget.updates=1800", "evaluate.every=100", given=600) == 600
+    for wrong in (99, 1800):
+        with pytest.raises(SpecError, match="--grace: wanted updates between"):
+            grace("budget.updates=1800", "evaluate.every=100", given=wrong)
+    with pytest.raises(SpecError, match=r"one budget.updates for all"):
+        grace_of(trials_of(plain, [("budget.updates=10",), ("budget.updates=20",)], None), None)
+
+
+def test_a_plan_is_read_back_as_it_was(tmp_path):
+    made = plan(trials_of(private, POINTS, 1.0), scheduler="asha", grace=100, epsilon=1.0)
+    (tmp_path / "search.toml").write_text(made.as_toml())
+    found = read_search(tmp_path / "search.toml")
+    assert found == made
+    assert found.same_as(made)
+    assert not found.same_as(plan(made.trials, epsilon=1.0))
+
+
+def test_a_damaged_plan_is_named(tmp_path):
+    (tmp_path / "search.toml").write_text("name = 'x'")
+    with pytest.raises(DataError, match="no readable plan of a search"):
+        read_search(tmp_path / "search.toml")

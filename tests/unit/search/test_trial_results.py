@@ -1,0 +1,218 @@
+"""What a search comes to: rows of finished, stopped, skipped and broken trials, and the choice among them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import threading
+from functools import partial
+
+import pytest
+
+import scenarios
+from raydpzv.compare.run_comparison import run_planned
+from raydpzv.config.toml import as_toml
+from raydpzv.errors import DataError, InputError
+from raydpzv.search.search_folder import (
+    Decision,
+    DecisionLog,
+    decisions,
+    is_search,
+    run_path,
+    search_begun,
+    trials_left,
+)
+from raydpzv.search.search_plan import SearchPlan, Trial, trials_of
+from raydpzv.search.trial_plot import search_figure
+from raydpzv.search.trial_results import _best, best_file, search_results
+
+SHORT = ["budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.test_rows=40"]
+
+
+def load(settings):
+    return scenarios.load("digits_private", [*SHORT, *settings])
+
+
+def search_of(points, **changes):
+    given = {"name": "small", "metric": "accuracy", "scheduler": "none", "grace": 0, "epsilon": None}
+    return SearchPlan(**given | changes, trials=trials_of(load, points, changes.get("epsilon")))
+
+
+def run(folder, trial, **how):
+    assert not run_planned(trial.planned(), run_path(folder, trial), **how).startswith("wanted")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A search of two step sizes on two seeds, another ε that is not started, all run."""
+    points = [
+        (f"method.lr={lr}", f"seed={seed}", f"privacy.epsilon={epsilon}")
+        for lr, seed, epsilon in (
+            ("0.01", 0, 1.0),
+            ("0.01", 1, 1.0),
+            ("1.0", 0, 1.0),
+            ("1.0", 1, 1.0),
+            ("1.0", 0, 9.0),
+        )
+    ]
+    plan, folder = search_of(points, epsilon=2.0), tmp_path_factory.mktemp("search")
+    with search_begun(folder, plan):
+        for trial in trials_left(folder, plan):
+            run(folder, trial)
+    return plan, folder
+
+
+def test_rows_are_those_of_the_runs(finished):
+    plan, folder = finished
+    results = search_results(folder, plan)
+    assert [row["status"] for row in results.rows] == ["done"] * 4 + ["not started"]
+    assert "exceeds 2" in results.rows[4]["reason"]
+    for row, trial in zip(results.rows[:4], plan.trials, strict=False):
+        summary = json.loads((run_path(folder, trial) / "summary.json").read_text())
+        assert [row[n] for n in ("accuracy", "loss", "updates", "digest")] == [
+            summary[n] for n in ("accuracy", "loss", "updates", "digest")
+        ]
+        assert row["epsilon"] == pytest.approx(1.0, rel=1e-3)
+        assert (row["adversary"], row["method.lr"], row["seed"]) == (
+            "client",
+            trial.values["method.lr"],
+            trial.spec.seed,
+        )
+    assert trials_left(folder, plan) == []
+    table = results.table()
+    assert table.num_rows == 5
+    assert str(table.schema.field("method.lr").type) == "double"
+
+
+def test_the_best_settings_are_those_of_the_best_median_and_its_scenario_is_whole(finished, tmp_path):
+    plan, folder = finished
+    results = search_results(folder, plan)
+    medians = {
+        lr: sum(r["accuracy"] for r in results.rows[:4] if r["method.lr"] == lr) / 2 for lr in (0.01, 1.0)
+    }
+    assert results.best.values["method.lr"] == max(medians, key=medians.get)
+    assert (results.best.spec.seed, results.seeds) == (0, 2)
+    (tmp_path / "best.toml").write_text(
+        best_file(plan, results, as_toml(results.best.spec), "raydpzv tune x")
+    )
+    assert scenarios.load(str(tmp_path / "best.toml")) == results.best.spec
+
+
+def test_the_whole_search_spends_more_than_the_winner_and_says_so(finished):
+    plan, folder = finished
+    spent = {one.adversary: one for one in search_results(folder, plan).spent}
+    client = spent["client"]
+    assert client.runs == 4
+    assert 1.0 < client.spent < 4.0
+    assert client.winner == pytest.approx(1.0, rel=1e-3)
+    assert f"ε={client.spent:.4g} of all releases made" in client.sentence()
+
+
+def test_the_picture_shows_every_trial_that_was_measured(finished):
+    plan, folder = finished
+    results = search_results(folder, plan)
+    figure = search_figure(plan, results)
+    drawn = [c for c in figure.axes[0].collections if c.get_label() == "done"]
+    assert sum(len(c.get_offsets()) for c in drawn) == 4
+    assert (
+        search_figure(plan, partial(type(results), best=None, seeds=0, spent=())(rows=results.rows[4:]))
+        is None
+    )
+
+
+def test_stopped_trials_are_over_only_if_the_scheduler_stopped_them(tmp_path):
+    plan = search_of([("method.lr=0.1",), ("method.lr=0.2",)], scheduler="asha", grace=2)
+    stop = threading.Event()
+    with search_begun(tmp_path, plan), DecisionLog(tmp_path) as log:
+        for trial in plan.trials:
+            stop.clear()
+            run(
+                tmp_path,
+                trial,
+                stop=stop,
+                evaluated=lambda status, metrics: status.updates >= 2 and stop.set(),
+            )
+        log.add(Decision(0, 2, 0.1, True))
+        log.add(Decision(1, 2, 0.2, False))
+    assert [t.number for t in trials_left(tmp_path, plan)] == [1]
+    results = search_results(tmp_path, plan)
+    assert [row["status"] for row in results.rows] == ["stopped early", "stopped"]
+    assert [row["updates"] for row in results.rows] == [2, 2]
+    # the noise is that of the whole budget, ε that of half the releases
+    whole = plan.trials[0].spec.privacy.epsilon
+    assert all(row["epsilon"] < 0.8 * whole for row in results.rows)
+    assert results.best is None
+
+
+def test_a_trial_that_broke_off_or_is_missing_is_told_apart(finished, tmp_path):
+    plan, _ = finished
+    with search_begun(tmp_path, plan):
+        run_path(tmp_path, plan.trials[1]).mkdir(parents=True)
+    rows = search_results(tmp_path, plan, {1: "its process was lost"}).rows
+    assert [row["status"] for row in rows[:3]] == ["not run", "failed", "not run"]
+    assert rows[1]["reason"] == "its process was lost"
+    assert math.isnan(rows[0]["accuracy"])
+
+
+def test_what_is_set_aside_and_what_nobody_counted_is_charged_as_planned(finished, tmp_path):
+    plan, folder = finished
+    shutil.copytree(folder, tmp_path / "copy")
+    before = search_results(tmp_path / "copy", plan).spent[0]
+    path = run_path(tmp_path / "copy", plan.trials[0])
+    shutil.copytree(path, path.with_name(f"{path.name}.set-aside-1"))
+    after = search_results(tmp_path / "copy", plan).spent[0]
+    assert (before.runs, after.runs) == (4, 5)
+    assert after.spent > before.spent
+
+
+def test_a_folder_is_that_of_one_search_and_of_no_other(finished, tmp_path):
+    plan, folder = finished
+    assert is_search(folder)
+    with (
+        pytest.raises(InputError, match="holds another search"),
+        search_begun(folder, search_of([("seed=5",)])),
+    ):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="holds something else"), search_begun(tmp_path, plan):
+        pass
+    with (
+        search_begun(folder, plan),
+        pytest.raises(InputError, match="another process"),
+        search_begun(folder, plan),
+    ):
+        pass
+
+
+def test_a_cut_off_last_decision_is_left_out_and_a_damaged_one_named(tmp_path):
+    with DecisionLog(tmp_path) as log:
+        log.add(Decision(0, 20, 0.5, False))
+    with (tmp_path / "decisions.jsonl").open("a") as file:
+        file.write('{"trial": 1, "upd')
+    assert decisions(tmp_path) == [Decision(0, 20, 0.5, False)]
+    with DecisionLog(tmp_path) as log:
+        log.add(Decision(1, 20, 0.4, True))
+    assert [d.stop for d in decisions(tmp_path)] == [False, True]
+    (tmp_path / "decisions.jsonl").write_text("nonsense\n")
+    with pytest.raises(DataError, match="no decision"):
+        decisions(tmp_path)
+
+
+def test_a_trial_names_its_settings():
+    assert str(Trial(3, ("a=1", "b=2"), load([]))) == "trial 3 (a=1, b=2)"
+
+
+def test_of_the_points_with_most_finished_seeds_the_best_median_is_chosen():
+    points = [(f"method.lr={lr}", f"seed={seed}") for lr in ("0.1", "0.2", "0.3") for seed in (0, 1, 2)]
+    plan = search_of(points)
+
+    def chosen(*said):
+        rows = [{"status": status, "accuracy": value} for status, value in said]
+        best, seeds = _best(plan, rows)
+        return (best.number, seeds) if best else None
+
+    low, high, broken = ("done", 0.5), ("done", 0.9), ("diverged", 0.1)
+    assert chosen(low, low, high, high, high, broken, low, high, high) == (6, 3)
+    assert chosen(low, broken, broken, ("stopped early", 1.0), high, broken, low, broken, broken) == (4, 1)
+    assert chosen(*[broken] * 9) is None
