@@ -56,6 +56,8 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/decomfl_round.py
 	$(BIN)/python benchmarks/fedavg_round.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/group_privacy.py
+	$(BIN)/python benchmarks/exact_noise.py
 	$(BIN)/python benchmarks/startup.py
 
 clean:

@@ -160,7 +160,17 @@ VERTICAL = COMMON | {
     "budget.adversary": Change('"paper"', SPENDING, watch=("updates", "stopped_by")),
     "record.staleness": Change("false"),
 }
+UNPROTECTED = "goes with methods that protect users"
+"""What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
+    "privacy.mode": Change('"user"', refused=UNPROTECTED),
+    "privacy.epsilon": Change("3.0", refused=UNPROTECTED),
+    "privacy.multiplier": Change("3.0", refused=UNPROTECTED),
+    "privacy.delta": Change("1e-5", refused=UNPROTECTED),
+    "privacy.clip": Change("0.1", refused=UNPROTECTED),
+    "privacy.against": Change('"client"', refused=UNPROTECTED),
+    "privacy.noise": Change('"seeded"', refused=UNPROTECTED),
+    "budget.epsilon": Change("3.0", refused=UNPROTECTED),
     "data.file": Change(COMMON["data.file"].to, TABLE[:3]),
     "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
     "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),

@@ -1,0 +1,187 @@
+"""ε of one user against each adversary: the specification's numbers, closed forms, calibration, the running account."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raydpzv.errors import SpecError
+from raydpzv.privacy import group_accountant
+from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.user_accountant import (
+    UserSpending,
+    calibrated,
+    user_epsilon,
+    user_epsilon_rdp,
+)
+from raydpzv.privacy.user_setting import ADVERSARIES, UserSetting
+
+
+def setting(**changed: Any) -> UserSetting:
+    usual: dict[str, Any] = {"users": 1000, "silos": 5, "releases": 100, "clip": 0.1, "delta": 1e-5}
+    return UserSetting(**usual | {"multiplier": 5.0, "weights": "records"} | changed)
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coarser grid for mixtures of Gaussians: what agrees on it agrees on the usual one, which is slow."""
+    monkeypatch.setattr(group_accountant, "_POINTS", 2000)
+
+
+NAIVE = {"kind": "naive", "weights": "uniform"}
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "adversary", "changed"),
+    [
+        (9.997, "external", {}),
+        (6.59, "external", {"sampling": 0.7}),
+        (4.49, "external", {"sampling": 0.5}),
+        (2.53, "external", {"sampling": 0.3}),
+        (0.758, "external", {"sampling": 0.1}),
+        (11.48, "client", {}),
+        (12.87, "client", {"silos": 3}),
+        (8.72, "client", {"weights": "uniform"}),
+        (9.997, "server", {"weights": "uniform"}),
+        (28.4, "server", {}),
+        (9.997, "server", {"aggregation": "masked"}),
+        (6.17, "server", {"aggregation": "masked", "sampling": 0.3, "counted": 45}),
+        (24.4, "external", NAIVE),
+        (9.997, "external", {"weights": "uniform", "asynchronous": True, "releases": 500}),
+    ],
+)
+def test_the_specifications_numbers(epsilon: float, adversary: str, changed: dict[str, Any]) -> None:
+    assert user_epsilon(setting(**changed), adversary) == pytest.approx(epsilon, rel=2e-3)
+
+
+def test_renyis_number_of_the_paper() -> None:
+    assert user_epsilon_rdp(setting()) == pytest.approx(10.73, rel=1e-3)
+
+
+def by_hand(silos: int, weights: np.ndarray, seen: str) -> float:
+    """z where one user's vectors have norm C, along one direction: noise and move of what an adversary sees, S = A."""
+    share = 5.0**2 / silos  # variance of a silo's noise, in C²
+    if seen == "silos":  # side by side: the moves are orthogonal coordinates of equal noise
+        return math.sqrt(share) / float(np.sqrt((weights**2).sum()))
+    others = weights[1:]  # a silo knows its own sum and noise
+    return math.sqrt(share * (silos - 1)) / float(others.sum())
+
+
+def test_multipliers_are_those_of_the_worst_weights() -> None:
+    for silos in (2, 5, 20):
+        uniform = np.full(silos, 1 / silos)
+        one_silo, not_mine = np.eye(silos)[0], np.eye(silos)[-1]
+        even, weighed = (setting(silos=silos, weights=w) for w in ("uniform", "records"))
+        for found, expected in (
+            (even.noise_multiplier("client", "add_remove"), by_hand(silos, uniform, "others")),
+            (weighed.noise_multiplier("client", "add_remove"), by_hand(silos, not_mine, "others")),
+            (even.noise_multiplier("server", "add_remove"), by_hand(silos, uniform, "silos")),
+            (weighed.noise_multiplier("server", "add_remove"), by_hand(silos, one_silo, "silos")),
+        ):
+            assert found == pytest.approx(expected)
+
+
+def test_replacing_moves_twice_as_far_but_an_update_no_further_than_through_its_ball() -> None:
+    assert user_epsilon(setting(), relation="replace") == pytest.approx(
+        epsilon_of(2 * math.sqrt(100) / 5, 1e-5)
+    )
+    assert user_epsilon(setting(**NAIVE), relation="replace") == user_epsilon(setting(**NAIVE))
+    silo = setting(**NAIVE).noise_multiplier("client", "add_remove")
+    assert silo == pytest.approx(2.5 * math.sqrt(5 / 4))
+
+
+def test_the_only_silo_sees_nothing_of_others() -> None:
+    assert user_epsilon(setting(silos=1), "client") == 0
+    with pytest.raises(SpecError, match="against"):
+        calibrated(setting(silos=1, against="client"), 1.0)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(1, 0.2681), (3, 0.7191), (8, 1.666)])
+def test_closed_form_calibration(epsilon: float, mu: float) -> None:
+    assert calibrated(setting(), epsilon).multiplier == pytest.approx(10 / mu, rel=3e-4)
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("epsilon", [2.0])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sampling": 0.05},
+        {"sampling": 0.3, "against": "client"},
+        {"sampling": 0.3, "against": "client", "aggregation": "private_weights"},
+        {"against": "server"},
+        NAIVE,
+        {"weights": "uniform", "asynchronous": True},
+        {"kind": "group", "weights": "uniform", "group": 2, "rate": 0.1, "steps": 10},
+        {"kind": "group", "weights": "uniform", "group": 7, "rate": 1.0, "steps": 2},
+    ],
+)
+def test_account_and_calibration_agree(epsilon: float, changed: dict[str, Any]) -> None:
+    given = setting(releases=20, **changed)
+    found = calibrated(given, epsilon)
+    assert found.target == epsilon
+    spent = user_epsilon(found, given.against)
+    assert 0.999 * epsilon < spent <= epsilon * (1 + 1e-9)
+    assert user_epsilon(replace(found, multiplier=0.99 * found.multiplier), given.against) > epsilon
+
+
+def test_coins_that_are_known_hide_nobody() -> None:
+    plain = setting(sampling=0.3)
+    private = replace(plain, aggregation="private_weights")
+    assert [plain.amplified(who) for who in ADVERSARIES] == [True, False, False]
+    assert [private.amplified(who) for who in ADVERSARIES] == [True, True, False]
+    assert not any(replace(private, exposed="a reason").amplified(who) for who in ADVERSARIES)
+    assert user_epsilon(plain, "client") == user_epsilon(replace(plain, sampling=1.0), "client")
+
+
+def test_an_account_counts_releases_and_how_often_each_user_was_drawn() -> None:
+    given = setting(sampling=0.5, users=4)
+    account = UserSpending(given)
+    for drawn in ([0, 1], [1, 2], [1], []):
+        account.add(np.array(drawn, int))
+    assert (account.releases, account.participations) == (4, 3)
+    known = replace(given, releases=4, counted=3)
+    assert account.epsilon("server") == user_epsilon(known, "server")
+    assert account.epsilon("external") == user_epsilon(known, "external")
+    for mu, who in zip(account.mus(), ADVERSARIES, strict=True):
+        assert epsilon_of(mu, 1e-5) == pytest.approx(user_epsilon(known, who), rel=1e-9)
+    again = UserSpending(given, account.state())
+    assert (again.state(), again.mus()) == (account.state(), account.mus())
+
+
+def test_epsilon_of_hidden_coins_is_worked_out_for_some_numbers_of_releases_and_never_below() -> None:
+    given = setting(sampling=0.3)
+    account = UserSpending(given)
+    account.releases = 40
+    exact = user_epsilon(replace(given, releases=40))
+    assert exact <= account.epsilon("external") <= 1.05 * exact
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize(
+    "changed", [{}, {"sampling": 0.3}, {"kind": "group", "group": 2, "rate": 0.2, "steps": 5}]
+)
+def test_a_budget_that_was_calibrated_for_is_spent_by_the_planned_releases(changed: dict[str, Any]) -> None:
+    given = calibrated(setting(releases=7, **changed), 1.0)
+    account, everybody = UserSpending(given), np.arange(1000)
+    while not account.would_exceed(everybody, 1.0, "external"):
+        account.add(everybody)
+    assert account.releases == 7
+
+
+def test_a_budget_against_the_server_counts_participation() -> None:
+    given = setting(sampling=0.5, aggregation="masked", users=3)
+    limit = epsilon_of(math.sqrt(2) / 5, 1e-5)
+    account, rounds = UserSpending(given), [[0], [1], [0], [2], [1], [0]]
+    served = 0
+    for drawn in rounds:
+        if account.would_exceed(np.array(drawn), limit, "server"):
+            break
+        account.add(np.array(drawn))
+        served += 1
+    assert served == 5  # the sixth would draw user 0 a third time
+    assert mu_of(limit, 1e-5) == pytest.approx(account.mus()[2])
