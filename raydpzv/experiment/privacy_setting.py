@@ -357,7 +357,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
     found = UserSetting(
         users=parts.users,
         silos=parts.clients,
-        releases=updates or 1,
+        releases=_planned_releases(plan, updates, parts.clients),
         clip=privacy.clip,
         delta=privacy.delta,
         multiplier=privacy.multiplier or 1.0,
@@ -381,6 +381,12 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         found = calibrated(found, privacy.epsilon)
     _check_first_release(found, spec.budget.epsilon)
     return found
+
+
+def _planned_releases(plan: UserPlan, updates: int | None, silos: int) -> int:
+    """Return the most releases that are planned; of single silos also those on their way when the run is over."""
+    under_way = silos - 1 if plan.asynchronous and updates is not None else 0
+    return (updates or 1) + under_way
 
 
 def _group(plan: UserPlan, parts: UserParts) -> int:
