@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import raydpzv
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.experiment.prepare import load_data
-from raydpzv.experiment.privacy_setting import privacy_setting
-from raydpzv.experiment.user_privacy import user_privacy
+from raydpzv.experiment.privacy_setting import privacy_setting, user_privacy
 from raydpzv.files import as_json as json_text
 from raydpzv.keys import Key
 from raydpzv.privacy.sound_setting import SoundSetting

@@ -8,7 +8,7 @@ from typing import Any
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.sound import ALONE, sound_contradictions
 from raydpzv.config.timing import stands_still
-from raydpzv.config.users import user_contradictions
+from raydpzv.config.user_mode import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.settings.bounds import MOST

@@ -26,7 +26,7 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
 from raydpzv.experiment.privacy_filter import user_privacy_filter
-from raydpzv.experiment.user_privacy import UserPrivacy, user_privacy
+from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts

@@ -17,9 +17,9 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.privacy_setting import has_secret_coins
 from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_vertical import one_thread
-from raydpzv.experiment.user_privacy import has_secret_coins
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.operator_file import read_coins

@@ -132,6 +132,8 @@ class VirtualRun:
 
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
+            if self._server_loop.stop_reason is None and self._server_loop.privacy_filter.state():
+                self._updated()  # the last state was put down as one after which the run goes on
             self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)

@@ -1,0 +1,98 @@
+"""The table and the verdict of one user: rows, relations, what each says, and what takes all claims away."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from raydpzv.privacy.statements import claims, verdict
+from raydpzv.privacy.user_accountant import user_epsilon
+from raydpzv.privacy.user_setting import UserSetting
+
+
+def setting(**changed: Any) -> UserSetting:
+    usual: dict[str, Any] = {"users": 100, "silos": 5, "releases": 20, "clip": 0.1, "delta": 1e-5}
+    return UserSetting(**usual | {"multiplier": 5.0, "weights": "records"} | changed)
+
+
+GROUP = {"kind": "group", "weights": "uniform", "group": 12, "rate": 0.05, "steps": 20}
+
+
+@pytest.mark.parametrize("changed", [{}, {"sampling": 0.3}, {"kind": "naive", "weights": "uniform"}, GROUP])
+def test_every_adversary_has_a_row_under_both_relations(changed: dict[str, Any]) -> None:
+    given = setting(**changed)
+    rows = claims(given)
+    assert [(r.adversary, r.relation) for r in rows] == [
+        ("paper", "add_remove"),
+        *((who, how) for who in ("external", "client", "server") for how in ("add_remove", "replace")),
+    ]
+    for row in rows[1:]:
+        assert row.epsilon == user_epsilon(given, row.adversary, row.relation)
+        assert row.holds
+    for row in rows:
+        assert row.scope.endswith("unit: one user")
+        assert row.mechanism.startswith("discrete Gaussian")
+        assert row.accountant != "none"
+        assert row.note
+
+
+def note(given: UserSetting, adversary: str) -> str:
+    return next(r.note for r in claims(given) if r.adversary == adversary)
+
+
+def test_the_papers_numbers_are_true_where_they_are_no_smaller() -> None:
+    assert claims(setting())[0].holds
+    naive = claims(setting(kind="naive", weights="uniform"))[0]
+    assert not naive.holds
+    assert naive.epsilon == pytest.approx(claims(setting(weights="uniform"))[0].epsilon)
+    assert "up to 2C·S" in naive.note
+    assert not any(r.adversary == "paper" for r in claims(setting(weights="uniform", asynchronous=True)))
+
+
+def test_groups_say_where_the_lemmas_orders_do_not_hold() -> None:
+    figure_2 = GROUP | {"rate": 0.01, "steps": 5000}
+    assert "where the lemma does not hold" in note(setting(**figure_2 | {"group": 32}), "paper")
+    assert "does not hold" not in note(setting(**figure_2 | {"group": 8}), "paper")
+    assert "no power of 2" in note(setting(**GROUP), "paper")
+
+
+def test_groups_say_what_a_record_has_and_what_was_read_off_the_data() -> None:
+    said = note(setting(**GROUP | {"group_rule": "max"}), "external")
+    record = user_epsilon(setting(**GROUP | {"group": 1}))
+    assert f"For one record (k = 1) ε is {record:.4g}" in said
+    assert "k = 12 (max of users' records) is read off the data" in said
+
+
+def test_known_counts_and_coins_are_said() -> None:
+    assert "known to the coordinator" in note(setting(), "external")
+    assert "known to the coordinator" not in note(setting(aggregation="private_weights"), "external")
+    assert "it draws the users' coins" in note(setting(sampling=0.3), "server")
+    assert "silos know who is drawn" in note(setting(sampling=0.3), "client")
+    assert "at most 7 rounds, as counted" in note(setting(sampling=0.3, counted=7), "client")
+    assert "stay secret" in note(setting(sampling=0.3), "external")
+
+
+def test_the_verdict_states_every_adversary() -> None:
+    private, said = verdict(setting(target=3.0))
+    assert private
+    assert f"ε = {user_epsilon(setting()):.4g} against whoever sees the released models" in said
+    assert "not the target ε = 3" in said
+    assert "1/U" not in said
+    assert "not below 1/U" in verdict(setting(delta=0.02))[1]
+
+
+def test_seeded_noise_proves_nothing() -> None:
+    rows = claims(setting(noise="seeded"))
+    assert all(r.epsilon == math.inf and not r.holds and "seed" in r.note for r in rows)
+    assert verdict(setting(noise="seeded"))[0] is False
+
+
+@pytest.mark.parametrize("changed", [{"fitted": ("features are scaled",)}, {"planned": False}])
+def test_what_the_proof_supposes_is_looked_at(changed: dict[str, Any]) -> None:
+    given = setting(**changed)
+    assert not any(r.holds for r in claims(given))
+    private, said = verdict(given)
+    assert not private
+    assert said.startswith("NOT PRIVATE")
