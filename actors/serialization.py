@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ def known_tail(client: int, round: int, size: int) -> Order:
 
 def _without_history(body: Body) -> Body:
     if isinstance(body, CatchUp):
-        return type(body)(_NO_SEEDS, _NO_SCALARS, body.seeds)
+        return replace(body, missed_seeds=_NO_SEEDS, missed_scalars=_NO_SCALARS)
     if isinstance(body, Tail):
         return Tail(_NO_SEEDS, _NO_SCALARS)
     if isinstance(body, PulledModel):

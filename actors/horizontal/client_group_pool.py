@@ -90,11 +90,11 @@ class PoolExecutor:
     """A `Executor` whose clients live in host actors: one call per host and batch of orders.
 
     Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves no bits; it is the
-    next in turn, or the one that keeps the client's own model (`separate`). Evaluations are host 0's.
+    next in turn, or the one that keeps the client's own model or keys (`pinned`). Evaluations are host 0's.
     """
 
-    def __init__(self, pool: ClientGroupPool, *, lean: bool, separate: bool, noted: Noted) -> None:
-        self._pool, self._lean, self._separate, self._noted = pool, lean, separate, noted
+    def __init__(self, pool: ClientGroupPool, *, lean: bool, pinned: bool, noted: Noted) -> None:
+        self._pool, self._lean, self._pinned, self._noted = pool, lean, pinned, noted
         self._gathered: list[Order] = []
         self._dealt, self.calls = 0, 0
         self._sent: list[_Sent] = []
@@ -133,7 +133,7 @@ class PoolExecutor:
         hosts = len(self._pool.actors)
         shares: dict[int, list[Order]] = {}
         for order in self._gathered:
-            turn = order.client if self._separate else self._dealt
+            turn = order.client if self._pinned else self._dealt
             shares.setdefault(turn % hosts, []).append(order)
             self._dealt += 1
         self._gathered = []

@@ -76,7 +76,7 @@ class HorizontalServerActor:
         """Run the whole virtual-time loop."""
         prepared = self._prepared
         self._hosts = PoolExecutor(
-            pool, lean=not prepared.separate, separate=prepared.separate, noted=self.note_loss
+            pool, lean=not prepared.separate, pinned=prepared.pinned, noted=self.note_loss
         )
         server = self._server
         self._see(self._hosts if prepared.seeded else WeightsEvaluator(prepared, server, "cpu"))

@@ -102,10 +102,15 @@ def _default(value: Any) -> str:
     return f"`{tomli_w.dumps({'v': value}).split('=', 1)[1].strip()}`".replace("\n", " ")
 
 
+def _literal(value: Any) -> str:
+    """A value as TOML has it."""
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
 def _values(annotation: Any) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
-        return ", ".join(f'`"{a}"`' for a in arguments)
+        return ", ".join(f"`{_literal(a)}`" for a in arguments)
     if origin is typing.Annotated:
         return _values(arguments[0])
     if origin in (typing.Union, types.UnionType):

@@ -110,6 +110,11 @@ class PreparedHorizontal:
         return self.spec.descriptor.own_models(self.spec.method)
 
     @property
+    def pinned(self) -> bool:
+        """Whether a client's work stays with one process, which keeps the client's own model or keys."""
+        return self.separate or self.spec.descriptor.own_keys(self.spec.method)
+
+    @property
     def keeps_all(self) -> bool:
         """Whether a run that goes on keeps updates beyond its checkpoint: those of a method that releases by them."""
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None

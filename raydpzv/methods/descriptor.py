@@ -325,8 +325,9 @@ class HorizontalMethod(Generic[C]):
     rule: of methods that send seeds and scalars; then a ledger is kept, and models are rebuilt from it; without one
     the server's `state()` is what a checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else
     there are rounds. cohort: how many of M clients work at once. own_models: every client keeps a model of its own.
-    drifts: those models leave the ledger's, so that nobody can rebuild them. agent: one client, no network. users: what
-    is released about users whose records lie in several clients, None for a method that knows no users.
+    drifts: those models leave the ledger's, so that nobody can rebuild them. own_keys: every client keeps keys in its
+    process. agent: one client, no network. users: what is released about users whose records lie in several clients,
+    None for a method that knows no users.
     """
 
     config: type[C]
@@ -337,6 +338,7 @@ class HorizontalMethod(Generic[C]):
     cohort: Callable[[C, int], int] = _one
     own_models: Callable[[C], bool] = _no
     drifts: Callable[[C], bool] = _no
+    own_keys: Callable[[C], bool] = _no
     agent: bool = False
     users: Callable[[C], UserPlan | None] = _none
     contradictions: Callable[[C, HorizontalSections], Iterator[str]] = _no_contradictions

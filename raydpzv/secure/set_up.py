@@ -28,15 +28,17 @@ B = TypeVar("B", bound=Body)
 
 
 class SetUp:
-    """The server's way through the phases; phases: begins them anew."""
+    """The server's way through the phases; phases: begins them anew; begun: how often that was."""
 
     def __init__(self, phases: Callable[[], Phases]) -> None:
         self._begin = phases
         self._phases = phases()
+        self.begun = 0
 
     def begin(self) -> Sequence[Body]:
         """Return the first message for every silo, in order; whatever was agreed on before is void."""
         self._phases = self._begin()
+        self.begun += 1
         return next(self._phases)
 
     def receive(self, answers: Sequence[Body]) -> Sequence[Body] | None:

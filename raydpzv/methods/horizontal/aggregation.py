@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.data.users import UserParts
-from raydpzv.errors import SpecError
+from raydpzv.errors import RunError, SpecError
 from raydpzv.methods.horizontal.rounds import RoundServer
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=Body)
 R = TypeVar("R", bound="AgreeingSilo")
+
+_MOST = 10
+"""Set-ups for one round, at most."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ class AgreeingRounds(RoundServer):
 
     aggregation: Aggregation
     _agreed = False
+    _begun = 0  # set-ups until the last round was closed
 
     def first_orders(self) -> Sequence[Order]:
         """Return the orders of the next round, or of what comes before it."""
@@ -187,9 +191,16 @@ class AgreeingRounds(RoundServer):
         if any(isinstance(body, KeysLost) for body in bodies):
             self._agreed = False
             return self.first_orders()
+        self._begun = set_up.begun
         return super()._complete(uploads)
 
     def _asked(self, messages: Sequence[Body]) -> list[Order]:
+        set_up = self.aggregation.set_up
+        if set_up is not None and set_up.begun - self._begun > _MOST:
+            raise RunError(
+                f"round {self._round + 1} wants keys that last, but silos lost theirs in {_MOST} set-ups in a row: see "
+                "what ends their processes, or where else their work is done"
+            )
         return [
             Order(silo, body, self._round + 1, start_immediately=True)
             for silo, body in zip(self._cohort, messages, strict=True)

@@ -62,6 +62,7 @@ ULDP_AVG = HorizontalMethod(
     ),
     clients=TrainingSilos,
     cohort=lambda config, clients: clients,
+    own_keys=lambda config: config.aggregation != "plain",
     users=lambda config: config.plan,
     contradictions=of_aggregation,
 )

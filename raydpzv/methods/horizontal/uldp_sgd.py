@@ -59,6 +59,7 @@ ULDP_SGD = HorizontalMethod(
     ),
     clients=GradientSilos,
     cohort=lambda config, clients: clients,
+    own_keys=lambda config: config.aggregation != "plain",
     users=lambda config: config.plan,
     contradictions=of_aggregation,
 )

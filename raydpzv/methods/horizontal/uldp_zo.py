@@ -269,6 +269,7 @@ ULDP_ZO = HorizontalMethod(
     rule=lambda c: UpdateRule(Rule(c.direction), step_seeds=True),
     pulls=lambda c: c.asynchronous,
     cohort=lambda c, clients: clients,
+    own_keys=lambda c: c.aggregation != "plain",
     users=lambda c: replace(c.plan, asynchronous=c.asynchronous),
     contradictions=_contradictions,
 )

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from raydpzv.data.users import UserParts
-from raydpzv.errors import SpecError
+from raydpzv.errors import RunError, SpecError
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import of_aggregation
 from raydpzv.methods.horizontal.uldp_avg import ULDP_AVG
 from raydpzv.methods.horizontal.uldp_sgd import ULDP_SGD, UldpSgdConfig
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.secure.masked import MaskedSilo
 from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.secure_sums import KeysLost, MaskedSum, PackedSum
 from tests.helpers.user_parties import KEY, SILOS, SIZE, START, USERS, noise, objective, parts
@@ -155,3 +156,12 @@ def test_what_does_not_go_together_is_refused() -> None:
         Running("private_weights", count_cap=500)
     with pytest.raises(SpecError, match="masked sums are taken in 64 bits"):
         Running("masked", value_bits=60)
+
+
+def test_keys_that_are_lost_again_and_again_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running("masked")
+    monkeypatch.setattr(
+        running.group._sums._secure, "role", lambda silo, size: MaskedSilo(silo, b"another process")
+    )
+    with pytest.raises(RunError, match="silos lost theirs in 10 set-ups in a row"):
+        running.until(1)
