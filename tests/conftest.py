@@ -78,10 +78,10 @@ def small() -> Callable[..., VerticalScenario]:
 
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are made and not turned into pixels, most of the time of a page: for tests of words and of files."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Pictures are made and not turned into pixels: for tests of words and of files."""
+    from tests.helpers.report_views import without_pixels
 
-    monkeypatch.setattr(FigureCanvasAgg, "print_png", lambda self, file, **how: file.write(b"png"))
+    without_pixels(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -53,6 +55,11 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words += data
+
+
+def without_pixels(patch: pytest.MonkeyPatch) -> None:
+    """Let pictures be made and not turned into pixels, which is most of the time of a page."""
+    patch.setattr(FigureCanvasAgg, "print_png", lambda self, file, **how: file.write(b"png"))
 
 
 def names(folder: Path) -> set[str]:

@@ -10,8 +10,10 @@ FIRST = (
     "tests/integration/compiled",
     "tests/integration/local",
     "tests/unit/benchmarks",
+    "tests/unit/zo/test_kernels.py",
     "tests/integration",
     "tests/property",
+    "tests/unit/report",
 )
 """What takes long must not begin last."""
 APART = (

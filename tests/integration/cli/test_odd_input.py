@@ -30,6 +30,7 @@ from raydpzv.experiment.prepare import Prepared
 from scenarios import compare
 from scenarios.cli import app
 from tests.helpers.odd_input import TINY, Inputs
+from tests.helpers.report_views import without_pixels
 
 SEED = int(os.environ.get("RAYDPZV_ODD_INPUT_SEED", "1"))
 COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "1000"))
@@ -102,7 +103,9 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "--out",
         str(found["comparison"]),
     ]
-    result = CliRunner().invoke(app, asked)
+    with pytest.MonkeyPatch.context() as patch:
+        without_pixels(patch)
+        result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     return found
 
