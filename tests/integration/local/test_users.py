@@ -106,5 +106,5 @@ def test_layers_that_mix_users_are_refused_for_methods_that_protect_them(monkeyp
     monkeypatch.setitem(registry.WHOLE_MODELS._checked, "cnn_mnist", mixing)
     model = ("model.kind=cnn_mnist", *USERS)
     with pytest.raises(SpecError, match=rf'"cnn_mnist" has {type(layer).__name__} \(2\)'):
-        prepared("method.name=uldp_sgd", *model)
+        prepared("method.name=uldp_sgd", "privacy.clip=0.1", *model)
     assert prepared("method.name=fedavg", "method.lr=0.1", *model)

@@ -304,3 +304,12 @@ def test_held_counts_every_object_once_and_arrays_with_what_they_are_views_of(mo
     assert held(SimpleNamespace(a=base, b=base)) - one < 200
     assert held(SimpleNamespace(a=base[:10])) > 8000
     assert held([0.5] * 1000) - held([0.5] * 500) == 500 * 8
+
+
+def test_a_model_per_user_in_a_loop_gives_the_sum_of_the_silos_roles_and_another_is_refused(monkeypatch):
+    rounds = module("uldp_round", monkeypatch)
+    problem = rounds.Problem(rounds.Case(120, 5))
+    rounds.check_sums(problem)
+    monkeypatch.setattr(rounds, "ours", lambda problem: 1.1 * rounds.published(problem))
+    with pytest.raises(RunError, match="do not compute the same"):
+        rounds.check_sums(problem)
