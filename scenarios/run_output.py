@@ -91,7 +91,7 @@ def show_privacy(
     table: claims; why: the verdict in full; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
     says how many updates there will be.
     """
-    from raydpzv.experiment.diagnostics import large_delta
+    from raydpzv.privacy.claims import large_delta
     from raydpzv.report.privacy import PrivacyBlock, calibration, verdict_line
     from raydpzv.report.verdict import epsilon_line, private_line
 

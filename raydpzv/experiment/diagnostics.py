@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.privacy.claims import large_delta
 from raydpzv.records import metrics
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
@@ -30,21 +31,6 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
     setting = experiment.setting
     return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
-
-
-def large_delta(facts: Mapping[str, Any]) -> str:
-    """Return what is wrong with a δ that permits revealing whole records, or users; "" for one that does not.
-
-    facts: the fields of a `raydpzv.privacy` setting.
-    """
-    of_users = "users" in facts
-    letter, unit, count = ("U", "users", facts["users"]) if of_users else ("D", "records", facts["rows"])
-    if facts["delta"] * count <= 1:
-        return ""
-    return (
-        f"δ={facts['delta']:g} is above 1/{letter} ({letter}·δ = {facts['delta'] * count:.3g}): such an ε permits "
-        f"revealing whole {unit}"
-    )
 
 
 def _unused(columns: Sequence[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 UNCHARGED = (
     "hyper-parameter search",
@@ -33,3 +35,18 @@ class Claim:
     note: str
     scope: str
     direct_only: float | None = None
+
+
+def large_delta(facts: Mapping[str, Any]) -> str:
+    """Return what is wrong with a δ that permits revealing whole records, or users; "" for one that does not.
+
+    facts: the fields of a `raydpzv.privacy` setting.
+    """
+    of_users = "users" in facts
+    letter, unit, count = ("U", "users", facts["users"]) if of_users else ("D", "records", facts["rows"])
+    if facts["delta"] * count <= 1:
+        return ""
+    return (
+        f"δ={facts['delta']:g} is above 1/{letter} ({letter}·δ = {facts['delta'] * count:.3g}): such an ε permits "
+        f"revealing whole {unit}"
+    )

@@ -111,12 +111,15 @@ def _proved(claim: Claim) -> float:
 
 
 def _external_verdict(claims: Sequence[Claim], verdict: str) -> str:
-    worst = max((c for c in claims if _proved(c) < math.inf), key=_proved)
+    seen = (c for c in claims if c["adversary"] == "external" and _proved(c) < math.inf)
+    worst = max(seen, key=_proved)
     _, mind, caveats = verdict.partition(" Mind: ")
-    terms = f'δ = {worst["delta"]:g} (relation "{worst["relation"]}", one record; {worst["accountant"]})'
+    unit = str(worst.get("scope") or "").rpartition("unit: ")[2] or "one record"
+    others = "silos, who know their own part" if unit == "one user" else "the clients, who know their batches"
+    terms = f'δ = {worst["delta"]:g} (relation "{worst["relation"]}", {unit}; {worst["accountant"]})'
     return (
         f"Proved against whoever sees what was published: ε = {_proved(worst):.4g} at {terms}. Nothing is said here of "
-        f"the clients, who know their batches.{mind}{caveats}"
+        f"{others}.{mind}{caveats}"
     )
 
 

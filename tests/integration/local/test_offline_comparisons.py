@@ -14,6 +14,7 @@ from raydpzv.registry import DATA_SOURCES
 FEW = ("budget.updates=4", "evaluate.every=4")
 VERTICAL = (*FEW, "method.batch=8", "privacy.noise=seeded", "record.staleness=false")
 ROUNDS = (*FEW, "split.clients=12", "method.cohort=2", "method.batch=4", "data.train_rows=100")
+USERS = (*FEW, "users.count=20", "data.train_rows=200")
 SMALL = {
     "digits": ("data.train_rows=100", "data.test_rows=40"),
     "synthetic_reviews": ("data.rows=120",),
@@ -33,8 +34,9 @@ def form(line):
 
 @pytest.mark.parametrize("entry", offline(), ids=lambda entry: entry.name)
 def test_every_method_of_a_comparison_runs(entry):
-    given = ROUNDS if entry.horizontal else (*VERTICAL, *SMALL[entry.source])
-    comparison = resolved(read_entrants(catalog.COMPARISONS / f"{entry.name}.toml"), given)
+    file = read_entrants(catalog.COMPARISONS / f"{entry.name}.toml")
+    rounds = USERS if catalog.load(file.scenario).split.how == "users" else ROUNDS
+    comparison = resolved(file, rounds if entry.horizontal else (*VERTICAL, *SMALL[entry.source]))
     # of lines of one form the last, which has the most noise
     for line in {form(line): line for line in comparison.lines}.values():
         summary = scenarios.run(line.spec).summary
