@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -95,6 +96,13 @@ class UserParts:
         silos = np.repeat(np.arange(self.clients), np.diff(self.starts))
         counts_SU[silos, self.owners] = np.diff(self.offsets)
         return counts_SU
+
+    def most_records(self, group: int | Literal["max", "median"]) -> int:
+        """Return how many records of a user may be used, k, which "max" and "median" read off the users' numbers."""
+        if isinstance(group, int):
+            return group
+        counts_U = self.counts().sum(0)
+        return int(counts_U.max() if group == "max" else np.median(counts_U))
 
     def at_most(self, most: int, key: Key) -> UserParts:
         """Return the parts with at most so many records of each user: those of its silos in turn, drawn by the key."""

@@ -367,7 +367,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         asynchronous=plan.asynchronous,
         aggregation=plan.aggregation,
         bits=plan.bits,
-        group=_group(plan, parts),
+        group=parts.most_records(plan.group),
         group_rule=plan.group if isinstance(plan.group, str) else "",
         rate=plan.rate,
         steps=plan.steps,
@@ -387,14 +387,6 @@ def _releases(plan: UserPlan, updates: int | None, silos: int) -> int:
     """Return the most releases that are planned; of single silos also those on their way when the run is over."""
     under_way = silos - 1 if plan.asynchronous and updates is not None else 0
     return (updates or 1) + under_way
-
-
-def _group(plan: UserPlan, parts: UserParts) -> int:
-    """k, which "max" and "median" read off the users' numbers of records."""
-    if isinstance(plan.group, int):
-        return plan.group
-    counts_U = parts.counts().sum(0)
-    return int(counts_U.max() if plan.group == "max" else np.median(counts_U))
 
 
 def _exposed_coins(spec: HorizontalScenario, against: str) -> str:

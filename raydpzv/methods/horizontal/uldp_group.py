@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from raydpzv.data.users import UserParts
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
@@ -59,7 +58,7 @@ class GroupSilos(ObjectiveThreads):
     def __init__(self, parts: ClientGroupParts, config: UldpGroupConfig) -> None:
         super().__init__(parts.objectives)
         whole = users_of(parts.parts)
-        size = group_size(whole, config)
+        size = whole.most_records(config.group)
         self._parts = whole.at_most(size, parts.key / "records of a user")
         if (empty := np.flatnonzero(self._parts.sizes == 0)).size:
             raise SpecError(
@@ -100,14 +99,6 @@ class GroupSilos(ObjectiveThreads):
             total += integers_bd.sum(0)
             nonfinite += bad
         return total, nonfinite
-
-
-def group_size(parts: UserParts, config: UldpGroupConfig) -> int:
-    """Return k, which "max" and "median" read off the users' numbers of records."""
-    if isinstance(config.group, int):
-        return config.group
-    counts_U = parts.counts().sum(0)
-    return int(counts_U.max() if config.group == "max" else np.median(counts_U))
 
 
 def _server(parts: HorizontalServerParts, config: UldpGroupConfig) -> FedAvgServer:

@@ -18,7 +18,7 @@ from raydpzv.methods.descriptor import ClientGroupParts
 from raydpzv.methods.horizontal import user_sums
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.uldp_avg import ULDP_AVG
-from raydpzv.methods.horizontal.uldp_group import ULDP_GROUP, group_size
+from raydpzv.methods.horizontal.uldp_group import ULDP_GROUP
 from raydpzv.methods.horizontal.uldp_naive import ULDP_NAIVE
 from raydpzv.methods.horizontal.uldp_sgd import ULDP_SGD
 from raydpzv.methods.horizontal.user_sums import UserSums
@@ -148,7 +148,7 @@ def test_groups_take_records_of_a_users_silos_in_turn(size: Any, k: int | None) 
     held = parts()
     totals = held.counts().sum(0)
     wanted = k or int(totals.max() if size == "max" else np.median(totals))
-    assert group_size(held, ULDP_GROUP.config(group=size)) == wanted
+    assert held.most_records(size) == wanted
     kept = held.at_most(wanted, KEY)
     for before, after in zip(held.counts().T, kept.counts().T, strict=True):
         assert after.sum() == min(before.sum(), wanted)
