@@ -89,6 +89,7 @@ class HorizontalServerActor:
             stop=self._stopping,
             tick=lambda: None,
             updated=lambda: self._updated(run),
+            stopped=lambda: self._stopped(run),
         )
         try:
             run.run()
@@ -179,9 +180,17 @@ class HorizontalServerActor:
         # after the last update there is nothing to go on with: a continuation would make one more
         rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
         if rounds_go_on and (self._cut.due() or self._stopping.is_set()):
-            piece = self._cut.rows(), checkpoint_of(self._server, self._server_loop.updates, run.state())
-            with self._lock:
-                self._pieces.append(piece)
+            self._keep(self._cut.rows(), run)
+
+    def _stopped(self, run: VirtualRun) -> None:
+        if not self._prepared.asynchronous:
+            self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
+
+    def _keep(self, rows: Rows, run: VirtualRun) -> None:
+        """Hand over rows, and that the run can go on after them."""
+        piece = rows, checkpoint_of(self._server, self._server_loop.updates, run.state())
+        with self._lock:
+            self._pieces.append(piece)
 
     def _open(self) -> PullServerLoop:
         if self._wall is None:

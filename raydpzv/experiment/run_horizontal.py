@@ -29,6 +29,7 @@ from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
 from raydpzv.records.checkpoint import Checkpoint, Cut
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
@@ -152,6 +153,7 @@ class _Session:
             stop=self._stop,
             tick=self._tick,
             updated=lambda: self._updated(run),
+            stopped=lambda: self._stopped(run),
         )
         run.run()
 
@@ -160,9 +162,16 @@ class _Session:
         # after the last update there is nothing to go on with: a continuation would make one more
         rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
         if rounds_go_on and (self._cut.due() or self._stop.is_set()):
-            self._writer.write_checkpoint(
-                self._cut.rows(), checkpoint_of(self._server, self._server_loop.updates, run.state())
-            )
+            self._keep(self._cut.rows(), run)
+
+    def _stopped(self, run: VirtualRun) -> None:
+        if not self._prepared.asynchronous:
+            self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
+
+    def _keep(self, rows: Rows, run: VirtualRun) -> None:
+        """Write rows, and that the run can go on after them."""
+        checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.state())
+        self._writer.write_checkpoint(rows, checkpoint)
 
     def _wall(self) -> None:
         assert self._ledger is not None
@@ -210,6 +219,7 @@ def virtual_run(
     stop: threading.Event,
     tick: Callable[[], None],
     updated: Callable[[], None],
+    stopped: Callable[[], None] = lambda: None,
 ) -> VirtualRun:
     """Return a horizontal run under the virtual clock, from its start or from a checkpoint."""
     kind = PullRun if prepared.asynchronous else VirtualRun
@@ -222,6 +232,7 @@ def virtual_run(
         stop=stop,
         tick=tick,
         updated=updated,
+        stopped=stopped,
         state=checkpoint.state if checkpoint else None,
     )
 

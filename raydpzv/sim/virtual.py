@@ -56,8 +56,9 @@ class VirtualRun:
 
     score: scores the newest model on the held-out rows; evaluate_every: updates between evaluations (also before the
     first and after the last); stop: set it from outside to end the run after the event in progress; tick: called
-    after every service; updated: called after every update of the model, before new orders are sent; state: go on
-    from there (see `state`).
+    after every service; updated: called after every update of the model, before new orders are sent; stopped: called
+    where `stop` ends a run that accounts for privacy, none of whose clients has sent anything since; state: go on from
+    there (see `state`).
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class VirtualRun:
         stop: threading.Event | None = None,
         tick: Callable[[], None] = lambda: None,
         updated: Callable[[], None] = lambda: None,
+        stopped: Callable[[], None] = lambda: None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._server_loop, self._host, self._timing = server_loop, host, timing
         self._score, self._every = score, evaluate_every
-        self._stop, self._tick, self._updated = stop or threading.Event(), tick, updated
+        self._stop, self._tick = stop or threading.Event(), tick
+        self._updated, self._stopped = updated, stopped
         self._resumed = state
         self._now = 0.0
         self._events: EventQueue[Any] = EventQueue()
@@ -133,7 +136,7 @@ class VirtualRun:
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
             if self._server_loop.stop_reason is None and self._server_loop.privacy_filter.state():
-                self._updated()  # the last state was put down as one after which the run goes on
+                self._stopped()  # the last state was put down as one after which the run goes on
             self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)
