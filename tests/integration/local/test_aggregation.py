@@ -8,8 +8,11 @@ import scenarios
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.runner import continued
 from raydpzv.secure import agreement, paillier, private_silo
 from tests.helpers.changed_settings import run_small, scenario
+from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
 
 SMALL = ("budget.updates=3", "evaluate.every=3")
 # 2048 bits is the shortest key a scenario may have
@@ -78,6 +81,18 @@ def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(
             assert int(secret).to_bytes(400, "little").rstrip(b"\0") not in written
     again = scenarios.run(small_zo(*PRIVATE))
     assert first.summary["model_digest"] == again.summary["model_digest"]
+
+
+@pytest.mark.parametrize("method", ["uldp_sgd", "uldp_zo"])
+def test_a_stopped_run_goes_on_with_new_keys_to_the_same_model(method, tmp_path):
+    spec = scenario("horizontal", method, ("budget.updates=4", "method.aggregation=masked"))
+    whole = scenarios.run(spec)
+    stop, progress = stop_after(2)
+    assert scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress).summary["updates"] == 2
+    prepared, folder, _ = continued(tmp_path / "run")
+    last = run_prepared(prepared, folder)
+    assert (last.summary["updates"], last.summary["model_digest"]) == (4, whole.summary["model_digest"])
+    assert sum(kind == "AgreementKey" for _, kind, _ in uploads(last)) == 2 * 3
 
 
 def test_what_does_not_go_together_is_refused_before_anything_runs():
