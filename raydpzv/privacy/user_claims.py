@@ -159,7 +159,12 @@ def _of_coins(setting: UserSetting, adversary: str) -> str:
     if setting.amplified(adversary):
         return "Valid while the users' coins stay secret, and a number of updates alone ends the run."
     basis = "bounded by the plan" if setting.counted is None else "as counted"
-    why = "it draws the users' coins" if adversary == "server" else "silos know who is drawn"
+    silos = (
+        "silos' processes hold the coins' key"
+        if setting.aggregation == "private_weights"
+        else "silos know who is drawn"
+    )
+    why = "it draws the users' coins" if adversary == "server" else silos
     why = setting.exposed or why
     return f"No amplification, since {why}: a user takes part in at most {setting.participations:,} rounds, {basis}."
 

@@ -115,7 +115,8 @@ class UserSetting:
         return base
 
     def amplified(self, adversary: str) -> bool:
-        """Whether a user's coins are hidden from this adversary, so that they add to its privacy."""
-        if not self.sampled or self.exposed or adversary == "server":
-            return False
-        return adversary == "external" or self.aggregation == "private_weights"
+        """Whether a user's coins are hidden from this adversary, so that they add to its privacy.
+
+        Private weights hide them from a silo's role, but the process that plays it holds their key, for the account.
+        """
+        return self.sampled and not self.exposed and adversary == "external"

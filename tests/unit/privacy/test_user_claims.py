@@ -70,6 +70,8 @@ def test_known_counts_and_coins_are_said() -> None:
     assert "known to the coordinator" not in note(setting(aggregation="private_weights"), "external")
     assert "it draws the users' coins" in note(setting(sampling=0.3), "server")
     assert "silos know who is drawn" in note(setting(sampling=0.3), "client")
+    private = setting(sampling=0.3, aggregation="private_weights")
+    assert "silos' processes hold the coins' key" in note(private, "client")
     assert "at most 7 rounds, as counted" in note(setting(sampling=0.3, counted=7), "client")
     assert "stay secret" in note(setting(sampling=0.3), "external")
 
