@@ -106,7 +106,7 @@ def test_every_client_holds_the_servers_bits(
             # the first estimate of an epoch of ZO-SVRG moves what is kept and not the model
             assert (toy.bits(blind.state()) == toy.bits(rebuilt.state())) == (secret is None)
         if secret is None:
-            assert toy.bits(party._model.state()[0]) == toy.bits(slow.x)
+            assert toy.bits(party._updates._model.state()[0]) == toy.bits(slow.x)
     assert toy.bits(client_group.state(count)[0]) == toy.bits(slow.x)
 
 

@@ -296,15 +296,6 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
         return PrivateSilo(silo, weighting, counts_U)
 
 
-def secure_silos(
-    config: SumsOverUsers, noise: UserNoiseParts, parts: UserParts
-) -> MaskedSilos | PrivateSilos | None:
-    """Return the silos' sides of the aggregation; None: their sums go out in the open."""
-    if config.aggregation == "masked":
-        return MaskedSilos(config, noise, parts)
-    return PrivateSilos(config, noise, parts) if config.aggregation == "private_weights" else None
-
-
 def sample_of(order: Order) -> SampledWeights | None:
     """Return the encrypted weights of the round's sample, if an order brings them."""
     body = order.body

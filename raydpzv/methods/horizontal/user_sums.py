@@ -24,11 +24,11 @@ from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import HorizontalServerParts, MethodConfig, UserPlan
 from raydpzv.methods.horizontal.aggregation import (
     AgreeingRounds,
+    MaskedSilos,
     PrivateSilos,
     added,
     aggregation_of,
     in_the_open,
-    secure_silos,
     users_drawn,
 )
 from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
@@ -82,7 +82,9 @@ class UserSums:
 
     def __init__(self, parts: Partition, noise: UserNoiseParts | None, config: SumsOverUsers) -> None:
         self._parts, self._noise, self._config = users_of(parts), release_of(noise), config
-        self._secure = secure_silos(config, self._noise, self._parts)
+        sides = (config, self._noise, self._parts)
+        self._masked = MaskedSilos(*sides) if config.aggregation == "masked" else None
+        self._private = PrivateSilos(*sides) if config.aggregation == "private_weights" else None
         self._counts: np.ndarray | None = None
         if config.weights == "records" and config.aggregation != "private_weights":
             cap = config.count_cap
@@ -94,9 +96,14 @@ class UserSums:
         """Return which users take part in a round, bool [U]: the same in all silos."""
         return users_drawn(self._noise, self._config.sampling, round)
 
+    @property
+    def secure(self) -> MaskedSilos | PrivateSilos | None:
+        """The silos' sides of an aggregation that hides their sums."""
+        return self._masked or self._private
+
     def answer(self, order: Order, size: int) -> Upload | None:
         """Return the answer to a message that comes before the first round, None for any other order."""
-        return None if self._secure is None else self._secure.answer(order, size)
+        return self.secure.answer(order, size) if self.secure else None
 
     def total(
         self, silo: int, round: int, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
@@ -126,15 +133,15 @@ class UserSums:
 
         sampled: the round's weights and coins, where the silo must not see who takes part.
         """
-        if isinstance(self._secure, PrivateSilos):
+        if self._private:
             everybody = np.arange(len(self._parts.pairs(silo)))
             integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
-            return self._secure.upload(silo, round, size, integers, sampled, self._record(round))
+            return self._private.upload(silo, round, size, integers, sampled, self._record(round))
         total, pairs, nonfinite = self.total(silo, round, size, vectors)
         made = noised(
             self._noise, total, silo, self._parts.clients, round, pairs, nonfinite, self._record(round)
         )
-        return made if self._secure is None else self._secure.upload(made, round)
+        return self._masked.upload(made, round) if self._masked else made
 
     def _record(self, round: int) -> np.ndarray | None:
         """The users that take part in a round, for the account; None: all."""

@@ -212,12 +212,14 @@ def test_the_wall_clock_is_real_and_goes_on_without_a_client_group(mortal, tmp_p
         deaths=1,
         after=12,
     )
-    stop, marks = threading.Event(), Path(prepared.marks)
+    stop, marks, complete = threading.Event(), Path(prepared.marks), list[int]()
 
     def look(status):
-        """Host by host: one dies at its 12th piece of work; when the other and the new one are there, it is over."""
+        """Host by host: one dies at its 12th piece of work; when the new one has worked with the other, it is over."""
         if len(list(marks.iterdir())) == 3:
-            stop.set()
+            complete.append(status.updates)
+            if status.updates >= complete[0] + 40:
+                stop.set()
 
     run = run_prepared(prepared, tmp_path / "run", runner="ray", stop=stop, progress=look)
     assert run.summary["stopped_by"] == "stopped by the user"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -152,5 +153,11 @@ def test_without_a_session_no_process_is_kept(monkeypatch):
     actor, made = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
     ray.get(made)
     processes.end([actor], well=True)
+
+    def answer_until_killed():
+        for _ in range(300):  # a kill is on its way while calls are still answered
+            ray.get(actor.ready.remote(), timeout=30)
+            time.sleep(0.1)
+
     with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(actor.ready.remote(), timeout=30)
+        answer_until_killed()

@@ -112,7 +112,7 @@ def test_seeded_runs_with_private_weights_repeat_to_the_bit_and_others_do_not() 
 def test_a_silo_that_lost_its_keys_gets_new_ones_and_the_model_is_the_same(aggregation: str) -> None:
     whole, lossy = Running(aggregation), Running(aggregation)
     lossy.until(1)
-    del lossy.group._sums._secure._roles[1]
+    del lossy.group._sums.secure._roles[1]
     model = lossy.until(3, lossy.orders)
     assert len(lossy.bodies(KeysLost)) == 1
     assert all(not u.releases for u in lossy.uploads if isinstance(u.body, KeysLost))
@@ -161,7 +161,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_keys_that_are_lost_again_and_again_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running("masked")
     monkeypatch.setattr(
-        running.group._sums._secure, "role", lambda silo, size: MaskedSilo(silo, b"another process")
+        running.group._sums.secure, "role", lambda silo, size: MaskedSilo(silo, b"another process")
     )
     with pytest.raises(RunError, match="silos lost theirs in 10 set-ups in a row"):
         running.until(1)
