@@ -27,7 +27,8 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
         checked = "; the final model has the recorded bits" if rebuilt.verified else ""
         print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
         print_models(rebuilt.models, out)
-        if client is None and RunFolder.open(run).published:
+        folder = RunFolder.open(run)
+        if client is None and folder.published and set(folder.models()) - set(rebuilt.models):
             print(
                 "not rebuilt: the server's head, which is in models.npz; what is checked is every bit of the clients'"
             )
@@ -62,7 +63,7 @@ def publish(run: Path, out: Path, *, quiet: bool) -> None:
     summary = folder.summary()
     print(summary["privacy_verdict"])
     checked = (
-        "; every client's model was rebuilt from its ledger, bit for bit" if folder.ledger.exists() else ""
+        "; what follows from its ledger was rebuilt from it, bit for bit" if folder.ledger.exists() else ""
     )
     print(f"published: {out}{checked}")
     print(f"left out: {summary['published']['withheld']}")

@@ -184,11 +184,19 @@ def rebuild_clients(folder: RunFolder, clients: Sequence[int], at: int | None = 
 
 
 def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) -> None:
-    """Rebuild every client's model of a vertical run and compare it with the one on record; nothing without a ledger.
+    """Rebuild a run's model, of a vertical one every client's, and compare it with the one on record.
 
-    progress: called with what is being done, how much of it is, and how much there is. Raises as `rebuild_client` does.
+    Does nothing without a ledger. progress: called with what is being done, how much of it is, and how much there is.
+    Raises as `rebuild` and `rebuild_clients` do.
     """
-    clients = folder.spec().split.clients if folder.ledger.exists() else 0
+    if not folder.ledger.exists():
+        return
+    spec = folder.spec()
+    if isinstance(spec, HorizontalScenario):
+        rebuild(folder.path)
+        progress("model rebuilt from it", 1, 1)
+        return
+    clients = spec.split.clients
     for client in range(clients):
         rebuild_clients(folder, [client])
         progress("client rebuilt from it", client + 1, clients)

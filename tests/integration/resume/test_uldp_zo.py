@@ -12,8 +12,9 @@ import pytest
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.experiment.initial_model import MODEL
-from raydpzv.experiment.rebuild import rebuild
+from raydpzv.experiment.rebuild import check_rebuilt, rebuild
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.publish import publish
 from tests.helpers.small_horizontal import OFTEN, resume, same, stopped
 
 SMALL = (
@@ -101,3 +102,17 @@ def test_silos_under_the_wall_clock_release_their_sums(tmp_path: Path) -> None:
     run = scenarios.run(spec, tmp_path / "run")
     assert run.summary["updates"] == 10
     assert rebuild(tmp_path / "run").verified
+
+
+def test_what_is_published_of_a_private_run_is_rebuilt_from_its_ledger(tmp_path):
+    run = tmp_path / "run"
+    scenarios.run(small("rounds"), out=run)
+    said = list[str]()
+    made = publish(
+        run,
+        tmp_path / "public",
+        lambda folder: check_rebuilt(folder, lambda what, done, total: said.append(what)),
+        lambda *progress: None,
+    )
+    assert said == ["model rebuilt from it"]
+    assert rebuild(made.path).verified
