@@ -44,7 +44,15 @@ def marked(mark: str) -> list[int]:
 def sessions(driver: int, since: float) -> list[Path]:
     """Return the session folders, not older than `since` (epoch seconds), that Ray made for a driver's process id."""
     above = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
-    return [folder for folder in above.glob(f"session_*_{driver}") if folder.stat().st_mtime >= since]
+    found = []
+    for folder in above.glob(f"session_*_{driver}"):
+        try:
+            made = folder.stat().st_mtime
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        if made >= since:
+            found.append(folder)
+    return found
 
 
 def end(mark: str) -> None:

@@ -28,7 +28,14 @@ def test_throughput_finishes_on_ray(tmp_path):
     script("vfl_throughput.py", "--repeats", "1", "--works", "5", "--json", str(tmp_path / "t.json"))
     by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
     assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
+    # the added work, of which an update has most of its CPU time, is done where it is said to be done; by shares, since
+    # an update's seconds hang on what else the processor does now and did while the work was calibrated
+    shares = {name: shares_of(figure["cpu_seconds_per_update"]) for name, figure in by_way.items()}
     for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
-        # the added work is done where it is said to be done
-        assert by_way[way]["cpu_seconds_per_update"]["clients"] > 0.004
-    assert by_way["Ray, no client actors"]["cpu_seconds_per_update"]["server"] > 0.004
+        assert shares[way]["clients"] > 0.66
+    assert shares["Ray, no client actors"]["server"] > 0.66
+
+
+def shares_of(seconds):
+    """Parts of the CPU time, by group of processes."""
+    return {group: spent / sum(seconds.values()) for group, spent in seconds.items()}

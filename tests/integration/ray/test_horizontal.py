@@ -19,6 +19,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.store import digest
 from raydpzv.registry import METHODS
+from tests.helpers.gate import Gate, StopAtGate
 from tests.helpers.runs import run_prepared
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -66,6 +67,29 @@ class Mortal(PreparedHorizontal):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@dataclasses.dataclass(frozen=True)
+class Gated(PreparedHorizontal):
+    """A prepared one whose hosts wait at a gate."""
+
+    gate: Gate | None = None
+
+    def client_group(self, updates=None, device="cpu"):
+        client_group = PreparedHorizontal.client_group(self, updates, device)
+        process, calls = client_group.process, []
+
+        def waiting(orders):
+            calls.append(len(orders))
+            self.gate.passed(len(calls))
+            return process(orders)
+
+        client_group.process = waiting
+        return client_group
+
+
+def fields_of(prepared):
+    return {field.name: getattr(prepared, field.name) for field in dataclasses.fields(prepared)}
+
+
 def _first(mark):
     """Tell whether this process is the one that makes the mark."""
     try:
@@ -82,10 +106,7 @@ def mortal(tmp_path):
     def make(*overrides, **how):
         marks = tmp_path / "deaths"
         marks.mkdir()
-        found = prepare_horizontal(spec(*overrides))
-        return Mortal(
-            **{f.name: getattr(found, f.name) for f in dataclasses.fields(found)}, marks=str(marks), **how
-        )
+        return Mortal(**fields_of(prepare_horizontal(spec(*overrides))), marks=str(marks), **how)
 
     return make
 
@@ -135,26 +156,22 @@ def of(overrides):
     return spec(*overrides[1:]).model_copy(update={"method": METHODS["fedavg"].config()})
 
 
-def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr("actors.driver.LOOK", 0.05)
+def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path):
     more = ("budget.updates=90", "record.flush=0.05", "resources.hosts=1", "record.snapshots=60")
     whole = scenarios.run(spec(*more)).summary
     path = tmp_path / "run"
-    prepared, folder = prepare_horizontal(spec(*more)), path
-    reached = 0
-    for runner in ("ray", "local"):
-        stop = threading.Event()
-
-        def look(status, stop=stop, limit=reached + 15):
-            if status.updates > limit:
-                stop.set()
-
-        part = run_prepared(prepared, folder, runner=runner, stop=stop, progress=look).summary
-        assert part["status"] == "stopped", runner
-        assert reached < part["updates"] < 90
-        assert (path / "checkpoint.npz").is_file()
-        reached = part["updates"]
-        prepared, folder, _ = resuming_horizontal(path)
+    on_ray = StopAtGate(Gate(tmp_path / "open", at=30), after=15)
+    gated, folder = Gated(**fields_of(prepare_horizontal(spec(*more))), gate=on_ray.gate), path
+    first = run_prepared(gated, folder, runner="ray", stop=on_ray.stop, progress=on_ray).summary
+    assert first["status"] == "stopped"
+    assert 15 < first["updates"] < 90
+    assert (path / "checkpoint.npz").is_file()
+    prepared, folder, _ = resuming_horizontal(path)
+    here = StopAtGate(on_ray.gate, after=first["updates"] + 15)
+    second = run_prepared(prepared, folder, stop=here.stop, progress=here).summary
+    assert second["status"] == "stopped"
+    assert first["updates"] < second["updates"] < 90
+    prepared, folder, _ = resuming_horizontal(path)
     last = run_prepared(prepared, folder, runner="ray").summary
     assert last["digest"] == whole["digest"]
     assert last["ledger"]["digest"] == whole["ledger"]["digest"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import threading
 import time
 from itertools import islice, pairwise
 
@@ -20,6 +19,7 @@ from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.records import metrics
+from tests.helpers.gate import Gate, StopAtGate
 from tests.helpers.naps import overslept
 from tests.helpers.runs import run_prepared
 from tests.helpers.sound_runs import sound, table
@@ -56,6 +56,29 @@ class Delayed:
 class DelayedRecipe(ClientFactory):
     def make(self, device="cpu"):
         return Delayed(ClientFactory.make(self, device), self.client)
+
+
+class Gated:
+    """A client's role that waits at a gate."""
+
+    def __init__(self, role, gate):
+        self._role, self._gate, self._calls = role, gate, 0
+
+    def process(self, order):
+        self._calls += 1
+        self._gate.passed(self._calls)
+        return self._role.process(order)
+
+    def __getattr__(self, name):
+        return getattr(self._role, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedRecipe(ClientFactory):
+    gate: Gate | None = None
+
+    def make(self, device="cpu"):
+        return Gated(ClientFactory.make(self, device), self.gate)
 
 
 class Dying:
@@ -176,19 +199,13 @@ def test_the_synchronous_control_runs_live_and_replays(tmp_path):
     assert replay(tmp_path / "run").verified
 
 
-def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_path, monkeypatch):
-    # or a run this short would be over before the second look
-    monkeypatch.setattr("actors.driver.LOOK", 0.05)
+def test_a_stop_is_clean_and_the_run_resumes_on_ray_to_the_same_bits(small, tmp_path):
     whole = scenarios.run(small("budget.updates=200")).summary
-    stop = threading.Event()
-    spec = small("budget.updates=200", "resources.client_actors=1")
-    first = scenarios.run(
-        spec,
-        tmp_path / "run",
-        runner="ray",
-        stop=stop,
-        progress=lambda status: stop.set() if status.updates > 20 else None,
-    )
+    experiment = prepare_vertical(small("budget.updates=200", "resources.client_actors=1"))
+    look = StopAtGate(Gate(tmp_path / "open", at=25), after=20)
+    clients = tuple(GatedRecipe(**vars(r), gate=look.gate) for r in experiment.clients)
+    gated = dataclasses.replace(experiment, clients=clients)
+    first = run_prepared(gated, tmp_path / "run", runner="ray", stop=look.stop, progress=look)
     assert first.summary["status"] == "stopped"
     assert 20 < first.summary["updates"] < 200
     experiment, folder, _ = resuming(tmp_path / "run")
