@@ -11,20 +11,17 @@ import sys
 from collections.abc import Sequence
 
 import raydpzv
-from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.experiment.prepare import load_data
-from raydpzv.experiment.privacy_setting import privacy_setting, user_privacy
+from raydpzv.experiment.planned_privacy import planned_privacy
 from raydpzv.files import as_json as json_text
-from raydpzv.keys import Key
 from raydpzv.privacy.sound_setting import SoundSetting
-from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
+from raydpzv.privacy.statements import NO_NOISE, claims, verdict
 from scenarios.run_output import show_privacy
 
 
 def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json: bool, explain: bool) -> None:
     """Print every ε of a scenario with changed settings (key=value); rows: D, None: as many as the data have."""
     spec = raydpzv.load(scenario, changes)
-    found = _of_users(spec) if isinstance(spec, HorizontalScenario) else _setting(spec, rows)
+    found = planned_privacy(spec, rows)
     table = [dataclasses.asdict(c) for c in claims(found)] if found else []
     private, why = verdict(found) if found else (False, NO_NOISE)
     facts = dataclasses.asdict(found) if found else {}
@@ -35,17 +32,3 @@ def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json:
         sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts}))
         return
     show_privacy(table, why, facts, planned=planned, explain=explain)
-
-
-def _of_users(spec: HorizontalScenario) -> AnySetting | None:
-    from raydpzv.experiment.horizontal import shared_rows
-
-    if spec.privacy is None or spec.privacy.mode == "none":
-        return None
-    found = user_privacy(spec, shared_rows(spec)[1])
-    return found.claims if found else None
-
-
-def _setting(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
-    count = rows or load_data(spec.data, Key(spec.seed) / "data").train.rows
-    return privacy_setting(spec, count).claims

@@ -33,22 +33,31 @@ def begun(folder: Path, comparison: Comparison) -> Iterator[None]:
     others. Raises InputError
     for a folder with anything else in it, or one that another process writes.
     """
-    try:
-        if folder.is_dir() and not is_comparison(folder) and any(p.name != _LOCK for p in folder.iterdir()):
-            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot write the comparison ({error.strerror or error}); choose another --out"
-        ) from None
+    make_folder(folder, "comparison", PLAN)
     with locked(folder, "comparison"):
         if is_comparison(folder):
             _check_same(folder, comparison)
         keep_key(folder)
         write_atomically(folder / PLAN, comparison.as_toml().encode())
         yield
+
+
+def make_folder(folder: Path, what: str, plan: str) -> None:
+    """Make the folder of a comparison or search (`what`), or see that it is one: its file `plan` is in it.
+
+    Raises InputError where anything else is in it, or it cannot be written.
+    """
+    try:
+        taken = folder.is_dir() and not (folder / plan).is_file()
+        if taken and any(path.name != _LOCK for path in folder.iterdir()):
+            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot write the {what} ({error.strerror or error}); choose another --out"
+        ) from None
 
 
 def left(folder: Path, comparison: Comparison) -> list[Planned]:

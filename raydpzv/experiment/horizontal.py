@@ -35,6 +35,8 @@ from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
+from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
@@ -215,23 +217,24 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
     """
-    split, parts = shared_rows(spec)
+    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed))
     privacy = user_privacy(spec, parts, secret)
     found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
     return _with_engine(found)
 
 
-def shared_rows(spec: HorizontalScenario) -> tuple[Split | GeneratedSplit, Partition]:
+def shared_rows(
+    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key
+) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
-    how, key = spec.split, Key(spec.seed)
-    if generate := DATA_SOURCES[spec.data.source].generate:
-        made: GeneratedSplit = generate(spec.data.source, spec.data, how, key / "data")
+    if generate := DATA_SOURCES[data.source].generate:
+        made: GeneratedSplit = generate(data.source, data, how, key / "data")
         return made, made.train.parts
-    split = load_data(spec.data, key / "data", columns=spec.users.columns if spec.users else None)
-    if spec.users is not None:
+    split = load_data(data, key / "data", columns=users.columns if users else None)
+    if users is not None:
         train = split.train
-        law = UserLaw(**spec.users.model_dump(exclude={"columns"}))
+        law = UserLaw(**users.model_dump(exclude={"columns"}))
         known = Known(train.y, train.users, train.silos)
         return split, share_users(known, how.clients, law, key / "parts")
     parts = split_rows(

@@ -141,7 +141,7 @@ def _sight(setting: UserSetting, adversary: str) -> str:
     """What the adversary sees beside the released sums, and what that does to the noise."""
     if setting.asynchronous:
         return "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most; all see them all."
-    z = f"noise over what a user moves: {_figure(setting.noise_multiplier(adversary, 'add_remove'))}."
+    z = f"noise over what a user added or removed moves: {_figure(setting.noise_multiplier(adversary, 'add_remove'))}."
     if adversary == "external":
         return f"Sees every released sum; {z}"
     if adversary == "client":

@@ -23,7 +23,10 @@ from typing import Any
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 
 _CLOSED = "closed form (GDP)"
-_OTHER_DATA = "the trials are not on the same data ([data] differs), so that their ε speak of other records"
+_OTHER_DATA = (
+    "the trials are not on the same data ([data] differs, or of users [users], [split] or the seed that says whose "
+    "records are whose), so that their ε speak of other records"
+)
 
 Claims = Sequence[Mapping[str, Any]]
 """The rows of one run's privacy table, as summary.json has them; infinity is the number."""

@@ -8,13 +8,12 @@ decisions.jsonl   a line for each report that a scheduler saw, and whether the t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from raydpzv.compare.folder import keep_key, locked
+from raydpzv.compare.folder import keep_key, locked, make_folder
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
@@ -47,16 +46,7 @@ def search_begun(folder: Path, plan: SearchPlan) -> Iterator[None]:
 
     Raises InputError for a folder with anything else in it, or one that another process writes.
     """
-    try:
-        if folder.is_dir() and not is_search(folder) and any(p.name != _LOCK for p in folder.iterdir()):
-            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot write the search ({error.strerror or error}); choose another --out"
-        ) from None
+    make_folder(folder, "search", SEARCH)
     with locked(folder, "search"):
         if is_search(folder) and not read_search(folder / SEARCH).same_as(plan):
             raise InputError(

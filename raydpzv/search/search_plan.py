@@ -6,7 +6,6 @@ whatever has become of the files it came from.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +18,16 @@ from pydantic import Field, ValidationError
 
 from raydpzv.compare.plan import Planned, PlannedLine
 from raydpzv.config.paths import check_moved, unlocated
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.experiment.prepare import load_data
-from raydpzv.experiment.privacy_setting import privacy_setting
-from raydpzv.keys import Key
+from raydpzv.experiment.planned_privacy import planned_privacy
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.statements import claims, meant_claim
 from raydpzv.search.space import in_order
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
-from raydpzv.settings.sections import DataSection
 
 METRICS = {
     f"{part}{name}": better
@@ -198,27 +194,14 @@ def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
 
 def planned_claims(spec: AnyScenario) -> tuple[Claim, ...]:
     """Return what a whole run of a scenario will claim, as planned; () where no noise is added."""
-    setting = _setting(spec)
+    setting = planned_privacy(spec)
     return claims(setting) if setting else ()
 
 
 def planned_claim(spec: AnyScenario) -> Claim | None:
     """Return the claim against whom a scenario's noise is meant, None where none is added."""
-    setting = _setting(spec)
+    setting = planned_privacy(spec)
     return meant_claim(setting) if setting else None
-
-
-def _setting(spec: AnyScenario) -> Any:
-    if isinstance(spec, HorizontalScenario):
-        return None
-    if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
-        return None
-    return privacy_setting(spec, _rows(spec.data, spec.seed)).claims
-
-
-@functools.cache
-def _rows(data: DataSection, seed: int) -> int:
-    return load_data(data, Key(seed) / "data").train.rows
 
 
 def _refusal(claim: Claim | None, epsilon: float) -> str:

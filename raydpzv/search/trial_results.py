@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from raydpzv.compare.run_comparison import check_own, set_aside
 from raydpzv.config.paths import unlocated
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError
 from raydpzv.records.run_folder import RunFolder
@@ -202,8 +203,16 @@ def _spent(
 
 
 def _same_data(plan: SearchPlan) -> bool:
-    tables = [unlocated(as_tree(trial.spec))["data"] for trial in plan.started()]
-    return all(table == tables[0] for table in tables)
+    found = [_protected(trial.spec) for trial in plan.started()]
+    return all(one == found[0] for one in found)
+
+
+def _protected(spec: AnyScenario) -> Any:
+    """Return the settings that say what records there are, and whose they are where that is what one user means."""
+    tree = unlocated(as_tree(spec))
+    if "users" not in tree:
+        return tree["data"]
+    return [tree["data"], tree["users"], tree["split"], spec.seed]
 
 
 def _claim(stated: Mapping[str, Any]) -> Row:

@@ -10,6 +10,8 @@ from raydpzv.search.search_plan import SearchPlan, grace_of, planned_claim, read
 
 POINTS = [("method.lr=0.5", "privacy.epsilon=0.5"), ("method.lr=0.5", "privacy.epsilon=2.0")]
 
+POINTS_OF_USERS = [("privacy.epsilon=0.5",), ("privacy.epsilon=2.0",)]
+
 
 def private(settings):
     return scenarios.load("digits_private", settings)
@@ -41,6 +43,18 @@ def test_trials_above_the_constraint_are_not_started_and_say_why():
     assert trials[1].skipped == "its proved ε=2 against client exceeds 1"
     assert [bool(t.skipped) for t in trials_of(private, POINTS, 2.0)] == [False, False]
     assert planned_claim(trials[0].spec).epsilon == pytest.approx(0.5)
+
+
+def test_users_noise_is_held_against_the_constraint_like_records_noise():
+    def users(settings):
+        return scenarios.load("digits_users", ["budget.updates=4", *settings])
+
+    trials = trials_of(users, POINTS_OF_USERS, 1.0)
+    assert [bool(t.skipped) for t in trials] == [False, True]
+    assert trials[1].skipped == "its proved ε=2 against external exceeds 1"
+    assert planned_claim(trials[0].spec).scope.endswith("unit: one user")
+    with pytest.raises(SpecError, match="no noise is added"):
+        trials_of(users, [("privacy.mode=none",)], 1.0)
 
 
 def test_a_constraint_below_all_trials_names_the_least():

@@ -14,6 +14,7 @@ import scenarios
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError
+from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.search.search_folder import (
     Decision,
     DecisionLog,
@@ -107,6 +108,31 @@ def test_the_whole_search_spends_more_than_the_winner_and_says_so(finished):
     assert 1.0 < client.spent < 4.0
     assert client.winner == pytest.approx(1.0, rel=1e-3)
     assert f"ε={client.spent:.4g} of all releases made" in client.sentence()
+
+
+def test_trials_of_users_compose_where_every_user_has_the_same_records(tmp_path):
+    """Each is a Gaussian sum every round: n trials of noise multiplier z are μ = √(n T) / z for one user."""
+
+    def users(settings):
+        short = ["data.train_rows=300", "budget.updates=2", "evaluate.every=2"]
+        spec = scenarios.load("digits_users", [*short, *settings])
+        privacy = spec.privacy.model_copy(update={"epsilon": None, "multiplier": 20.0})
+        return spec.model_copy(update={"privacy": privacy})
+
+    def spent(name, points):
+        plan = SearchPlan(name, "accuracy", "none", 0, None, trials_of(users, points, None))
+        with search_begun(tmp_path / name, plan):
+            for trial in plan.trials:
+                run(tmp_path / name, trial)
+        found = search_results(tmp_path / name, plan).spent
+        return next(one for one in found if (one.adversary, one.relation) == ("external", "add_remove"))
+
+    whole = spent("steps", [("method.server_lr=1.0",), ("method.server_lr=2.0",)])
+    assert whole.spent == pytest.approx(epsilon_of(math.sqrt(2 * 2) / 20.0, whole.delta), rel=1e-4)
+    assert whole.winner == pytest.approx(epsilon_of(math.sqrt(2) / 20.0, whole.delta), rel=1e-4)
+    others = spent("seeds", [("seed=0",), ("seed=1",)])
+    assert math.isnan(others.spent)
+    assert "the seed that says whose records are whose" in others.missing
 
 
 def test_the_picture_shows_every_trial_that_was_measured(finished):
