@@ -42,6 +42,14 @@ _PUBLISHED = "published.json"
 _CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, "ledger", _CHECKPOINT, _MODELS, _SUMMARY)
 
 
+def _held(path: Path) -> str:
+    """Return what of a run that has begun is in a folder, "" if nothing is."""
+    held = [name for name in _CONTENTS if (path / name).exists()]
+    if set(held) <= {OPERATOR, "rows"} and (path / "rows").is_dir() and not any((path / "rows").iterdir()):
+        return ""
+    return held[0] if held else ""
+
+
 class RunFolder:
     """Creates, fills and reads one run's folder; all is written atomically, so a reader never sees a half file.
 
@@ -64,21 +72,22 @@ class RunFolder:
     def create(
         cls, path: Path, spec: AnyScenario, environment: Mapping[str, Any], operator: OperatorSecrets
     ) -> RunFolder:
-        """Make the folder (it must not hold a run yet) and write what is known before the start."""
+        """Make the folder (it must not hold a run yet) and write what is known before the start.
+
+        The scenario comes last: a folder without it is of a run that was killed before it began, and is used anew.
+        """
         try:
-            if held := [name for name in _CONTENTS if (path / name).exists()]:
-                raise InputError(
-                    f"{path}: holds a run already ({held[0]}); choose another --out, or delete it"
-                )
+            if held := _held(path):
+                raise InputError(f"{path}: holds a run already ({held}); choose another --out, or delete it")
             path.mkdir(parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
             folder = cls(path)
             folder._take()
-            (path / "rows").mkdir()
+            (path / "rows").mkdir(exist_ok=True)
             operator.write(path)
-            write_atomically(path / _SCENARIO, as_toml(spec).encode())
             write_atomically(path / _ENVIRONMENT, as_json(environment).encode())
+            write_atomically(path / _SCENARIO, as_toml(spec).encode())
         except OSError as error:
             raise InputError(
                 f"{path}: cannot write the run folder ({error.strerror or error}); choose another --out"

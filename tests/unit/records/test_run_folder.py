@@ -1,0 +1,69 @@
+"""A run's folder before the run: made in one go, or left so that the same place can be used anew."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import scenarios
+from raydpzv.errors import InputError
+from raydpzv.records import operator_file, run_folder
+from raydpzv.records.operator_file import OperatorSecrets
+from raydpzv.records.run_folder import RunFolder
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches kill -9."""
+
+
+def create(path):
+    with RunFolder.create(path, scenarios.load("frozen"), {"python": "3"}, OperatorSecrets(bytes(16), None)):
+        return path
+
+
+def killed_at(path, operation, monkeypatch):
+    """Leave a folder whose creation ended before its n-th file or folder was there; tell whether there is one."""
+    count = []
+
+    def counted(function):
+        def operating(*args, **kwargs):
+            count.append(None)
+            if len(count) == operation:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return operating
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_atomically", counted(run_folder.write_atomically))
+        patch.setattr(operator_file, "write_atomically", counted(operator_file.write_atomically))
+        patch.setattr(os, "mkdir", counted(os.mkdir))
+        try:
+            create(path)
+        except Killed:
+            return True
+    return False
+
+
+def test_a_folder_killed_before_its_scenario_is_there_is_used_anew(tmp_path, monkeypatch):
+    operation = 1
+    while killed_at(tmp_path / str(operation), operation, monkeypatch):
+        assert not (tmp_path / str(operation) / "scenario.toml").exists()
+        assert RunFolder.open(create(tmp_path / str(operation))).environment() == {"python": "3"}
+        operation += 1
+    assert operation > 5  # the folder, rows, and three files
+
+
+def test_a_folder_in_which_a_run_began_is_not(tmp_path):
+    with pytest.raises(InputError, match="holds a run already"):
+        create(create(tmp_path / "whole"))
+    lost = create(tmp_path / "lost")
+    (lost / "scenario.toml").unlink()
+    (lost / "rows" / "release").mkdir()
+    with pytest.raises(InputError, match="holds a run already"):
+        create(lost)
+    (tmp_path / "comparison").mkdir()
+    OperatorSecrets(bytes(16), None).write(tmp_path / "comparison")
+    with pytest.raises(InputError, match="holds a run already"):
+        create(tmp_path / "comparison")
