@@ -29,8 +29,8 @@ _ARROW = (
     "RAY_DISABLE_CUSTOM_ARROW_DATA_SERIALIZATION",
     "RAY_DISABLE_CUSTOM_ARROW_JSON_OPTIONS_SERIALIZATION",
 )
-"""Ray's switches for what it teaches its pickler about Arrow before it reads a first argument, which loads pyarrow: 29 MB.
-It sends slices of tables without the rest of their columns; tables of rows go whole here."""
+"""Ray's switches for what it teaches its pickler about Arrow before it reads a first argument, which loads pyarrow's
+29 MB: to send slices of tables without the rest of their columns. Tables of rows go whole here."""
 _MOST_IDLE = 16
 """Processes that are kept at most: each takes as much memory as its libraries."""
 
