@@ -10,6 +10,7 @@ bound to its place.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,12 @@ _MAKING = "make"
 """The concurrency group in which objects are made and dropped, so that no call can stand in the way."""
 _DROP_TIMEOUT = 10.0
 """Seconds in which a process must answer that it holds nothing any more; else it is ended."""
+_ARROW = (
+    "RAY_DISABLE_CUSTOM_ARROW_DATA_SERIALIZATION",
+    "RAY_DISABLE_CUSTOM_ARROW_JSON_OPTIONS_SERIALIZATION",
+)
+"""Ray's switches for what it teaches its pickler about Arrow before it reads a first argument, which loads pyarrow's
+29 MB: to send slices of tables without the rest of their columns. Tables of rows go whole here."""
 _MOST_IDLE = 16
 """Processes that are kept at most: each takes as much memory as its libraries."""
 
@@ -31,12 +38,14 @@ _MOST_IDLE = 16
 class ObjectHolder:
     """What runs in an actor's process; `remote_class` gives it the methods of the class whose object it holds.
 
-    The class is imported when its object is made, after torch was deferred: an actor that computes without torch never
-    loads it, and what Ray unpickles on the way is imported lightly as well.
+    The class is imported when its object is made, after torch and pyarrow were deferred: an actor that computes without
+    torch or makes no tables never loads them, and what Ray unpickles on the way is imported lightly as well.
     """
 
     def __init__(self) -> None:
-        defer("torch")
+        os.environ.update(dict.fromkeys(_ARROW, "1"))
+        for library in ("torch", "pyarrow"):
+            defer(library)
         self._made = threading.Event()
         self._object: Any = None
         self._failure: BaseException | None = None

@@ -141,10 +141,12 @@ class MeanPrivacyFilter(_Accountant):
 
     def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
         """Account the releases of one service; return what is spent (claimed by the paper, proved for clients)."""
-        self._largest_batch = max(self._largest_batch, len(ids))
-        self._spending.add(ids, releases)
-        proved = self._spending.mu() if self._proves else math.inf
-        return PrivacyLoss(self._spending.paper_mu(), proved, self._setting.delta)
+        spending = self._spending
+        if len(ids) > self._largest_batch:
+            self._largest_batch = len(ids)
+        spending.add(ids, releases)
+        proved = spending.mu() if self._proves else math.inf
+        return PrivacyLoss(spending.paper_mu(), proved, self._delta)
 
     def _counted(self) -> Spent:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)

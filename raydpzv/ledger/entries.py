@@ -5,11 +5,11 @@ n entries of an update; N entries of a slice.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -120,9 +120,9 @@ def bounds(rounds: Array) -> Array:
 
 def link(previous: bytes, update: LedgerUpdate) -> bytes:
     """Return the chain's next value: sha256(chain_{r-1} || canonical bytes of update r)."""
-    round, party, read, lr, *columns = update
-    fixed = _FIXED.pack(round, party, read, lr, len(update.seed) // 8)
-    return hashlib.sha256(b"".join((previous, fixed, *columns))).digest()
+    round, party, read, lr, step, perturbation, seed, scalar = update
+    fixed = _FIXED.pack(round, party, read, lr, len(seed) // 8)
+    return sha256(b"".join((previous, fixed, step, perturbation, seed, scalar))).digest()
 
 
 def mark(chain: bytes) -> int:

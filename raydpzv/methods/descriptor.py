@@ -9,11 +9,7 @@ accounts, barriers, the ledger, resume, comparisons, reports) asks the descripto
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import itertools
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -48,6 +44,7 @@ from raydpzv.privacy.mechanisms import (
     SystemNoise,
 )
 from raydpzv.privacy.user_release import UserNoiseParts
+from raydpzv.settings.docstrings import docstrings_of
 from raydpzv.wire.messages import Body, Slopes
 from raydpzv.zo.update import Rule
 
@@ -407,22 +404,10 @@ def field_docstrings(config: type) -> dict[str, str]:
     """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
     found: dict[str, str] = {}
     for cls in reversed(config.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for node, after in itertools.pairwise(body.body):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_text(after):
-                found[node.target.id] = inspect.cleandoc(after.value.value)  # type: ignore[attr-defined]
+        found |= docstrings_of(cls)
     for field in dataclasses.fields(config):
         if field.name not in found:
             raise SpecError(
                 f"{config.__name__}.{field.name}: wanted a docstring under the field, its line in the docs"
             )
     return found
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.privacy import gdp
+from raydpzv.zo.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
 
@@ -25,6 +26,7 @@ _XTOL, _RTOL, _STEPS = 1e-14, float(4 * np.finfo(float).eps), 100
 """What `gdp.epsilon_of` asks of brentq, and brentq's own defaults."""
 _FEW = 40
 """Values that are sooner solved one by one."""
+_brent_step = Kernel("brent_step", "raydpzv.privacy.brent_kernel")
 
 
 def epsilons_of(mus_N: npt.ArrayLike, delta: float) -> Array:
@@ -99,60 +101,18 @@ def _each(function: Callable[[float], float], values: Array) -> Array:
 def _brent(function: Callable[[Array, Any], Array], low: Array, high: Array) -> Array:
     """Return a root of each element's function between two ends of different sign, as scipy's brentq finds it.
 
-    function(x, of): the values at x of the elements numbered `of`. Names as in brentq.c: cur is the newest point, pre
-    the one before, blk the one on the other side of the root; s_pre and s_cur, the last two steps.
+    function(x, of): the values at x of the elements numbered `of`.
     """
-    of = np.arange(len(low))
+    of, state = np.arange(len(low)), np.zeros((8, len(low)))  # rows as in `brent_step`
     f_low, f_high = function(low, of), function(high, of)
-    roots = np.where(f_low == 0, low, high)
+    state[0], state[1], state[2], state[3] = low, f_low, np.where(f_low == 0, low, high), f_high
     of = of[(f_low != 0) & (f_high != 0)]
     if (np.signbit(f_low[of]) == np.signbit(f_high[of])).any():
         raise ValueError("f(a) and f(b) must have different signs")
-    blank = np.zeros(len(of))
-    state = np.array([low[of], f_low[of], high[of], f_high[of], *[blank] * 4])
     for _ in range(_STEPS):
-        state, done = _bracketed(state)
-        roots[of[done]] = state[2, done]
-        of, state = of[~done], state[:, ~done]
+        of = of[: _brent_step(state, of, _XTOL, _RTOL)]
         if not len(of):
+            roots: Array = state[2]
             return roots
-        x, s_pre, s_cur = _moved(state)
-        state = np.array([state[2], state[3], x, function(x, of), state[4], state[5], s_pre, s_cur])
+        state[3, of] = function(state[2, of], of)
     raise RuntimeError(f"no convergence after {_STEPS} steps")
-
-
-def _bracketed(state: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Make blk the other side of the root and cur the better end; tell which elements are done."""
-    x_pre, f_pre, x_cur, f_cur = state[:4]
-    crossed, span = np.signbit(f_pre) != np.signbit(f_cur), x_cur - x_pre
-    crossed &= (f_pre != 0) & (f_cur != 0)
-    state = np.where(crossed, [x_pre, f_pre, x_cur, f_cur, x_pre, f_pre, span, span], state)
-    swap = np.abs(state[5]) < np.abs(f_cur)
-    state = np.where(swap, state[[2, 3, 4, 5, 2, 3, 6, 7]], state)
-    return state, (state[3] == 0) | (np.abs(_half(state)) < _tolerance(state))
-
-
-def _moved(state: Array) -> tuple[Array, Array, Array]:
-    """Return the next point and the last two steps: interpolation where that is short, else bisection."""
-    x_pre, f_pre, x_cur, f_cur, x_blk, f_blk, s_pre, s_cur = state
-    half, tolerance = _half(state), _tolerance(state)
-    with np.errstate(all="ignore"):  # each way is tried on all elements, also where another is taken
-        secant = -f_cur * (x_cur - x_pre) / (f_cur - f_pre)
-        d_pre, d_blk = (f_pre - f_cur) / (x_pre - x_cur), (f_blk - f_cur) / (x_blk - x_cur)
-        inverse = -f_cur * (f_blk * d_blk - f_pre * d_pre) / (d_blk * d_pre * (f_blk - f_pre))
-    tried = np.where(x_pre == x_blk, secant, inverse)
-    short = 2 * np.abs(tried) < np.minimum(np.abs(s_pre), 3 * np.abs(half) - tolerance)
-    short &= (np.abs(s_pre) > tolerance) & (np.abs(f_cur) < np.abs(f_pre))
-    s_pre, s_cur = np.where(short, s_cur, half), np.where(short, tried, half)
-    least = np.where(half > 0, tolerance, -tolerance)
-    return x_cur + np.where(np.abs(s_cur) > tolerance, s_cur, least), s_pre, s_cur
-
-
-def _half(state: Array) -> Array:
-    half: Array = (state[4] - state[2]) / 2
-    return half
-
-
-def _tolerance(state: Array) -> Array:
-    tolerance: Array = (_XTOL + _RTOL * np.abs(state[2])) / 2
-    return tolerance

@@ -146,6 +146,8 @@ class Spending:
         self._records = Participations(rows)
         self._rows, self._batch, self._clip, self._sigma, self._delta = rows, batch, clip, sigma, delta
         self._hidden, self._batches, self._relation = hidden_state, batches, relation
+        # squared: how far one record moves one release, with hidden state all that the clip lets through
+        self._reach = (2 * clip) ** 2 if hidden_state else self._sensitivity() ** 2
         self._events, self._widest, self._whole = 0, 1, 0.0  # batches, most releases on one, Σ (n_t/B)²
 
     @property
@@ -166,16 +168,17 @@ class Spending:
         self._records.add(ids, releases)
         self.releases += releases
         self._events += 1
-        self._widest = max(self._widest, releases)
+        if releases > self._widest:
+            self._widest = releases
         self._whole += releases * (ids.size / self._batch) ** 2
 
     def mu(self) -> float:
         """Return μ of what is proved so far against the clients; infinity if nothing is."""
-        return math.sqrt(self._squared_mu(self.participations, self._whole))
+        return math.sqrt(self._squared_mu(self._records.most, self._whole))
 
     def paper_mu(self) -> float:
         """Return μ of what the paper claims is spent so far."""
-        return self._paper_mu(self.releases)
+        return paper_mu(self.releases, sigma=self._sigma, clip=self._clip, rows=self._rows)
 
     def epsilon(self) -> float:
         """Return what is proved so far against the clients; infinity if nothing is."""
@@ -199,22 +202,20 @@ class Spending:
         if adversary == "external" and self._batches == "poisson":
             return self._events + 1 > self._poisson_ceiling(budget, releases)
         if adversary == "paper":
-            return self._paper_mu(self.releases + releases) > _ceiling(budget, self._delta)
+            after = paper_mu(self.releases + releases, sigma=self._sigma, clip=self._clip, rows=self._rows)
+            return after > _ceiling(budget, self._delta)
         whole = self._whole + releases * (ids.size / self._batch) ** 2
         squared = self._squared_mu(participations, whole)
         return math.sqrt(squared) > _ceiling(budget, self._delta)
 
     def _squared_mu(self, participations: int, whole: float) -> float:
-        reach = whole * (2 * self._clip) ** 2 if self._hidden else participations * self._sensitivity() ** 2
+        reach = (whole if self._hidden else participations) * self._reach
         if reach == 0:
             return 0.0
         return reach / self._sigma**2 if self._sigma > 0 else math.inf
 
     def _sensitivity(self) -> float:
         return (2 if self._relation == "replace" else 1) * self._clip / self._batch
-
-    def _paper_mu(self, releases: int) -> float:
-        return paper_mu(releases, sigma=self._sigma, clip=self._clip, rows=self._rows)
 
     def _poisson_ceiling(self, budget: float, releases: int) -> int:
         """Batches allowed to all, each charged as the one with most releases."""

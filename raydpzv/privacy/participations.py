@@ -45,7 +45,7 @@ class Participations:
         return self._largest(ids, releases, keeps=False)
 
     def _largest(self, ids: Rows, releases: int, *, keeps: bool) -> int:
-        found = _count(self.counts, self._marks, np.array(ids, np.int64), releases, keeps)
+        found = _count(self.counts, self._marks, ids.astype(np.int64), releases, keeps)
         if found >= 0:
             return max(self.most, found)
         if len(np.unique(ids)) < len(ids):

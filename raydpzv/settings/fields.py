@@ -39,9 +39,12 @@ class Named:
 
 
 class Section(BaseModel):
-    """A table of a scenario: unknown keys are refused, values are not converted, nothing changes later."""
+    """A table of a scenario: unknown keys are refused, values are not converted, nothing changes later.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    What checks values is made when the first ones come: an actor gets a scenario that has been checked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -66,11 +66,11 @@ class PrivacyLoss(NamedTuple):
 
     def user_epsilons(self) -> tuple[float, float, float] | None:
         """Return ε of one user against outsiders, one silo and the server; None of an account of records."""
+        if math.isnan(self.external):
+            return None
         from raydpzv.privacy.gdp import epsilon_of
 
         mus = self.external, self.client, self.server
-        if math.isnan(self.external):
-            return None
         external, client, server = (epsilon_of(mu, self.delta) if math.isfinite(mu) else mu for mu in mus)
         return external, client, server
 

@@ -244,7 +244,8 @@ class ServerLoop:
     def applied(self, client: int, at: float) -> None:
         """Record that a client has applied the answer to its last served upload."""
         if service := self._open_services.pop(client, None):
-            self._write_service((*service[:-1], at, service[-1]))
+            round, _, step, due, woke, late, served, loss = service
+            self._write_service((round, client, step, due, woke, late, served, at, loss))
 
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
         """Record an evaluation of the model after `version` updates (None: the current one)."""
@@ -299,9 +300,8 @@ class ServerLoop:
         if client in self._open_services:
             self.applied(client, math.nan)
         loss = orders[0].loss if answers and orders else upload.loss
-        self._open_services[client] = _OpenService(
-            *(round, client, upload.step, how.due, how.woke, how.late, served, loss)
-        )
+        due, woke, late, _ = how
+        self._open_services[client] = _OpenService(round, client, upload.step, due, woke, late, served, loss)
         if not answers:
             self.applied(client, math.nan)
 
@@ -328,19 +328,13 @@ class ServerLoop:
         ids = releases[0].ids
         loss = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
         self._loss = loss
+        paper, proved, *_ = loss
         for perturbation, value, receipt, step, _ in releases:
             mechanism, source, sigma, by_replacing, by_leaving_out, _, batch, nonfinite = receipt
+            of = upload.step if step is None else step
+            # fmt: off
             self._write_release(
-                (
-                    *(
-                        round,
-                        client,
-                        upload.step if step is None else step,
-                        perturbation,
-                        value,
-                        mechanism,
-                        source,
-                    ),
-                    *(sigma, by_replacing, by_leaving_out, batch, nonfinite, loss.paper, loss.client),
-                )
+                (round, client, of, perturbation, value, mechanism, source, sigma, by_replacing, by_leaving_out,
+                 batch, nonfinite, paper, proved)
             )
+            # fmt: on

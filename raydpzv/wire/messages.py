@@ -35,7 +35,7 @@ class Body:
         """Bytes on the wire."""
         total = 0
         if self.metered:
-            for array in vars(self).values():
+            for array in self.__dict__.values():
                 total += array.nbytes
         return total
 
@@ -44,7 +44,7 @@ class Body:
         """Numbers on the wire, whatever their width: what DeComFL calls the length of a communication vector."""
         total = 0
         if self.metered:
-            for array in vars(self).values():
+            for array in self.__dict__.values():
                 total += array.size
         return total
 
