@@ -19,7 +19,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.perturbation import perturbation
 from raydpzv.zo.update import Descent, Rule, Step
 
 
@@ -34,7 +34,7 @@ class Head:
         if self._training in ("sgd", "dp_sgd"):
             self._gradient_descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
         if self._training in ("zo", "joint"):
-            self._perturb = LayerwisePerturbation(model.module, model.offsets)
+            self._perturb = perturbation(model.module, model.flat, model.offsets)
             self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
 
     def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:

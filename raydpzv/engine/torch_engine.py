@@ -30,7 +30,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
-from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.perturbation import perturbation
 from raydpzv.zo.update import Descent, Step
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TorchBottom:
         self._embedded: torch.Tensor | None = None
         self._layers: _LayerHooks | None = None
         if training.rule is not None:
-            self._perturb = LayerwisePerturbation(model.module, model.offsets)
+            self._perturb = perturbation(model.module, model.flat, model.offsets)
             self._zeroth_order = Descent(model.flat, training.rule)
         if training.descent is not None:
             self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)

@@ -3,7 +3,8 @@
 In place (+λ, -2λ, +λ) drifts: after 6 perturbations 76 % of float32 parameters have changed. Here each module
 that owns parameters gets perturbed copies for the time of its own forward call, in one buffer as large as the
 largest such module (plus the owners it is nested in). The direction is made again from its seed, so neither w
-nor u is ever copied whole.
+nor u is ever copied whole. The parameters of a small model are perturbed all at once, in a buffer as large as they
+are: the same bits, without a call for each parameter of each forward call.
 """
 
 from __future__ import annotations
@@ -19,6 +20,41 @@ from raydpzv.zo.directions import Direction
 
 if TYPE_CHECKING:
     from torch import nn
+
+_SMALL = 1 << 14
+"""Elements up to which a model is small: 64 KiB beside a process of a hundred MB."""
+
+
+def perturbation(
+    module: nn.Module, flat: torch.Tensor, offsets: Mapping[str, int]
+) -> WholePerturbation | LayerwisePerturbation:
+    """Return what perturbs a module whose parameters are views of `flat`: those of a small one all at once."""
+    if 0 < flat.numel() <= _SMALL:
+        return WholePerturbation(module, flat, offsets)
+    return LayerwisePerturbation(module, offsets)
+
+
+class WholePerturbation:
+    """A perturbed copy of the flat parameter vector [d], which a module's parameters view while `at(...)` is open."""
+
+    def __init__(self, module: nn.Module, flat: torch.Tensor, offsets: Mapping[str, int]) -> None:
+        self._flat, self._moved = flat, torch.empty_like(flat)
+        self._views = [
+            (p, p.data, self._moved[offsets[name] : offsets[name] + p.numel()].view(p.shape))
+            for name, p in module.named_parameters()
+        ]
+
+    @contextmanager
+    def at(self, direction: Direction, amount: float) -> Iterator[None]:
+        """Forward calls inside see w + amount · u."""
+        direction.add_to(self._flat, amount, out=self._moved)
+        try:
+            for parameter, _, moved in self._views:
+                parameter.data = moved
+            yield
+        finally:
+            for parameter, original, _ in self._views:
+                parameter.data = original
 
 
 class LayerwisePerturbation:

@@ -15,7 +15,7 @@ from raydpzv.models.bottoms import cnn, mlp
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.heads import mlp as mlp_head
 from raydpzv.zo.directions import LAWS, Direction, Law
-from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.perturbation import LayerwisePerturbation, WholePerturbation, perturbation
 
 
 class Recurrent(nn.Module):
@@ -100,6 +100,31 @@ def test_the_forward_pass_sees_w_plus_lambda_u(name: str, law: Law) -> None:
         assert torch.equal(seen, setup.copied(direction, amount))
         assert not torch.equal(seen, plain)
     assert torch.equal(setup.plain(), plain)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("law", LAWS)
+def test_all_parameters_at_once_give_the_bits_of_one_layer_after_the_other(name: str, law: Law) -> None:
+    setup = Setup(name)
+    model, before, plain = setup.model, digest(setup.model.flat), setup.plain()
+    whole = perturbation(model.module, model.flat, model.offsets)
+    assert isinstance(whole, WholePerturbation)
+    for seed, amount in ((1, 0.1), (2, -0.1), (3, 1e-3)):
+        direction = setup.direction(seed, law)
+        with torch.no_grad(), whole.at(direction, amount):
+            seen = model.module(setup.x)
+            assert digest(model.flat) == before
+        assert torch.equal(seen, setup.copied(direction, amount))
+        assert not torch.equal(seen, plain)
+    with pytest.raises(FloatingPointError), whole.at(setup.direction(), 0.1):
+        raise FloatingPointError
+    assert torch.equal(setup.plain(), plain)
+    assert torch.equal(setup.forward(setup.direction(), 0.5), setup.copied(setup.direction(), 0.5))
+
+
+def test_a_large_model_is_perturbed_layer_by_layer() -> None:
+    model = FlatModel(lambda: nn.Linear(1 << 10, 16), Key(0))
+    assert isinstance(perturbation(model.module, model.flat, model.offsets), LayerwisePerturbation)
 
 
 @pytest.mark.parametrize("name", MODELS)
