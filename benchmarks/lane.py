@@ -205,7 +205,7 @@ def main() -> None:
     chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
     repeats, updates, count = chosen.repeats or (1 if chosen.quick else 5), 8000, 300
     if chosen.quick:
-        updates, count = 2500, 20
+        updates, count = 1000, 20
     before = environment()
     # Ray's workers are nice to others by default, which on a shared machine decides
     os.environ.setdefault("RAY_worker_niceness", "0")

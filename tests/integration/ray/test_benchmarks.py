@@ -1,4 +1,4 @@
-"""The benchmarks of runs on Ray."""
+"""The benchmarks of runs on Ray, in this process: one Ray of their own each would be half of their time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from tests.helpers.programs import script
+from tests.helpers.programs import script_here
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 
 @pytest.mark.slow
 def test_lane_finishes_and_its_ways_do_the_same_work(tmp_path):
-    script("lane.py", "--quick", "--json", str(tmp_path / "l.json"))
+    script_here("lane.py", "--quick", "--json", str(tmp_path / "l.json"))
     figures = json.loads((tmp_path / "l.json").read_text())
     assert figures["runs"].keys() == {"wall", "virtual"}
     assert all(by_lane.keys() == {"ray", "socket"} for by_lane in figures["runs"].values())
@@ -25,7 +25,7 @@ def test_lane_finishes_and_its_ways_do_the_same_work(tmp_path):
 @pytest.mark.slow
 def test_throughput_finishes_on_ray(tmp_path):
     # not --quick: a look at updates and one at CPU time are a moment apart, which tells over few updates
-    script("vfl_throughput.py", "--repeats", "1", "--works", "5", "--json", str(tmp_path / "t.json"))
+    script_here("vfl_throughput.py", "--repeats", "1", "--works", "5", "--json", str(tmp_path / "t.json"))
     by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
     assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
     # the added work, of which an update has most of its CPU time, is done where it is said to be done; by shares, since
