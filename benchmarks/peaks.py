@@ -87,6 +87,11 @@ class LiveStorages(TorchDispatchMode):
     It sees neither numpy's arrays nor what compiled code allocates.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # nothing here is compiled, and torch would import its compiler, seconds of CPU, to leave this out of it
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self._now = self._peak = 0
