@@ -22,6 +22,8 @@ APART = (
     *(f"{ON_RAY}/test_{name}.py" for name in ("cli", "job", "killed_driver")),
 )
 """Long tests, which share nothing with their neighbours; those on Ray start one of their own."""
+CROWDED = f"{ON_RAY}/test_benchmarks.py"
+"""The last that share a Ray: they find the others' processes, and leave more idle than a session keeps."""
 
 
 def unit(nodeid: str) -> str:
@@ -37,7 +39,7 @@ def unit(nodeid: str) -> str:
 
 def turn(nodeid: str) -> int:
     """Return the place in the order of beginning: first the tests that share a Ray, the longest unit."""
-    if nodeid.startswith(ON_RAY) and not nodeid.startswith(APART):
+    if nodeid.startswith(ON_RAY) and not nodeid.startswith((*APART, CROWDED)):
         return -1
     return next((n for n, place in enumerate(FIRST) if nodeid.startswith(place)), len(FIRST))
 
