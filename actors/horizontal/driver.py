@@ -99,6 +99,9 @@ def _begin(
             fsync = prepared.spec.record.fsync
             opening = actor_set.ledger.open.remote(path, prepared.plan.header(), round, fsync)
             get(opening, timeout, "the ledger to open")
+            if prepared.spec.resources.lane != "ray":
+                peers = actor_set.server, *actor_set.pool.actors
+                open_lane(actor_set.ledger, peers, timeout, 2 * len(peers))
         get(actor_set.server.begin.remote(actor_set.ledger, checkpoint), timeout, "the server to begin")
     except Exception as error:
         raise translated(error) from error

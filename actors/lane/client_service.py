@@ -47,8 +47,9 @@ class ClientConversation:
         """Return how many bytes the next request may have."""
         return requests.most_bytes(self._promised.values())
 
-    def answer(self, request: LaneRequest) -> Sequence[bytes]:
+    def answer(self, frame: memoryview) -> Sequence[bytes]:
         """Return the answer's frame."""
+        request = requests.read_request(frame)
         if request.upload is not None:
             check_size(request.upload, self._promised[request.upload.is_query])
         answer = self._answer(request)

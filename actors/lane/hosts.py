@@ -93,8 +93,9 @@ class HostConversation:
         """Return how many bytes the next request may have."""
         return requests.most_bytes(self._promised.values() or [0])
 
-    def answer(self, request: LaneRequest) -> Sequence[bytes]:
+    def answer(self, frame: memoryview) -> Sequence[bytes]:
         """Return the answer's frame."""
+        request = requests.read_request(frame)
         if request.kind == WAKE:
             order = self._service.wake_order(request.client)
             if order is None:

@@ -35,7 +35,7 @@ class Conversation(Protocol):
         """Return how many bytes the next request may have."""
         ...
 
-    def answer(self, request: LaneRequest) -> Sequence[bytes]:
+    def answer(self, frame: memoryview) -> Sequence[bytes]:
         """Return the answer's frame. Raises LaneError where the peer breaks its word: its line is ended."""
         ...
 
@@ -141,12 +141,12 @@ class LaneServer:
     def _converse(self, line: LaneSocket, who: LaneRequest) -> None:
         conversation = self._talk(who)
         while True:
-            request = requests.read_request(line.receive(conversation.most()))
+            request = line.receive(conversation.most())
             try:
-                frame = conversation.answer(request)
+                answer = conversation.answer(request)
             except LaneError as error:
                 line.send(*requests.failed(error))
                 raise
             except Exception as error:
-                frame = requests.failed(error)
-            line.send(*frame)
+                answer = requests.failed(error)
+            line.send(*answer)
