@@ -64,7 +64,7 @@ class Mortal(PreparedHorizontal):
         if self.victim == "ledger":
             import ray
 
-            ray.kill(updates._actor)
+            ray.kill(updates._connection._actor)
         else:
             os.kill(os.getpid(), self.number)
 
@@ -271,7 +271,7 @@ def test_a_stopped_client_group_is_a_stall_that_says_what_was_waited_for(mortal,
     monkeypatch.setattr("actors.driver._CONTROL_TIMEOUT", 4.0)
     pulls = ("method.asynchronous=true", "clock.kind=wall", "arrivals.rate=1", "evaluate.every=1000")
     prepared = mortal(
-        *(*pulls, "resources.hosts=2", "resources.timeout=30", "budget.updates=30", f"resources.lane={lane}"),
+        *(*pulls, "resources.hosts=2", "budget.updates=30", f"resources.lane={lane}"),
         number=signal.SIGSTOP,
         after=6,
     )
