@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.lane.ledger import LedgerConversation, PackedSlice
+from actors.lane.ledger_line import LedgerConversation, PackedSlice
 from actors.lane.line import LaneAddress
 from actors.lane.orders import LONGEST_WAIT
 from actors.lane.server import LaneServer

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.lane.ledger import LedgerLine
+from actors.lane.ledger_line import LedgerLine
 from actors.ledger_actor import LedgerActor, pack_slice, unpack_slice
 from actors.processes import start_here
 from actors.remote import get, lost
