@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from actors.lane.ledger_line import LedgerConversation, PackedSlice
+from actors.lane.line import LaneAddress
+from actors.lane.orders import LONGEST_WAIT
+from actors.lane.server import LaneServer
 from raydpzv.ledger.entries import COLUMNS, Slice, frozen
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 
-PackedSlice = tuple[int, int, bytes]
-"""First and last version, and the columns' bytes, widest values first so that each column is aligned."""
 _ORDER = sorted(COLUMNS, key=lambda name: -COLUMNS[name].itemsize)
 _ENTRY_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
 
@@ -21,14 +24,15 @@ _ENTRY_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
 class LedgerActor:
     """Plain class; `actors.vertical.actor_set` wraps it. One writer appends, any number of hosts ask for ranges.
 
-    Every call but the control calls is served in turn, so a range that was announced after its append is there.
+    An append is written before it is answered, so a range that was announced after its append is there.
     """
 
-    CONTROL = ("facts", "reads")
+    CONTROL = ("facts", "reads", "lane")
 
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
-        self._reads = 0
+        self._reads, self._counting = 0, threading.Lock()
+        self._lane: LaneServer | None = None
 
     def open(self, path: Path | None, header: Header, round: int | None, fsync: bool) -> None:
         """Take the run's ledger up after `round` updates (None: all); see `begin_ledger`."""
@@ -37,6 +41,15 @@ class LedgerActor:
     def ready(self) -> None:
         """Answer: the first call proves that this actor has come up, and that the caller can reach it."""
 
+    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
+        """Listen for so many lines; host: of this machine, "" if none is from another. Raises LaneError."""
+        self._lane = LaneServer(lambda who: LedgerConversation(self), host, secret, LONGEST_WAIT, peers)
+        return self._lane.address
+
+    def lane(self) -> LaneAddress | None:
+        """Return where this actor listens; None: it is called."""
+        return self._lane.address if self._lane else None
+
     def append(self, updates: PackedSlice) -> None:
         """Add updates; they are written when this returns."""
         for u in unpack_slice(updates).updates():
@@ -44,7 +57,8 @@ class LedgerActor:
 
     def since(self, version: int, until: int | None = None) -> PackedSlice:
         """Return updates version+1 .. until."""
-        self._reads += 1
+        with self._counting:
+            self._reads += 1
         return pack_slice(self._open().since(version, until))
 
     def trim(self, version: int) -> None:
@@ -65,7 +79,9 @@ class LedgerActor:
         return self._reads
 
     def close(self) -> None:
-        """Let another writer in."""
+        """End the lines, and let another writer in."""
+        if self._lane:
+            self._lane.close()
         if self._ledger:
             self._ledger.close()
 

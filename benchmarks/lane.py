@@ -2,7 +2,8 @@
 
 runs          digits_dpzv, 4 clients in an actor each, over sockets and by calls: updates per second and CPU
               milliseconds per update by process, steady state; under the wall clock at a rate that keeps every client
-              busy, and under the virtual clock
+              busy, and under the virtual clock; horizontal scenarios with two hosts, whose updates are rounds, or
+              single clients' where they are asynchronous
 round trips   one actor hands in uploads of 1 to 400 KB to another, which answers 4 bytes: milliseconds from call to
               answer (p50, p99), and CPU milliseconds of both
 
@@ -16,6 +17,7 @@ import os
 import secrets
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +27,46 @@ from processes import GROUPS
 from watch import Pace, Watch
 
 from actors.lane.client import LaneConnection
+from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
 from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.experiment.prepare import prepare
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.wall import Answer
 from raydpzv.wire.messages import Embeddings, Slopes, Start
 
-SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
 LANES = ("ray", "socket")
 KILOBYTES = (1, 10, 100, 400)
 TIMEOUT = 60.0
-RATIO = {"wall": 3.0, "virtual": 2.0}
-"""Least updates/s against calls, by clock."""
+RATIO = {"digits_dpzv, wall clock": 3.0, "digits_dpzv, virtual clock": 2.0}
+"""Least updates/s against calls."""
 P50, P99 = 2.0, 8.0
 """Milliseconds at most, on a machine with little else to do."""
-SATURATED = {"wall": ("clock.kind=wall", "arrivals.rate=1e6"), "virtual": ("clock.kind=virtual",)}
-"""Settings by clock."""
+CASES = {
+    "digits_dpzv, wall clock": (8000, ("clock.kind=wall", "arrivals.rate=1e6")),
+    "digits_dpzv, virtual clock": (8000, ()),
+    "digits_decomfl, 2 hosts": (1000, ("resources.hosts=2",)),
+    "decomfl_async, 2 hosts": (3000, ("resources.hosts=2",)),
+    "digits_users_zo, 2 hosts": (600, ("resources.hosts=2",)),
+    "digits_users, 2 hosts": (150, ("resources.hosts=2",)),
+}
+"""Updates and settings of a scenario that keeps its actors busy."""
 
 
-def run_over(lane: str, clock: str, updates: int) -> Pace:
-    """Return the steady state of a run that keeps its actors busy."""
-    from actors.vertical.driver import run_vertical
+def run_over(lane: str, case: str, shorter: int) -> Pace:
+    """Return the steady state of a run, of a fraction of its updates."""
+    from actors.runner import run_on_ray
 
-    settings = (
-        *SATURATED[clock],
-        *("evaluate.every=1000000000", f"budget.updates={updates}", f"resources.lane={lane}"),
-    )
+    updates, settings = CASES[case][0] // shorter, CASES[case][1]
     watch = Watch(updates // 5, updates)
-    run_vertical(prepare_vertical(load(SCENARIO, settings)), RunOptions(progress=watch))
+    more = "evaluate.every=1000000000", f"budget.updates={updates}", f"resources.lane={lane}"
+    spec = load(SCENARIOS / f"{case.split(',')[0]}.toml", (*settings, *more))
+    run_on_ray(prepare(spec), RunOptions(progress=watch))
     return watch.pace()
 
 
@@ -66,7 +75,7 @@ class Answering:
 
     def listen(self, secret: bytes) -> LaneAddress:
         """Listen on this machine."""
-        self._lane = LaneServer(self, "", secret, TIMEOUT, clients=1)
+        self._lane = LaneServer(partial(ClientConversation, self), "", secret, TIMEOUT, peers=1)
         return self._lane.address
 
     def cpu(self) -> float:
@@ -160,7 +169,7 @@ def round_trips(repeats: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print_runs(clock: str, paces: dict[str, list[Pace]]) -> dict[str, Any]:
+def _print_runs(case: str, paces: dict[str, list[Pace]]) -> dict[str, Any]:
     rows, found = [], {}
     for lane, runs in paces.items():
         turns = list(zip(runs, paces["ray"], strict=True))
@@ -175,13 +184,13 @@ def _print_runs(clock: str, paces: dict[str, list[Pace]]) -> dict[str, Any]:
                 lane,
                 f"{found[lane]['updates_per_second']:.0f}",
                 f"{found[lane]['over_calls']:.2f}",
-                verdict(found[lane]["over_calls"], RATIO[clock] if lane == "socket" else None),
+                verdict(found[lane]["over_calls"], RATIO.get(case) if lane == "socket" else None),
                 *(f"{found[lane]['cpu_ms_per_update'][g]:.2f}" for g in GROUPS),
                 f"{found[lane]['cpu_over_calls']:.2f}",
             ]
         )
     columns = ["lane", "updates/s", "/ calls", "target", *(f"{g} ms" for g in GROUPS), "CPU / calls"]
-    show(f"digits_dpzv, {clock} clock; CPU milliseconds per update by process", columns, rows)
+    show(f"{case}; CPU milliseconds per update by process", columns, rows)
     return found
 
 
@@ -203,9 +212,9 @@ def _print_trips(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Run the benchmark."""
     chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    repeats, updates, count = chosen.repeats or (1 if chosen.quick else 5), 8000, 300
+    repeats, shorter, count = chosen.repeats or (1 if chosen.quick else 5), 1, 300
     if chosen.quick:
-        updates, count = 1000, 20
+        shorter, count = 8, 20
     before = environment()
     # Ray's workers are nice to others by default, which on a shared machine decides
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -215,15 +224,13 @@ def main() -> None:
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
     with connected(reuse=True):
-        paces: dict[str, dict[str, list[Pace]]] = {c: {lane: [] for lane in LANES} for c in SATURATED}
+        paces: dict[str, dict[str, list[Pace]]] = {case: {lane: [] for lane in LANES} for case in CASES}
         for _ in range(repeats):
-            for clock, by_lane in paces.items():
+            for case, by_lane in paces.items():
                 for lane, found in by_lane.items():
-                    found.append(run_over(lane, clock, updates))
-                    print(
-                        f"{clock} clock, {lane}: {found[-1].rate:.0f} updates/s", file=sys.stderr, flush=True
-                    )
-        runs = {clock: _print_runs(clock, by_lane) for clock, by_lane in paces.items()}
+                    found.append(run_over(lane, case, shorter))
+                    print(f"{case}, {lane}: {found[-1].rate:.0f} updates/s", file=sys.stderr, flush=True)
+        runs = {case: _print_runs(case, by_lane) for case, by_lane in paces.items()}
         trips = round_trips(repeats, count)
         _print_trips(trips)
     write("lane", {"runs": runs, "round_trips": trips, "environment": before}, chosen.json)

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GROUPS = ("driver", "server", "clients", "ray")
-"""This process; the server's actor; the clients' actors; the rest (Ray's own daemons and idle workers)."""
+"""This process; the server's actor and the ledger's; the clients' actors; the rest (Ray's daemons and idle workers)."""
+_ACTORS = {
+    "server": ("ray::VerticalServerActor", "ray::HorizontalServerActor", "ray::LedgerActor"),
+    "clients": ("ray::ClientActor", "ray::ClientGroupActor"),
+}
+"""How the titles of actors' processes begin, by group."""
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,9 +53,10 @@ def _group(pid: int) -> str:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return "ray"
-    if title.startswith("ray::VerticalServerActor"):
-        return "server"
-    return "clients" if title.startswith("ray::ClientActor") else "ray"
+    for group, actors in _ACTORS.items():
+        if title.startswith(actors):
+            return group
+    return "ray"
 
 
 def _stat(pid: int) -> list[str]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from actors.device import claim_device
+from actors.lane import requests
+from actors.lane.hosts import HostConnection, serve_host
+from actors.lane.line import LaneAddress, LaneSocket, dial
+from actors.lane.orders import LONGEST_WAIT
+from actors.lane.work import LOOKS
 from actors.ledger_client import LedgerRange
 from actors.remote import get
 from actors.serialization import Wire, Work, known_tail, pack_upload, unpack_work
@@ -17,14 +24,14 @@ from raydpzv.experiment.run_horizontal import warm_up
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Activation
-from raydpzv.sim.pull import PullLoop
+from raydpzv.sim.pull import PullConnection, PullLoop
 
 
 class ClientGroupActor:
     """Plain class; `actors.vertical.actor_set` wraps it. Its data is read in place from Ray's object store.
 
-    Nothing is asked of it per client: a round is one `process` here and one range from the ledger actor. `stop`, and
-    looking at the newest model with a replica of its own, go on beside a long `run`.
+    Nothing is asked of it per client: a round is one piece of work here and one range from the ledger actor. `stop`,
+    and looking at the newest model with a replica of its own, go on beside a long `run`.
     """
 
     CONTROL = ("stop",)
@@ -42,13 +49,25 @@ class ClientGroupActor:
         self._viewer: LedgerGroup | None = None
         self._stopping = threading.Event()
         self._loop: PullLoop | None = None
+        self._line: LaneSocket | None = None
 
     def process(self, work: Work) -> list[Wire]:
         """Do what the orders ask for; uploads in their order."""
-        orders = unpack_work(work)
-        if self._range:
-            self._range.reach(max(order.round for order in orders) - 1)
-        return [pack_upload(upload) for upload in self._client_group.process(orders)]
+        return [pack_upload(upload) for upload in self._process(unpack_work(work))]
+
+    def join(self, lane: LaneAddress, number: int) -> None:
+        """Open a line on which the server orders (virtual clock); number: which it is to the server."""
+        self._line = dial(lane, LONGEST_WAIT)
+        self._line.send(*requests.join(number))
+
+    def serve_orders(self) -> None:
+        """Do what the server asks for on that line, until nothing follows."""
+        assert self._line is not None
+        looks = {name: getattr(self, name) for name in LOOKS}
+        try:
+            serve_host(self._line, self._process, lambda name, version: looks[name](version))
+        finally:
+            self._line.close()
 
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version`, which is not before that of any order so far."""
@@ -73,23 +92,27 @@ class ClientGroupActor:
         assert self._ledger is not None
         get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
 
-    def run(self, server: Any, origin: float, part: int, parts: int, replaces: bool) -> None:
+    def run(
+        self, server: Any, origin: float, part: int, parts: int, replaces: bool, lane: LaneAddress | None
+    ) -> None:
         """Let the clients m with m mod `parts` = `part` live their own loops until the run is over (wall clock).
 
-        replaces: in place of a host that was lost; epochs before now are not made up.
+        replaces: in place of a host that was lost; epochs before now are not made up; lane: where the server listens,
+        None: it is called through Ray.
         """
         clock = WallClock(origin)
-        self._loop = PullLoop(
-            self._client_group,
-            ServerPort(server, self._timeout),
-            self._prepared.timing,
-            clock,
-            part=part,
-            parts=parts,
-            begins=clock.now() if replaces else 0.0,
-        )
-        if not self._stopping.is_set():
-            self._loop.run()
+        with _connection(server, self._timeout, lane, part) as port:
+            self._loop = PullLoop(
+                self._client_group,
+                port,
+                self._prepared.timing,
+                clock,
+                part=part,
+                parts=parts,
+                begins=clock.now() if replaces else 0.0,
+            )
+            if not self._stopping.is_set():
+                self._loop.run()
 
     def stop(self) -> None:
         """Leave the loop at the next opportunity."""
@@ -105,6 +128,11 @@ class ClientGroupActor:
         """Return the state at `version` while the loop runs."""
         return self._looking().state(version)
 
+    def _process(self, orders: Sequence[Order]) -> list[Upload]:
+        if self._range:
+            self._range.reach(max(order.round for order in orders) - 1)
+        return list(self._client_group.process(orders))
+
     def _following(self) -> LedgerGroup:
         return cast(LedgerGroup, self._client_group)
 
@@ -114,6 +142,19 @@ class ClientGroupActor:
             history = LedgerRange(self._ledger, self._timeout)
             self._viewer = cast(LedgerGroup, self._prepared.client_group(history, self._device))
         return self._viewer
+
+
+@contextmanager
+def _connection(server: Any, timeout: float, lane: LaneAddress | None, host: int) -> Iterator[PullConnection]:
+    """A host's way to the server under the wall clock: a line to where it listens, or (None) calls of its actor."""
+    if lane is None:
+        yield ServerPort(server, timeout)
+        return
+    line = HostConnection(lane, timeout, host)
+    try:
+        yield line
+    finally:
+        line.close()
 
 
 class ServerPort:

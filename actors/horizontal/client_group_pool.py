@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.placement import Plan
 from actors.processes import end, start
 from actors.remote import get, lost
-from actors.serialization import Wire, pack_work, unpack_upload
+from actors.serialization import pack_work, unpack_upload
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
 
+T = TypeVar("T")
 Noted = Callable[[int, str], None]
 """Records that a host was lost, and what was done."""
 
@@ -77,24 +78,80 @@ class ClientGroupPool:
         )
 
 
+class HostDispatcher(Protocol):
+    """The server's way to its hosts, each of which does what it is sent one after the other.
+
+    Waiting raises Stalled past the time limit, Ray's error if the host is lost.
+    """
+
+    def work(self, host: int, orders: Sequence[Order]) -> Any:
+        """Send orders; returns a handle at once."""
+        ...
+
+    def uploads(self, host: int, handle: Any) -> list[Upload]:
+        """Wait for what comes of orders."""
+        ...
+
+    def look(self, host: int, name: str, version: int) -> Any:
+        """Wait for what a method of `LOOKS` finds of the model at `version`, after the work sent before."""
+        ...
+
+    def replace(self, host: int, new: Any) -> None:
+        """Send to a new host in the place of a lost one."""
+        ...
+
+    def finish(self) -> None:
+        """Say that nothing follows; all was waited for."""
+        ...
+
+
+class HostCalls:
+    """Calls of Ray; a handle is an object reference. lean: see `pack_work`."""
+
+    def __init__(self, actors: Sequence[Any], timeout: float, *, lean: bool) -> None:
+        self._actors, self._timeout, self._lean = list(actors), timeout, lean
+
+    def work(self, host: int, orders: Sequence[Order]) -> Any:
+        """Call the host; returns at once."""
+        return self._actors[host].process.remote(pack_work(orders, lean=self._lean))
+
+    def uploads(self, host: int, handle: Any) -> list[Upload]:
+        """Wait for what a call returns."""
+        return [unpack_upload(wire) for wire in get(handle, self._timeout, f"the uploads of host {host}")]
+
+    def look(self, host: int, name: str, version: int) -> Any:
+        """Call the host and wait."""
+        reference = getattr(self._actors[host], name).remote(version)
+        return get(reference, self._timeout, f"host {host} at update {version}")
+
+    def replace(self, host: int, new: Any) -> None:
+        """Call a new host."""
+        self._actors[host] = new
+
+    def finish(self) -> None:
+        """Say nothing: calls come to an end by themselves."""
+
+
 @dataclass
 class _Sent:
     """Orders that a host is at work on, in the order of the versions they are to be done at."""
 
     host: int
     orders: Sequence[Order]
-    reference: Any
+    handle: Any
 
 
 class PoolExecutor:
-    """A `Executor` whose clients live in host actors: one call per host and batch of orders.
+    """A `Executor` whose clients live in host actors: one message per host and batch of orders.
 
     Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves no bits; it is the
     next in turn, or the one that keeps the client's own model or keys (`pinned`). Evaluations are host 0's.
     """
 
-    def __init__(self, pool: ClientGroupPool, *, lean: bool, pinned: bool, noted: Noted) -> None:
-        self._pool, self._lean, self._pinned, self._noted = pool, lean, pinned, noted
+    def __init__(
+        self, pool: ClientGroupPool, dispatcher: HostDispatcher, *, pinned: bool, noted: Noted
+    ) -> None:
+        self._pool, self._dispatcher, self._pinned, self._noted = pool, dispatcher, pinned, noted
         self._gathered: list[Order] = []
         self._dealt, self.calls = 0, 0
         self._sent: list[_Sent] = []
@@ -115,19 +172,23 @@ class PoolExecutor:
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version` on the held-out rows, after the work at earlier ones."""
         self._send()
-        metrics: Metrics = self._ask(0, "evaluate", version)
+        metrics: Metrics = self._look(0, "evaluate", version)
         return metrics
 
     def state(self, version: int) -> np.ndarray:
         """Return parameters and momentum, if there is one, at `version`."""
         self._send()
-        state: np.ndarray = self._ask(0, "state", version)
+        state: np.ndarray = self._look(0, "state", version)
         return state
 
     def drift(self, version: int) -> tuple[float, float]:
         """Return how far clients' own models are from the ledger's: largest difference, largest share of elements."""
-        found = [self._ask(host, "drift", version) for host in range(len(self._pool.actors))]
+        found = [self._look(host, "drift", version) for host in range(len(self._pool.actors))]
         return max(gap for gap, _ in found), max(share for _, share in found)
+
+    def finish(self) -> None:
+        """Let the hosts go: nothing is asked of them any more."""
+        self._dispatcher.finish()
 
     def _send(self) -> None:
         hosts = len(self._pool.actors)
@@ -142,25 +203,21 @@ class PoolExecutor:
 
     def _start(self, host: int, orders: Sequence[Order]) -> Any:
         self.calls += 1
-        return self._pool.actors[host].process.remote(pack_work(orders, lean=self._lean))
+        return self._dispatcher.work(host, orders)
 
     def _collect(self, sent: _Sent) -> None:
-        uploads = self._waited(sent.host, lambda: sent.reference, f"the uploads of host {sent.host}")
+        uploads = self._waited(sent.host, lambda: self._dispatcher.uploads(sent.host, sent.handle))
         self._sent.remove(sent)
-        self._done |= {upload.client: upload for upload in map(unpack_upload, uploads)}
+        self._done |= {upload.client: upload for upload in uploads}
 
-    def _ask(self, host: int, method: str, version: int) -> Any:
-        def called() -> Any:
-            return getattr(self._pool.actors[host], method).remote(version)
+    def _look(self, host: int, name: str, version: int) -> Any:
+        return self._waited(host, lambda: self._dispatcher.look(host, name, version))
 
-        return self._waited(host, called, f"host {host} at update {version}")
-
-    def _waited(self, host: int, reference: Callable[[], Any], what: str) -> Any:
+    def _waited(self, host: int, wait: Callable[[], T]) -> T:
         """Return a host's answer, from its replacement if it is lost before."""
         while True:
             try:
-                answer: list[Wire] | Any = get(reference(), self._pool.timeout, what)
-                return answer
+                return wait()
             except Exception as error:
                 if not lost(error):
                     raise
@@ -169,8 +226,9 @@ class PoolExecutor:
     def _replace(self, host: int, error: BaseException) -> None:
         """Let a new actor do again what the lost one had not handed over."""
         done = self._pool.replace(host, error)
+        self._dispatcher.replace(host, self._pool.actors[host])
         again = [sent for sent in self._sent if sent.host == host]
         for sent in again:
-            sent.reference = self._start(host, sent.orders)
+            sent.handle = self._start(host, sent.orders)
         orders = sum(len(sent.orders) for sent in again)
         self._noted(host, f"{done}; {orders} orders are performed again")

@@ -13,6 +13,8 @@ from actors.cluster import OBJECT_STORE, connected
 from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
 from actors.horizontal.client_group_pool import ClientGroupPool
 from actors.horizontal.server_actor import HorizontalServerActor
+from actors.lane.actor_lines import open_lane
+from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
 from actors.placement import Plan, plan_hosts, reserved
 from actors.processes import end, start
@@ -97,6 +99,9 @@ def _begin(
             fsync = prepared.spec.record.fsync
             opening = actor_set.ledger.open.remote(path, prepared.plan.header(), round, fsync)
             get(opening, timeout, "the ledger to open")
+            if prepared.spec.resources.lane != "ray":
+                peers = actor_set.server, *actor_set.pool.actors
+                open_lane(actor_set.ledger, peers, timeout, 2 * len(peers))
         get(actor_set.server.begin.remote(actor_set.ledger, checkpoint), timeout, "the server to begin")
     except Exception as error:
         raise translated(error) from error
@@ -114,8 +119,11 @@ class _Driver(Driver):
         super().__init__(actor_set.server, watch)
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
         self._timeout = prepared.spec.resources.timeout
+        self._lane: LaneAddress | None = None
 
     def _work(self) -> None:
+        if self._prepared.spec.resources.lane != "ray":
+            self._lane = open_lane(self._server, self._pool.actors, self._timeout, len(self._pool.actors))
         if self._prepared.spec.clock.kind == "virtual":
             self._progress(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
@@ -161,6 +169,7 @@ class _Driver(Driver):
         loops = {self._loop(host, clock, replaces=False): host for host in range(len(self._pool.actors))}
         self._watch(loops, clock)
         self._control(self._server.stop.remote(NOBODY_WAKES), "the server to stop")
+        self._control(self._server.close_lane.remote(), "the server to end its lines")
         self._seen(lambda: self._server.look.remote(True), "an evaluation")
 
     def _watch(self, loops: dict[Any, int], clock: WallClock) -> None:
@@ -176,14 +185,22 @@ class _Driver(Driver):
                 self._server.stop.remote(f"the budget of {seconds:g} seconds is spent")
             if self._status.stop_reason and not told:
                 told = True
-                for actor in self._pool.actors:
-                    actor.stop.remote()
+                self._stop_hosts()
             elif not told and self._looked(looking):
                 looking = self._server.look.remote()
 
+    def _stop_hosts(self) -> None:
+        """Tell all hosts that the run is over; of one that is lost, the end of its loop will tell."""
+        for call in [actor.stop.remote() for actor in self._pool.actors]:
+            try:
+                self._control(call, "the hosts to stop")
+            except Exception as error:
+                if not lost(error):
+                    raise
+
     def _loop(self, host: int, clock: WallClock, *, replaces: bool) -> Any:
         actors = self._pool.actors
-        return actors[host].run.remote(self._server, clock.origin, host, len(actors), replaces)
+        return actors[host].run.remote(self._server, clock.origin, host, len(actors), replaces, self._lane)
 
     def _ended(self, loop: Any, loops: dict[Any, int], clock: WallClock) -> None:
         """One host's loop is over; if the host was lost while the run goes on, another takes its clients."""
@@ -194,6 +211,7 @@ class _Driver(Driver):
             ray.get(loop)
         except Exception as error:
             if not lost(error):
+                self._poll()  # a server that is lost ends the lines to it: then it is that what is to be told
                 raise
             if self._status.stop_reason:
                 return

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from actors.device import claim_device
-from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
+from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, HostDispatcher, PoolExecutor
+from actors.lane.actor_lines import ActorLines
+from actors.lane.hosts import HostConversation, HostLines
+from actors.lane.line import LaneAddress
+from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.serialization import Wire, Work, pack_work, unpack_upload
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import checkpoint_of, checkpoints, resume_server, virtual_run, warm_up
-from raydpzv.methods.roles import Metrics
+from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
@@ -32,8 +37,8 @@ Piece = tuple[Rows, Checkpoint | None]
 class HorizontalServerActor:
     """Plain class; `actors.vertical.actor_set` wraps it.
 
-    Uploads are served in the default concurrency group; control calls have one of their own and answer meanwhile;
-    looks at the model have a third, as they wait for a host.
+    Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
+    and answer meanwhile; looks at the model have a third, as they wait for a host.
     """
 
     CONTROL = ("status", "drain", "stop", "spent", "note_loss")
@@ -41,7 +46,7 @@ class HorizontalServerActor:
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
         claim_device(0.0)
-        self._prepared = prepared
+        self._prepared, self.separate = prepared, prepared.separate
         self._timeout = prepared.spec.resources.timeout
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
@@ -50,6 +55,9 @@ class HorizontalServerActor:
         self._stopping, self._over = threading.Event(), False
         self._hosts: PoolExecutor | None = None
         self._wall: PullServerLoop | None = None
+        self._lane: LaneServer | None = None
+        self._parameters: np.ndarray | None = None
+        self._drift: tuple[float, float] | None = None
         self._evaluated = 0
 
     def device(self) -> str:
@@ -75,9 +83,12 @@ class HorizontalServerActor:
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
         prepared = self._prepared
-        self._hosts = PoolExecutor(
-            pool, lean=not prepared.separate, pinned=prepared.pinned, noted=self.note_loss
-        )
+        lean = not prepared.separate
+        dispatcher: HostDispatcher = HostCalls(pool.actors, self._timeout, lean=lean)
+        if self._lane:
+            lines = ActorLines(self._lane, pool.actors, self._timeout, "host")
+            dispatcher = HostLines(lines, lean=lean)
+        self._hosts = PoolExecutor(pool, dispatcher, pinned=prepared.pinned, noted=self.note_loss)
         server = self._server
         self._see(self._hosts if prepared.seeded else WeightsEvaluator(prepared, server, "cpu"))
         run = virtual_run(
@@ -95,6 +106,22 @@ class HorizontalServerActor:
             run.run()
         finally:
             self._over = True
+        self._parameters = self._view.state(self._server_loop.updates)[0]
+        if prepared.separate:
+            self._drift = self._hosts.drift(self._server_loop.updates)
+        self._hosts.finish()
+        self.close_lane()
+
+    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
+        """Listen for so many hosts; host: of this machine, "" if none is on another. Raises LaneError."""
+        talk = partial(HostConversation, self)
+        self._lane = LaneServer(talk, host, secret, self._timeout, peers)
+        return self._lane.address
+
+    def close_lane(self) -> None:
+        """End the lines."""
+        if self._lane:
+            self._lane.close()
 
     def warm_up(self) -> None:
         """Let throw-away parties make a run's first updates here, so that what compiles is no service's."""
@@ -112,15 +139,23 @@ class HorizontalServerActor:
 
     def wake(self, client: int) -> tuple[int, int, Work | None] | None:
         """Return what a client is to work at: round, bytes and, if it keeps a model, its message; None: it is over."""
-        order = self._open().wake(client)
+        order = self.wake_order(client)
         if order is None:
             return None
-        message = pack_work([order], lean=False) if self._prepared.separate else None
+        message = pack_work([order], lean=False) if self.separate else None
         return order.round, order.body.wire_bytes, message
+
+    def wake_order(self, client: int) -> Order | None:
+        """Return what a client is to work at; None: the run is over."""
+        return self._open().wake(client)
 
     def exchange(self, upload: Wire, how: tuple[float, float, bool, float]) -> bool:
         """Serve one upload; tell whether the run goes on."""
-        return self._open().exchange(unpack_upload(upload), Activation(*how))
+        return self.exchange_upload(unpack_upload(upload), Activation(*how))
+
+    def exchange_upload(self, upload: Upload, how: Activation) -> bool:
+        """Serve one upload; tell whether the run goes on."""
+        return self._open().exchange(upload, how)
 
     def look(self, now: bool = False) -> None:
         """Evaluate if it is due (or `now`), and keep a snapshot if one is due (wall clock)."""
@@ -132,16 +167,17 @@ class HorizontalServerActor:
 
     def parameters(self) -> np.ndarray:
         """Return the model after the last update, float32 [d]."""
-        x: np.ndarray = self._view.state(self._server_loop.updates)[0]
-        return x
+        if self._parameters is None:  # wall clock
+            self._parameters = self._view.state(self._server_loop.updates)[0]
+        return self._parameters
 
     def facts(self) -> dict[str, Any]:
         """Return what summary.json says of this runner's own matters (virtual clock)."""
         if self._hosts is None:
             return {}
         facts: dict[str, Any] = {"host_calls": self._hosts.calls}
-        if self._prepared.separate:
-            facts["drift"] = self._hosts.drift(self._server_loop.updates)
+        if self._drift:
+            facts["drift"] = self._drift
         return facts
 
     def note_loss(self, host: int, done: str) -> None:

@@ -1,6 +1,6 @@
 """A line: a socket between two actors that know one another by a secret, and frames of bytes on it.
 
-A frame is its length, 4 bytes, and so many bytes. Both ends prove that they have the secret by answering a challenge of
+A frame is its length, 8 bytes, and so many bytes. Both ends prove that they have the secret by answering a challenge of
 the other (HMAC-SHA256) before anything else is read; the secret itself never travels.
 """
 
@@ -19,9 +19,11 @@ from dataclasses import dataclass
 
 from raydpzv.errors import LaneError, Stalled
 
-_LENGTH = struct.Struct("<I")
-MOST = 2**31 - 1
+_LENGTH = struct.Struct("<Q")
+MOST = 2**40
 """Bytes of a frame at most, where nothing less was promised."""
+_COPIED = 2**16
+"""Bytes of a frame up to which its parts become one before they are sent, rather than one call of the system each."""
 _CHALLENGE = 32
 _PROOF = 32
 HANDSHAKE_TIMEOUT = 30.0
@@ -104,13 +106,15 @@ class LaneSocket:
         size = sum(map(len, parts))
         if size > MOST:
             raise LaneError(f"a frame of {size} bytes is longer than any that travels ({MOST})")
-        data = b"".join((_LENGTH.pack(size), *parts))
+        head = _LENGTH.pack(size)
+        pieces = (head, *parts) if size > _COPIED else (b"".join((head, *parts)),)
         try:
-            if meanwhile:
-                self._send_between(memoryview(data), meanwhile)
-            else:
-                self._socket.settimeout(self._timeout)
-                self._socket.sendall(data)
+            for piece in pieces:
+                if meanwhile:
+                    self._send_between(memoryview(piece), meanwhile)
+                else:
+                    self._socket.settimeout(self._timeout)
+                    self._socket.sendall(piece)
         except OSError as error:
             self.close()
             raise LaneError(f"the line broke while {size} bytes were sent: {error}") from None

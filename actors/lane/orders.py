@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from actors.lane import requests
 from actors.lane.line import LaneSocket
@@ -17,14 +18,31 @@ LONGEST_WAIT = 1e6
 
 
 class Sent:
-    """An order on its way, and what came of it: an upload, or what is raised in its place."""
+    """What a peer was told to do, and what came of it: a result, or what is raised in its place.
 
-    def __init__(self, order: Order, outcome: Upload | BaseException | None = None) -> None:
-        self.order, self.outcome = order, outcome
+    what: the result in words; most: bytes of the frame that brings it; read: returns the result, or what the peer
+    raised. Raises LaneError where that is not what was asked for.
+    """
+
+    def __init__(self, what: str, most: int, read: Callable[[memoryview], Any], outcome: Any = None) -> None:
+        self.what, self.most, self.read = what, most, read
+        self.outcome = outcome
+
+
+def ordered(order: Order) -> Sent:
+    """Return what is known of an order before its upload is there."""
+
+    def read(frame: memoryview) -> Upload | BaseException:
+        outcome = requests.read_done(frame)
+        if isinstance(outcome, Upload) and outcome.client != order.client:
+            raise LaneError(f"client {order.client} was to upload, got an upload of client {outcome.client}")
+        return outcome
+
+    return Sent(f"the upload of client {order.client}", requests.most_bytes([order.upload_bytes]), read)
 
 
 class OrderLine:
-    """The server's end. timeout: seconds that an upload may be waited for.
+    """The server's end. timeout: seconds that a result may be waited for.
 
     Nothing is received before it is wanted, or the actor, at sending it, would take no order.
     """
@@ -33,29 +51,24 @@ class OrderLine:
         self._line, self._timeout = line, timeout
         self._due: deque[Sent] = deque()
 
-    def send(self, order: Order) -> Sent:
-        """Send an order; where the line is broken, receiving will tell."""
-        sent = Sent(order)
+    def send(self, sent: Sent, frame: Sequence[bytes]) -> Sent:
+        """Send an order's frame; where the line is broken, receiving will tell."""
         self._due.append(sent)
         with suppress(LaneError):
-            self._line.send(*requests.answered(Answer(order, False)), meanwhile=self.receive)
+            self._line.send(*frame, meanwhile=self.receive)
         return sent
 
     def receive(self) -> None:
         """Wait for what comes of the first order on its way. Raises LaneError, Stalled."""
-        order = self._due[0].order
-        most = requests.most_bytes([order.upload_bytes])
+        sent = self._due[0]
         try:
-            frame = self._line.receive(most, begins_within=self._timeout)
+            frame = self._line.receive(sent.most, begins_within=self._timeout)
         except Stalled:
             raise Stalled(
-                f"waited {self._timeout:g} s for the upload of client {order.client}; raise resources.timeout "
-                "if the work is that long"
+                f"waited {self._timeout:g} s for {sent.what}; raise resources.timeout if the work is that long"
             ) from None
-        outcome = requests.read_done(frame)
-        if isinstance(outcome, Upload) and outcome.client != order.client:
-            raise LaneError(f"client {order.client} was to upload, got an upload of client {outcome.client}")
-        self._due.popleft().outcome = outcome
+        sent.outcome = sent.read(frame)
+        self._due.popleft()
 
     def finish(self) -> None:
         """Say that no order follows. Raises LaneError."""

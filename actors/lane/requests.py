@@ -22,14 +22,16 @@ from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.wall import Answer
-from raydpzv.wire.frames import decode_body, encode_body
+from raydpzv.wire.frames import body_parts, decode_body, encode_body
+from raydpzv.wire.messages import pack
 
-HELLO, FIRST, EXCHANGE, WAIT, FINISH, JOIN = range(6)
+HELLO, FIRST, EXCHANGE, WAIT, FINISH, JOIN, WAKE = range(7)
 """Kinds of requests: who speaks on this line; the first order; an upload; wait for an order; farewell; the number of a
-line on which the server is to order."""
+line on which the server is to order; a client of a host wakes."""
 _HELLO = struct.Struct("<Bi?")
 _JOIN = struct.Struct("<BI")
 _WAIT = struct.Struct("<Bd")
+_WAKE = struct.Struct("<Bi")
 _EXCHANGE = struct.Struct("<Bdd?dd")
 _UPLOAD = struct.Struct("<iqd?I")
 _ANSWER, _NOTHING, _FAILED = range(3)
@@ -67,9 +69,14 @@ def plain(kind: int, seconds: float = 0.0) -> tuple[bytes, ...]:
     return (_WAIT.pack(kind, seconds),)
 
 
+def wake(client: int) -> tuple[bytes, ...]:
+    """Return the frame that says that a client of a host wakes."""
+    return (_WAKE.pack(WAKE, client),)
+
+
 def exchange(upload: Upload, how: Activation, applied: float) -> tuple[bytes, ...]:
     """Return the frame that hands in an upload."""
-    return (_EXCHANGE.pack(EXCHANGE, *how, applied), *_upload(upload))
+    return (_EXCHANGE.pack(EXCHANGE, *how, applied), *encode_upload(upload))
 
 
 def read_request(frame: memoryview) -> LaneRequest:
@@ -87,12 +94,14 @@ def _read_request(frame: memoryview) -> LaneRequest:
         return LaneRequest(kind, client, warm_up)
     if kind == JOIN:
         return LaneRequest(kind, number=_JOIN.unpack(frame)[1])
+    if kind == WAKE:
+        return LaneRequest(kind, _WAKE.unpack(frame)[1])
     if kind in (FIRST, WAIT, FINISH):
         return LaneRequest(kind, seconds=_WAIT.unpack(frame)[1])
     if kind != EXCHANGE:
         raise ValueError(f"no request is of kind {kind}")
     _, due, woke, late, sent, applied = _EXCHANGE.unpack_from(frame)
-    upload = _read_upload(frame[_EXCHANGE.size :])
+    upload = read_upload(frame[_EXCHANGE.size :])
     return LaneRequest(
         kind, upload.client, seconds=applied, upload=upload, how=Activation(due, woke, late, sent)
     )
@@ -136,17 +145,22 @@ def read_answer(frame: memoryview) -> Answer:
 
 def done(upload: Upload) -> tuple[bytes, ...]:
     """Return the frame of what came of an order."""
-    return bytes((_ANSWER,)), *_upload(upload)
+    return bytes((_ANSWER,)), *encode_upload(upload)
 
 
 def read_done(frame: memoryview) -> Upload | RaydpzvError:
     """Return what came of an order: an upload, or what the client raised. LaneError: it is neither."""
     try:
         if frame[0] == _ANSWER:
-            return _read_upload(frame[1:])
-        return _raised(*json.loads(bytes(frame[1:])))
+            return read_upload(frame[1:])
+        return read_failed(frame)
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
         raise LaneError(f"wanted a client's upload, got {len(frame)} other bytes: {error}") from None
+
+
+def read_failed(frame: memoryview) -> RaydpzvError:
+    """Return what a peer raised; of other bytes raises what JSON and an argument list do."""
+    return _raised(*json.loads(bytes(frame[1:])))
 
 
 def most_bytes(promised: Iterable[int | None]) -> int:
@@ -165,15 +179,17 @@ def _raised(name: str, text: str) -> RaydpzvError:
     return RunError(f"an actor failed: {name}: {' '.join(text.split())[:400]}")
 
 
-def _upload(upload: Upload) -> tuple[bytes, ...]:
+def encode_upload(upload: Upload) -> tuple[bytes, ...]:
+    """Return an upload's parts: fixed fields, receipts, and the body's two; its wire bytes are the last."""
     receipts = (
         json.dumps([_as_json(release) for release in upload.releases]).encode() if upload.releases else b""
     )
     head = _UPLOAD.pack(upload.client, upload.step, upload.loss, upload.is_query, len(receipts))
-    return head, receipts, encode_body(upload.body)
+    return head, receipts, *body_parts(pack(upload.body))
 
 
-def _read_upload(data: memoryview) -> Upload:
+def read_upload(data: memoryview) -> Upload:
+    """Return the upload of these bytes. Other bytes raise what `struct`, JSON and `decode_body` do."""
     client, step, loss, is_query, size = _UPLOAD.unpack_from(data)
     begin = _UPLOAD.size + size
     receipts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else []

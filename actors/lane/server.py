@@ -1,4 +1,4 @@
-"""The server's end of the lane: it listens, and serves every client's line in a thread of its own.
+"""The server's end of the lane: it listens, and serves every peer's line in a thread of its own.
 
 A line on which the server is to order (virtual clock) is not served but handed over to whoever expects it.
 """
@@ -8,20 +8,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from actors.lane import requests
 from actors.lane.line import HANDSHAKE_TIMEOUT, LaneSocket, listen, prove
-from actors.lane.requests import EXCHANGE, FINISH, FIRST, HELLO, JOIN, WAIT, LaneRequest
+from actors.lane.requests import HELLO, JOIN, LaneRequest
 from raydpzv.errors import LaneError, Stalled
-from raydpzv.methods.roles import Upload
-from raydpzv.sim.interfaces import Activation
-from raydpzv.sim.wall import Answer
 
 MOST_STRANGERS = 64
-"""Peers at a time, beside as many as there are clients, that have not proved themselves; past them the one that has
+"""Peers at a time, beside as many as are to come, that have not proved themselves; past them the one that has
 been at it longest is hung up on.
 
 An actor proves itself within milliseconds, a stranger who opens lines never: so that no flood of them takes the
@@ -31,38 +28,34 @@ _PAUSE = 0.05
 """Seconds until a peer is accepted after one could not be, as when the process has no more files to open."""
 
 
-class Service(Protocol):
-    """Who answers: as `raydpzv.sim.wall.ServerConnection`, for a run or its warm-up."""
+class Conversation(Protocol):
+    """What is said on one peer's line, request by request, after the peer's first words."""
 
-    def first_answer(self, client: int, warm_up: bool) -> Answer:
-        """Return a client's first order."""
+    def most(self) -> int:
+        """Return how many bytes the next request may have."""
         ...
 
-    def exchange_answer(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
-        """Serve an upload."""
+    def answer(self, frame: memoryview) -> Sequence[bytes]:
+        """Return the answer's frame. Raises LaneError where the peer breaks its word: its line is ended."""
         ...
 
-    def wait_answer(self, client: int, seconds: float, warm_up: bool) -> Answer:
-        """Wait for an order."""
-        ...
 
-    def finish(self, client: int, applied: float, warm_up: bool) -> None:
-        """Note a client's farewell."""
-        ...
+Talk = Callable[[LaneRequest], Conversation]
+"""Begins a conversation with who says who it is."""
 
 
 class LaneServer:
-    """Serves lines until it is closed. timeout: seconds for a frame that has begun; clients: how many will come.
+    """Serves lines until it is closed. timeout: seconds for a frame that has begun; peers: how many will come.
 
     What a peer does wrong ends its line and nobody else's; a client whose line is ended fails, and with it the run,
     unless its process is gone and is replaced.
     """
 
-    def __init__(self, service: Service, host: str, secret: bytes, timeout: float, clients: int) -> None:
-        self._service, self._secret, self._timeout = service, secret, timeout
+    def __init__(self, talk: Talk, host: str, secret: bytes, timeout: float, peers: int) -> None:
+        self._talk, self._secret, self._timeout = talk, secret, timeout
         self._listener, self.address = listen(host, secret)
         self._lines: set[LaneSocket] = set()
-        self._most_unproved = MOST_STRANGERS + clients
+        self._most_unproved = MOST_STRANGERS + peers
         self._unproved: dict[LaneSocket, None] = {}  # in the order in which they came
         self._joined: dict[int, LaneSocket] = {}
         self._lock = threading.Condition()
@@ -111,7 +104,7 @@ class LaneServer:
                     oldest.cut()
                 self._lines.add(line)
                 self._unproved[line] = None
-            threading.Thread(target=self._serve, args=(line,), name="lane of a client", daemon=True).start()
+            threading.Thread(target=self._serve, args=(line,), name="lane of a peer", daemon=True).start()
 
     def _serve(self, line: LaneSocket) -> None:
         handed_over = False
@@ -146,46 +139,14 @@ class LaneServer:
             self._unproved.pop(line, None)
 
     def _converse(self, line: LaneSocket, who: LaneRequest) -> None:
-        promised: dict[bool, int | None] = {False: None, True: 0}  # by the last order and the last query
+        conversation = self._talk(who)
         while True:
-            request = requests.read_request(line.receive(requests.most_bytes(promised.values())))
+            request = line.receive(conversation.most())
             try:
-                _check(request, promised)
-                answer = self._answer(request, who)
+                answer = conversation.answer(request)
             except LaneError as error:
                 line.send(*requests.failed(error))
                 raise
             except Exception as error:
-                line.send(*requests.failed(error))
-                continue
-            if answer.order is not None:
-                promised[answer.order.is_query] = answer.order.upload_bytes
-            line.send(*requests.answered(answer))
-
-    def _answer(self, request: LaneRequest, who: LaneRequest) -> Answer:
-        service, client, warm_up = self._service, who.client, who.warm_up
-        asked: dict[int, Callable[[], Answer]] = {
-            FIRST: lambda: service.first_answer(client, warm_up),
-            WAIT: lambda: service.wait_answer(client, request.seconds, warm_up),
-        }
-        if request.kind in asked:
-            return asked[request.kind]()
-        if request.kind == FINISH:
-            service.finish(client, request.seconds, warm_up)
-            return Answer(None, True)
-        if request.kind != EXCHANGE or request.upload is None or request.how is None:
-            raise LaneError(f"a request of kind {request.kind} in the midst of a line")
-        if request.upload.client != client:
-            raise LaneError(f"client {client} handed in an upload of client {request.upload.client}")
-        return service.exchange_answer(request.upload, request.how, request.seconds, warm_up)
-
-
-def _check(request: LaneRequest, promised: Mapping[bool, int | None]) -> None:
-    """Refuse an upload that is not of the size that the order for it promised. Raises LaneError."""
-    upload = request.upload
-    if upload is None or (size := promised[upload.is_query]) is None:
-        return
-    if upload.body.wire_bytes != size:
-        raise LaneError(
-            f"client {upload.client} sent {upload.body.wire_bytes} bytes where its order promised {size}"
-        )
+                answer = requests.failed(error)
+            line.send(*answer)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.lane.line import LaneAddress
 from actors.placement import Plan
 from actors.processes import end, start
 from actors.remote import get
@@ -69,20 +67,6 @@ def create(experiment: PreparedVertical, plan: Plan, group: Any) -> ActorSet:
         dismiss(actor_set, well=False)
         raise
     return actor_set
-
-
-def open_lane(actor_set: ActorSet, timeout: float) -> LaneAddress:
-    """Let the server listen for its clients' lines, beyond its machine only if one of them is on another."""
-    nodes = get(
-        [actor.node.remote() for actor in (actor_set.server, *actor_set.actors)], timeout, "the actors"
-    )
-    host = (
-        "" if len(set(nodes)) == 1 else get(actor_set.server.host.remote(), timeout, "the server's address")
-    )
-    opened: LaneAddress = get(
-        actor_set.server.open_lane.remote(host, secrets.token_bytes(32)), timeout, "the server to listen"
-    )
-    return opened
 
 
 def dismiss(actor_set: ActorSet, *, well: bool) -> None:

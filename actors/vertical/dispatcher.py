@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Protocol
 
-from actors.lane.orders import OrderLine, Sent
+from actors.lane import requests
+from actors.lane.actor_lines import ActorLines
+from actors.lane.orders import Sent, ordered
 from actors.lane.server import LaneServer
-from actors.remote import get, lost
+from actors.remote import get
 from actors.serialization import pack_order, unpack_upload
-from raydpzv.errors import LaneError
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.sim.wall import Answer
 
 
 class Dispatcher(Protocol):
@@ -58,55 +58,24 @@ class CallDispatcher:
 
 
 class LaneDispatcher:
-    """Orders over one line to each actor, opened when the first is sent.
-
-    An actor serves its line in a call: where a line breaks, that tells whether the actor was lost.
-    """
+    """Orders over one line to each actor."""
 
     def __init__(self, lane: LaneServer, actors: Sequence[Any], timeout: float) -> None:
-        self._lane, self._actors, self._timeout = lane, list(actors), timeout
-        self._lines: dict[int, OrderLine] = {}
-        self._calls: dict[int, Any] = {}
-        self._numbers = itertools.count()
+        self._lines = ActorLines(lane, actors, timeout, "client actor")
 
     def send(self, actor: int, order: Order) -> Sent:
         """Send an order; where the actor is lost, waiting for the upload will tell."""
-        try:
-            return self._line(actor).send(order)
-        except Exception as error:
-            if not lost(error):
-                raise
-            return Sent(order, error)
+        return self._lines.send(actor, ordered(order), requests.answered(Answer(order, False)))
 
     def upload(self, actor: int, handle: Sent, client: int) -> Upload:
         """Wait for a client's upload. LaneError: the line broke, but the actor is not lost."""
-        while handle.outcome is None:
-            try:
-                self._lines[actor].receive()
-            except LaneError:
-                get(self._calls[actor], self._timeout, f"client actor {actor}, whose line broke")
-                raise
-        if isinstance(handle.outcome, BaseException):
-            raise handle.outcome
-        return handle.outcome
+        upload: Upload = self._lines.result(actor, handle)
+        return upload
 
     def replace(self, actor: int, new: Any) -> None:
         """Send to a new actor, over a line of its own."""
-        self._actors[actor] = new
-        if line := self._lines.pop(actor, None):
-            line.close()
+        self._lines.replace(actor, new)
 
     def finish(self) -> None:
-        """Let the actors end their calls; one that is lost by now is found when it is asked for its parameters."""
-        for line in self._lines.values():
-            with suppress(LaneError):
-                line.finish()
-
-    def _line(self, actor: int) -> OrderLine:
-        if actor not in self._lines:
-            number, new = next(self._numbers), self._actors[actor]
-            joining = new.join.remote(self._lane.address, number)
-            get(joining, self._timeout, f"client actor {actor} to open its line")
-            self._calls[actor] = new.serve_orders.remote()
-            self._lines[actor] = OrderLine(self._lane.joined(number), self._timeout)
-        return self._lines[actor]
+        """Let the actors end their calls."""
+        self._lines.finish()

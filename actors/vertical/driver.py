@@ -11,11 +11,12 @@ import numpy as np
 
 from actors.cluster import connected
 from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
+from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
 from actors.placement import Plan, plan, reserved
 from actors.remote import get, lost
-from actors.vertical.actor_set import ActorSet, create, dismiss, open_lane
+from actors.vertical.actor_set import ActorSet, create, dismiss
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
@@ -85,7 +86,7 @@ class _Driver(Driver):
         self._ledger_control.open()
         if self._experiment.spec.clock.kind == "virtual":
             if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
-                open_lane(self._actor_set, self._timeout)
+                open_lane(self._server, self._actor_set.actors, self._timeout, len(self._actor_set.actors))
             self._progress(Status(stage=FIRST_EVALUATION))
             self._virtual = [self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held)]
             self._await(self._virtual[0])
@@ -127,7 +128,7 @@ class _Driver(Driver):
 
         spec = self._experiment.spec
         if spec.resources.lane != "ray":
-            self._lane = open_lane(actor_set, self._timeout)
+            self._lane = open_lane(actor_set.server, actor_set.actors, self._timeout, len(actor_set.holder))
         self._progress(Status(stage=WARM_UP))
         self._warm_up(actor_set)
         clock = WallClock.starting_in(HEAD_START)

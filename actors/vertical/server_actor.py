@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from actors.device import claim_device
+from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
@@ -126,10 +128,10 @@ class VerticalServerActor:
             self._server_loop, self._clock, lambda which: timing.service.of(0, which), clients, barred
         )
 
-    def open_lane(self, host: str, secret: bytes) -> LaneAddress:
-        """Listen for clients on lines; host: of this machine, "" if no client is on another. Raises LaneError."""
-        spec = self._experiment.spec
-        self._lane = LaneServer(self, host, secret, spec.resources.timeout, spec.split.clients)
+    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
+        """Listen for so many lines; host: of this machine, "" if no client is on another. Raises LaneError."""
+        talk = partial(ClientConversation, self)
+        self._lane = LaneServer(talk, host, secret, self._experiment.spec.resources.timeout, peers)
         return self._lane.address
 
     def first(self, client: int, warm_up: bool = False) -> tuple[Wire | None, bool]:

@@ -57,7 +57,7 @@ def run(
         verbose,
     )
     given = load(spec) if isinstance(spec, str) else spec
-    if runner == "local" and getattr(given.resources, "lane", "auto") == "socket":
+    if runner == "local" and given.resources.lane == "socket":
         raise SpecError(
             'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
         )

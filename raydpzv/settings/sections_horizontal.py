@@ -104,6 +104,8 @@ class HorizontalResourcesSection(Section):
     """CPU share of the server actor, which also watches over the hosts."""
     timeout: Positive = 300.0
     """Seconds to wait for one piece of work before the run counts as stalled."""
+    lane: Literal["auto", "socket", "ray"] = "auto"
+    """How messages travel between hosts and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     """Hosts lost in one run that are replaced and brought up to date from the ledger."""
 

@@ -11,7 +11,7 @@ import struct
 import numpy as np
 
 from raydpzv.errors import LaneError
-from raydpzv.wire.messages import Body, body_class
+from raydpzv.wire.messages import Body, Packed, body_class, pack
 
 _NUMERIC = "biufc"
 """Kinds of numpy types that a message may hold: integers and floats, never objects."""
@@ -19,12 +19,16 @@ _NUMERIC = "biufc"
 
 def encode_body(body: Body) -> bytes:
     """Return a body's description and its bytes."""
-    arrays = body.arrays()
-    parts = [_text(type(body).__name__), struct.pack("<B", len(arrays))]
-    for array in arrays:
-        parts += [_text(array.dtype.str), struct.pack(f"<B{array.ndim}Q", array.ndim, *array.shape)]
-    parts.append(body.encode())
-    return b"".join(parts)
+    return b"".join(body_parts(pack(body)))
+
+
+def body_parts(packed: Packed) -> tuple[bytes, bytes]:
+    """Return a packed body's description, and its bytes as they are."""
+    name, layout, data = packed
+    parts = [_text(name), struct.pack("<B", len(layout))]
+    for dtype, shape in layout:
+        parts += [_text(dtype), struct.pack(f"<B{len(shape)}Q", len(shape), *shape)]
+    return b"".join(parts), data
 
 
 def decode_body(data: memoryview) -> Body:

@@ -120,6 +120,8 @@ COMMON = {
     "budget.updates": Change("5"),
     "budget.bytes": Change("400"),
     "record.flush": Change("1e-9", watch=("parts",)),
+    # which of the two a run on actors takes: tests/integration/ray/test_lane.py, test_horizontal.py
+    "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
 }
 VERTICAL = COMMON | {
     "data.source": Change('"wine"', FLAT),
@@ -156,8 +158,6 @@ VERTICAL = COMMON | {
     "resources.server_cpus": Change("0.1", watch=("plan",)),
     "resources.server_gpus": Change("0.1", watch=("plan",)),
     "resources.client_actors": Change("2", watch=("plan",)),
-    # which of the two a run on actors takes: tests/integration/ray/test_lane.py
-    "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     "resources.timeout": Change("1e-9", WAITING, refused="raise resources.timeout"),
     "budget.seconds": Change("1.0", ("budget.updates=12",)),
     "budget.epsilon": Change("5.0", SPENDING, watch=("updates", "stopped_by")),

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import scenarios
+from actors.lane.actor_lines import open_lane
 from actors.placement import Share, plan_hosts
-from raydpzv.errors import RunError, Unplaceable
+from raydpzv.errors import RunError, Stalled, Unplaceable
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.records.store import digest
@@ -40,6 +41,7 @@ class Mortal(PreparedHorizontal):
     deaths: int = 1
     after: int = 8
     victim: str = "host"
+    number: int = signal.SIGKILL
 
     def client_group(self, updates=None, device="cpu"):
         client_group = PreparedHorizontal.client_group(self, updates, device)
@@ -62,9 +64,9 @@ class Mortal(PreparedHorizontal):
         if self.victim == "ledger":
             import ray
 
-            ray.kill(updates._actor)
+            ray.kill(updates._connection._actor)
         else:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,16 +121,20 @@ def _by_value(ray_session):
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def test_rounds_have_the_same_bits_for_two_calls_per_client_group():
+@pytest.mark.parametrize("lane", ["socket", "ray"])
+def test_rounds_have_the_same_bits_for_two_messages_per_client_group(lane, monkeypatch):
     """On three hosts here; on one and two in the tests of a continued run and of a killed host."""
+    opened = []
+    monkeypatch.setattr("actors.horizontal.driver.open_lane", lambda *a: opened.append(open_lane(*a)))
     hosts, local = 3, scenarios.run(spec()).summary
-    found = scenarios.run(spec(f"resources.hosts={hosts}"), runner="ray").summary
+    found = scenarios.run(spec(f"resources.hosts={hosts}", f"resources.lane={lane}"), runner="ray").summary
+    assert len(opened) == (2 if lane == "socket" else 0)  # the server and the ledger listen
     assert found["digest"] == local["digest"]
     assert found["model_digest"] == local["model_digest"]
     assert found["ledger"]["digest"] == local["ledger"]["digest"]
     facts = found["ray"]
     assert facts["hosts"] == hosts
-    # one call to each host a round; one range for each but in round 1, and at most one for each evaluation
+    # one message to each host a round; one range for each but in round 1, and at most one for each evaluation
     assert facts["host_calls"] == hosts * ROUNDS
     assert 0 <= facts["ledger_reads"] - hosts * (ROUNDS - 1) <= 3
 
@@ -178,12 +184,14 @@ def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path):
     assert rebuild(path).verified
 
 
-@pytest.mark.parametrize(("replicas", "hosts"), [("shared", 2), ("per_client", 1)])
-def test_a_client_group_that_is_killed_is_rebuilt_to_the_same_bits(mortal, replicas, hosts):
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "lane"),
+    [("shared", 2, "socket"), ("per_client", 1, "socket"), ("shared", 1, "ray")],
+)
+def test_a_client_group_that_is_killed_is_rebuilt_to_the_same_bits(mortal, replicas, hosts, lane):
     local = scenarios.run(spec(f"method.replicas={replicas}"))
-    found = run_prepared(
-        mortal(f"method.replicas={replicas}", f"resources.hosts={hosts}"), None, runner="ray"
-    )
+    killed = mortal(f"method.replicas={replicas}", f"resources.hosts={hosts}", f"resources.lane={lane}")
+    found = run_prepared(killed, None, runner="ray")
     assert found.summary["model_digest"] == local.summary["model_digest"]
     assert found.summary["ledger"]["digest"] == local.summary["ledger"]["digest"]
     tables = {**found.tables, "fault": local.rows("fault")}
@@ -255,6 +263,21 @@ def test_the_wall_clock_is_real_and_goes_on_without_a_client_group(mortal, tmp_p
     rebuilt = rebuild(tmp_path / "run")
     assert rebuilt.verified
     assert rebuilt.updates == len(service)
+
+
+@pytest.mark.parametrize("lane", ["socket", "ray"])
+def test_a_stopped_client_group_is_a_stall_that_says_what_was_waited_for(mortal, lane, tmp_path, monkeypatch):
+    """Under the wall clock nobody waits for it but who ends the run."""
+    monkeypatch.setattr("actors.driver._CONTROL_TIMEOUT", 4.0)
+    pulls = ("method.asynchronous=true", "clock.kind=wall", "arrivals.rate=1", "evaluate.every=1000")
+    prepared = mortal(
+        *(*pulls, "resources.hosts=2", "budget.updates=30", f"resources.lane={lane}"),
+        number=signal.SIGSTOP,
+        after=6,
+    )
+    with pytest.raises(Stalled, match="waited 4 s for the hosts to stop"):
+        run_prepared(prepared, tmp_path / "run", runner="ray")
+    check_failed(tmp_path / "run")
 
 
 def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(tmp_path):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import scenarios
+from actors.lane.actor_lines import open_lane
 from actors.remote import get
-from actors.vertical.actor_set import open_lane
 from actors.vertical.driver import _Driver
 from raydpzv.errors import LaneError, RunError, SpecError, Stalled
 from raydpzv.experiment.parties import ClientFactory, ServerFactory
@@ -142,8 +142,8 @@ def test_a_server_that_cannot_listen_fails_the_run_in_one_line(small, tmp_path, 
 
 
 def listening(monkeypatch, host):
-    def opened(actor_set, timeout):
-        return get(actor_set.server.open_lane.remote(host, b"k" * 32), timeout, "the server to listen")
+    def opened(server, actors, timeout, peers):
+        return get(server.open_lane.remote(host, b"k" * 32, peers), timeout, "the server to listen")
 
     monkeypatch.setattr("actors.vertical.driver.open_lane", opened)
 

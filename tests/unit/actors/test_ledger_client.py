@@ -5,15 +5,19 @@ The actor is the plain class, called at once: what is tested is who forgets what
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from actors.lane import requests
+from actors.lane.line import dial
 from actors.ledger_actor import LedgerActor
 from actors.ledger_client import LedgerRange, RelayedLedger
-from raydpzv.errors import InputError
+from raydpzv.errors import InputError, LaneError, RunError
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.seeded import client_seeds
@@ -157,3 +161,78 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
         states.append(toy.bits(replica.state()))
     assert len(set(states)) == 1
     handle.actor.close()
+
+
+@pytest.fixture
+def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
+    """The server's ledger and the actor's handle, with an open line between them; calls of `since` are counted."""
+    actor = LedgerActor()
+    actor.open(tmp_path / "ledger", HEADER, None, False)
+    actor.open_lane("", b"k" * 32, 3)
+    handle = Called(actor)
+    yield RelayedLedger(handle, HEADER, 2.0), handle
+    actor.close()
+
+
+def test_over_a_line_updates_and_ranges_are_those_of_calls(lined: tuple[RelayedLedger, Called]) -> None:
+    ledger, handle = lined
+    fill(ledger, 60)
+    assert (there(handle).version, there(handle).digest) == (60, ledger.digest)
+    ledger.trim(40)
+    late = LedgerRange(handle, 2.0)
+    late.reach(60)
+    for source in (ledger, late):
+        for a, b in ((0, 60), (7, 41), (55, 60), (60, 60)):
+            assert_holds(source.since(a, b), a, b)
+    assert_holds(late.since(12), 12, 60)
+    assert handle.asked == []
+    assert handle.actor.reads() > 2
+
+
+def test_what_the_ledger_refuses_is_raised_at_the_lines_other_end(
+    lined: tuple[RelayedLedger, Called],
+) -> None:
+    ledger, handle = lined
+    fill(ledger, 3)
+    late = LedgerRange(handle, 2.0)
+    with pytest.raises(InputError, match="<= 3"):
+        late.reach(4)
+    late.reach(3)
+    assert_holds(late.since(0, 3), 0, 3)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
+    lined: tuple[RelayedLedger, Called], lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, handle = lined
+    late = LedgerRange(handle, 2.0)
+    late.reach(0)
+    assert late.since(0, None).last == 0
+    handle.actor._lane.close()  # type: ignore[union-attr]
+
+    def died() -> None:
+        raise ConnectionError("the actor died")
+
+    if lost:
+        monkeypatch.setattr(handle.actor, "ready", died)
+        monkeypatch.setattr("actors.ledger_client.lost", lambda error: isinstance(error, ConnectionError))
+    with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the line") as caught:
+        late.since(0, None)
+    assert isinstance(caught.value, LaneError) != lost
+
+
+def test_other_bytes_end_the_line_of_who_sends_them_alone(lined: tuple[RelayedLedger, Called]) -> None:
+    ledger, handle = lined
+    fill(ledger, 2)
+    address = handle.actor.lane()
+    assert address is not None
+    for frame in (b"", bytes(8), struct.pack("<Bqq", 9, 0, 1)):
+        line = dial(address, 2.0)
+        line.send(*requests.hello(0, False))
+        line.send(frame)
+        with pytest.raises(LaneError, match="ledger"):
+            requests.read_answer(line.receive())
+        line.close()
+    fill(ledger, 4)
+    assert there(handle).version == 4

@@ -60,7 +60,7 @@ def test_a_frame_longer_than_promised_ends_the_line(pair):
         pair[0].receive()
 
 
-@pytest.mark.parametrize("sent", [b"\1", struct.pack("<I", 10), struct.pack("<I", 10) + b"12345"])
+@pytest.mark.parametrize("sent", [b"\1", struct.pack("<Q", 10), struct.pack("<Q", 10) + b"12345"])
 def test_a_frame_that_is_cut_off_is_an_error_wherever_it_is_cut(pair, sent):
     raw(pair[0]).sendall(sent)
     pair[0].close()
@@ -70,7 +70,7 @@ def test_a_frame_that_is_cut_off_is_an_error_wherever_it_is_cut(pair, sent):
 
 def test_a_peer_that_stops_in_the_midst_of_a_frame_is_given_up(pair):
     pair[1]._timeout = 0.1
-    raw(pair[0]).sendall(struct.pack("<I", 10) + b"123")
+    raw(pair[0]).sendall(struct.pack("<Q", 10) + b"123")
     began = time.monotonic()
     with pytest.raises(LaneError, match="cut off after 3 of 10 bytes"):
         pair[1].receive()

@@ -11,7 +11,7 @@ import pytest
 
 from actors.lane import requests
 from actors.lane.line import LaneSocket
-from actors.lane.orders import LONGEST_WAIT, OrderLine, serve_orders
+from actors.lane.orders import LONGEST_WAIT, OrderLine, ordered, serve_orders
 from raydpzv.errors import Diverged, LaneError, RunError, Stalled
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.wall import Answer
@@ -58,6 +58,10 @@ def actor():
         line.close()
 
 
+def send(line, order):
+    return line.send(ordered(order), requests.answered(Answer(order, False)))
+
+
 def received(line, sent):
     while sent.outcome is None:
         line.receive()
@@ -66,7 +70,7 @@ def received(line, sent):
 
 def test_every_order_gets_its_own_upload_whichever_is_wanted_first(actor):
     line, thread = actor(upload)
-    sent = [line.send(order(client, rows=client + 1)) for client in range(5)]
+    sent = [send(line, order(client, rows=client + 1)) for client in range(5)]
     for n in (3, 0, 4, 1, 2):
         found = received(line, sent[n])
         assert (found.client, found.step) == (n, 7)
@@ -85,7 +89,7 @@ def test_what_a_client_raises_takes_the_place_of_its_upload_alone(actor):
         return upload(order)
 
     line, _ = actor(process)
-    sent = [line.send(order(client)) for client in range(4)]
+    sent = [send(line, order(client)) for client in range(4)]
     assert received(line, sent[3]).client == 3
     assert isinstance(sent[1].outcome, Diverged)
     assert str(sent[1].outcome) == "not finite"
@@ -95,7 +99,7 @@ def test_what_a_client_raises_takes_the_place_of_its_upload_alone(actor):
 
 def test_ends_that_both_send_large_frames_do_not_wait_for_one_another(actor):
     line, _ = actor(lambda order: upload(order, LARGE), timeout=30.0)
-    sent = [line.send(order(client, LARGE)) for client in range(3)]
+    sent = [send(line, order(client, LARGE)) for client in range(3)]
     assert [received(line, s).client for s in sent] == [0, 1, 2]
 
 
@@ -111,7 +115,7 @@ def test_an_end_that_only_sends_is_not_heard(actor):
 def test_an_upload_that_is_late_is_a_stall_and_says_whose(actor):
     hold = threading.Event()
     line, _ = actor(lambda order: hold.wait(5) and upload(order), timeout=0.1)
-    sent = line.send(order(3))
+    sent = send(line, order(3))
     with pytest.raises(Stalled, match=r"waited 0.1 s for the upload of client 3; raise resources.timeout"):
         line.receive()
     hold.set()
@@ -128,7 +132,7 @@ def test_an_upload_that_is_late_is_a_stall_and_says_whose(actor):
 )
 def test_what_was_not_ordered_is_refused(actor, process, match):
     line, _ = actor(process)
-    line.send(order(0, promised=20))
+    send(line, order(0, promised=20))
     with pytest.raises(LaneError, match=match):
         line.receive()
 
@@ -137,7 +141,7 @@ def test_a_broken_line_is_told_where_an_upload_is_waited_for():
     a, b = socket.socketpair()
     line = OrderLine(LaneSocket(a, 5.0), 5.0)
     b.close()
-    sent = [line.send(order(0)), line.send(order(1))]
+    sent = [send(line, order(0)), send(line, order(1))]
     assert [s.outcome for s in sent] == [None, None]
     for _ in range(2):
         with pytest.raises(LaneError, match="the line broke"):

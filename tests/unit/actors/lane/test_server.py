@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from actors.lane import requests
 from actors.lane.client import LaneConnection
+from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress, dial
 from actors.lane.server import MOST_STRANGERS, LaneServer
 from raydpzv.errors import Diverged, LaneError, RunError, Stalled
@@ -115,7 +117,7 @@ def service():
 
 @pytest.fixture
 def lane(service):
-    server = LaneServer(service, "", b"k" * 32, 2.0, clients=2)
+    server = LaneServer(partial(ClientConversation, service), "", b"k" * 32, 2.0, peers=2)
     yield server
     server.close()
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from actors.lane import actor_lines as module
 from actors.lane import requests
 from actors.lane.line import dial
 from actors.lane.orders import serve_orders
 from actors.lane.server import LaneServer
-from actors.vertical import dispatcher as module
 from actors.vertical.dispatcher import LaneDispatcher
 from raydpzv.errors import LaneError
 from raydpzv.methods.roles import Order, Upload
@@ -66,7 +66,7 @@ class Actor:
 def lane(monkeypatch):
     monkeypatch.setattr(module, "get", lambda call, timeout, what: call())
     monkeypatch.setattr(module, "lost", lambda error: isinstance(error, Lost))
-    server = LaneServer(None, "", b"k" * 32, 5.0, clients=2)
+    server = LaneServer(None, "", b"k" * 32, 5.0, peers=2)
     yield server
     server.close()
 
