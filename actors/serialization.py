@@ -28,13 +28,16 @@ def pack_order(order: Order) -> Wire:
         order.is_query,
         order.upload_bytes,
         order.version,
+        order.asks,
     )
 
 
 def unpack_order(wire: Wire) -> Order:
     """Return the order that was packed."""
-    client, body, round, start_immediately, is_query, upload_bytes, version = wire
-    return Order(client, unpack(body), round, start_immediately, is_query, upload_bytes, version=version)
+    client, body, round, start_immediately, is_query, upload_bytes, version, asks = wire
+    return Order(
+        client, unpack(body), round, start_immediately, is_query, upload_bytes, version=version, asks=asks
+    )
 
 
 def pack_upload(upload: Upload) -> Wire:

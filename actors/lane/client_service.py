@@ -54,7 +54,8 @@ class ClientConversation:
             check_size(request.upload, self._promised[request.upload.is_query])
         answer = self._answer(request)
         if answer.order is not None:
-            self._promised[answer.order.is_query] = answer.order.upload_bytes
+            order = answer.order
+            self._promised[order.is_query or order.asks] = order.upload_bytes
         return requests.answered(answer)
 
     def _answer(self, request: LaneRequest) -> Answer:

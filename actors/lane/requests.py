@@ -35,7 +35,7 @@ _WAKE = struct.Struct("<Bi")
 _EXCHANGE = struct.Struct("<Bdd?dd")
 _UPLOAD = struct.Struct("<iqd?I")
 _ANSWER, _NOTHING, _FAILED = range(3)
-_ORDER = struct.Struct("<B?iq??qq")
+_ORDER = struct.Struct("<B?iq???qq")
 _NO_PROMISE = -1
 OVERHEAD = 2**16
 """Bytes of a frame beside its body and the numbers of its rows, at most."""
@@ -115,7 +115,7 @@ def answered(answer: Answer) -> tuple[bytes, ...]:
     promised = _NO_PROMISE if order.upload_bytes is None else order.upload_bytes
     head = _ORDER.pack(
         *(_ANSWER, answer.over, order.client, order.round),
-        *(order.start_immediately, order.is_query, promised, order.version),
+        *(order.start_immediately, order.is_query, order.asks, promised, order.version),
     )
     return head, encode_body(order.body)
 
@@ -132,10 +132,14 @@ def read_answer(frame: memoryview) -> Answer:
         if kind == _NOTHING:
             return Answer(None, bool(frame[1]))
         if kind == _ANSWER:
-            _, over, client, round, start_immediately, is_query, promised, version = _ORDER.unpack_from(frame)
+            _, over, client, round, start_immediately, is_query, asks, promised, version = _ORDER.unpack_from(
+                frame
+            )
             body = decode_body(frame[_ORDER.size :])
             upload_bytes = None if promised == _NO_PROMISE else promised
-            order = Order(client, body, round, start_immediately, is_query, upload_bytes, version=version)
+            order = Order(
+                *(client, body, round, start_immediately, is_query, upload_bytes), version=version, asks=asks
+            )
             return Answer(order, over)
         name, text = json.loads(bytes(frame[1:]))
     except (struct.error, IndexError, ValueError, TypeError) as error:

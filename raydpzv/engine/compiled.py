@@ -271,6 +271,17 @@ class CompiledTop:
         loss = self._stepped(self._table, rows, rows, gradient, scale) if len(rows) else math.nan
         return loss, gradient.reshape(-1, self._clients, self._width)
 
+    def gradient(self, ids: np.ndarray) -> np.ndarray:
+        """Backpropagate on cached embeddings to them alone: the step is that of a copy."""
+        gradient, rows = np.empty((len(ids), self._table.shape[1]), np.float32), _rows(ids)
+        if len(rows):
+            own, how = self._parameters, self._settings
+            _head_step(
+                *(self._table, rows, self._labels, rows, own.flat.copy(), own.velocity.copy(), own.sizes),
+                *(self._widest, True, float(how.lr), float(how.momentum), gradient),
+            )
+        return gradient.reshape(-1, self._clients, self._width)
+
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
         """Backpropagate on these embeddings."""
         inputs = _floats(values_BME).reshape(len(ids), self._clients * self._width)

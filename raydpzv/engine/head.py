@@ -109,6 +109,13 @@ class Head:
         self._gradient_descent.step(gradients[: len(parameters)], scale)
         return float(loss.detach()), gradients[-1] if for_embeddings else None
 
+    def embedding_gradient(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss's gradient by the embeddings [B, M, E]; take no step."""
+        with torch.enable_grad():
+            inputs_BME = embeddings_BME.detach().requires_grad_()
+            loss = self._loss.mean(self.model.module(inputs_BME.flatten(1)), labels_B)
+            return torch.autograd.grad(loss, inputs_BME)[0]
+
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], labels_N: torch.Tensor) -> Metrics:
         """Score held-out rows."""
         device = self.model.flat.device

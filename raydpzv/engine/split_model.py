@@ -196,6 +196,10 @@ class Top(Protocol):
         """
         ...
 
+    def gradient(self, ids: np.ndarray) -> np.ndarray:
+        """Return that gradient, [R, M, E], and take no step."""
+        ...
+
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
         """Do the same on embeddings that are given in place of the cached ones."""
         ...

@@ -254,6 +254,14 @@ class TorchTop:
         inputs_RME = self.table.get(ids)
         return self._stepped(inputs_RME, ids, scale) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
 
+    def gradient(self, ids: np.ndarray) -> np.ndarray:
+        """Backpropagate on cached embeddings to them alone."""
+        inputs_RME = self.table.get(ids)
+        if len(ids):
+            inputs_RME = self.head.embedding_gradient(inputs_RME, self._labels(ids))
+        found: np.ndarray = inputs_RME.cpu().numpy()
+        return found
+
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
         """Backpropagate on these embeddings."""
         return self._stepped(self._tensor(values_BME), ids)

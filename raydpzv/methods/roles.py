@@ -60,6 +60,7 @@ class Order(NamedTuple):
         None  # what the client, called upon, sends before it is answered; None: nothing
     )
     version: int = 0  # the ledger's update that the answer carries, from 1; 0: it carries none
+    asks: bool = False  # True: the next activation begins with a request, and goes on with the answer to it
 
 
 _NO_ROWS = np.zeros(0, np.int32)
@@ -70,7 +71,8 @@ class Upload(NamedTuple):
 
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
     loss: the client's training loss, if it is the client who computes it; releases: the receipts of noise that the
-    client added. Both are facts for the record, not on the wire. is_query: the answer to a query.
+    client added. Both are facts for the record, not on the wire. is_query: the answer to a query, or a client's own
+    request: no upload to be learned from.
     """
 
     client: int

@@ -1,9 +1,9 @@
 """The virtual clock: a run as a heap of events, the same bits on any host.
 
 A client's life: its next epoch (or the end of the running round trip, if later or if there are no epochs) -> compute
--> uplink -> queue at the server -> downlink -> apply. Clients' work is started as soon as its order has arrived in
-virtual time, so on a parallel host the clients compute side by side while the server serves strictly in virtual-time
-order.
+-> uplink -> queue at the server -> downlink -> apply. Where a client asks first, its request, the answer and applying
+it lie between epoch and compute. Clients' work is started as soon as its order has arrived in virtual time, so on a
+parallel host the clients compute side by side while the server serves strictly in virtual-time order.
 A query is answered on arrival, with the model as it is then; only its way there and back takes time.
 """
 
@@ -87,6 +87,7 @@ class VirtualRun:
         self._busy_until = 0.0
         self._within_a_round = False
         self._works: Counter[int] = Counter()
+        self._asking: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
         """Run until a budget ends it, `stop` is set, or nothing is left to happen."""
@@ -163,13 +164,19 @@ class VirtualRun:
         if order.is_query:
             self._work(order, self._host.submit(order), now, now, now)
             return
-        self._server_loop.applied(client, now)
+        if not order.asks:
+            self._server_loop.applied(client, now)
         handle = event.handle if order.start_immediately else self._host.submit(order)
+        if asked := self._asking.pop(client, None):  # this answers the request: the activation goes on
+            self._work(order, handle, now, *asked)
+            return
         start_immediately = order.start_immediately or self._timing.arrivals.closed_loop
         due = now if start_immediately else self._next_epoch(client)
         if due is None:
             return
         woke = max(due, now)
+        if order.asks:
+            self._asking[client] = due, woke
         self._work(order, handle, woke, due, woke)
 
     def _next_epoch(self, client: int) -> float | None:
@@ -180,7 +187,7 @@ class VirtualRun:
     def _work(self, order: Order, handle: Any, begins: float, due: float, woke: float) -> None:
         """Plan the arrival of the upload that comes of an order whose work begins then; see `Activation`."""
         client, sent, timing = order.client, begins, self._timing
-        if not order.is_query:
+        if not (order.is_query or order.asks):
             works = self._works[client]
             sent += timing.compute.of(client, works)
             self._works[client] = works + 1
@@ -232,7 +239,7 @@ class VirtualRun:
         while self._events:
             time, event = self._events.pop()
             self._charge_if_sent(event, over)
-            if isinstance(event, _Delivery) and not event.order.is_query:
+            if isinstance(event, _Delivery) and not (event.order.is_query or event.order.asks):
                 self._now = time
                 self._server_loop.applied(event.order.client, time)
                 if not event.order.start_immediately:

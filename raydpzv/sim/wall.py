@@ -156,7 +156,7 @@ class ClientLoop:
 
     Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
     round trip is served at its end and counted as late; arrivals without epochs let it begin at once. Simulated compute
-    and network delays are real sleeps here.
+    and network delays are real sleeps here. An activation that begins with a request goes on with the answer to it.
     A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
     computes or sends.
     timeout: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
@@ -189,6 +189,8 @@ class ClientLoop:
         epochs = dropwhile(lambda epoch: epoch <= self._after, self._timing.arrivals.epochs(self._client))
         answer, works, applied = self._port.first(self._client), self._works, 0.0
         self._pause(-self._clock.now())
+        due = woke = 0.0
+        late = asking = False
         while True:
             # an answer is applied even when the run is stopping: its release is on record
             answer = answer if answer.order or answer.over else self._await_order()
@@ -201,23 +203,27 @@ class ClientLoop:
             self._pause(self._timing.network.downlink(self._client, order.body.wire_bytes))
             with self._lock:
                 self._role.apply(order)
-            applied = self._clock.now()
+            free = self._clock.now()
+            applied = math.nan if order.asks else free
             if answer.over or self._stopping.is_set():
                 break
-            start_immediately = order.start_immediately or self._timing.arrivals.closed_loop
-            due = applied if start_immediately else next(epochs, None)
-            if due is None:
-                self._listen(applied)
-                break
-            late = due < applied
-            self._idle(due)
-            if self._stopping.is_set():
-                break
-            woke = self._clock.now()
+            if not asking:
+                start_immediately = order.start_immediately or self._timing.arrivals.closed_loop
+                epoch = free if start_immediately else next(epochs, None)
+                if epoch is None:
+                    self._listen(applied)
+                    break
+                due, late = epoch, epoch < free
+                self._idle(due)
+                if self._stopping.is_set():
+                    break
+                woke = self._clock.now()
             with self._lock:
                 upload = self._role.work()
-            self._pause(self._timing.compute.of(self._client, works))
-            works += 1
+            asking = order.asks
+            if not asking:
+                self._pause(self._timing.compute.of(self._client, works))
+                works += 1
             sent = self._clock.now()
             self._pause(self._timing.network.uplink(self._client, upload.body.wire_bytes))
             answer = self._port.exchange(upload, Activation(due, woke, late, sent), applied)

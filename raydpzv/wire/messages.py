@@ -137,6 +137,13 @@ class Query(Body):
 
 
 @dataclass(frozen=True)
+class GradientRequest(Body):
+    """Send the gradient for what I uploaded last: that upload's number, int64 [1] (VAFL, steps 6, 7, 4, 5)."""
+
+    upload: np.ndarray
+
+
+@dataclass(frozen=True)
 class FreshEmbeddings(Body):
     """The answer to a query: the row ids int32 [R] and their embeddings float32 [R, E]."""
 

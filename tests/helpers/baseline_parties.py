@@ -30,9 +30,10 @@ def vafl_clients(
     shared: bool = False,
     how: str = "uniform",
     lr_decay: int | None = None,
+    role: type[VaflClient] = VaflClient,
 ) -> list[VaflClient]:
     return [
-        VaflClient(
+        role(
             m,
             make_bottom(data, m, descent=settings, clip=privacy.clip if privacy else None),
             batches("server" if shared else m, how),
@@ -44,10 +45,15 @@ def vafl_clients(
 
 
 def vafl_server(
-    data: Data, synchrony: Synchrony | None = None, privacy: RowPrivacy | None = None, **sizes: Any
+    data: Data,
+    synchrony: Synchrony | None = None,
+    privacy: RowPrivacy | None = None,
+    *,
+    role: type[VaflServer] = VaflServer,
+    **sizes: Any,
 ) -> VaflServer:
     top = make_top(data, make_head("sgd", lr=0.2, momentum=0.9))
-    return VaflServer(top, synchrony or Synchrony(), privacy, **(SIZES | sizes))
+    return role(top, synchrony or Synchrony(), privacy, **(SIZES | sizes))
 
 
 def czofo_server(data: Data, **settings: Any) -> CzofoServer:

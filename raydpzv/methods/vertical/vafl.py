@@ -36,11 +36,21 @@ from raydpzv.methods.vertical.row_release import (
 )
 from raydpzv.privacy.mechanisms import release_rows
 from raydpzv.settings.bounds import Bounds, Count, Momentum, NotNegative, Positive
-from raydpzv.wire.messages import Embeddings, EmbeddingsAndMore, FreshEmbeddings, Gradient, Query
+from raydpzv.wire.messages import (
+    Acknowledged,
+    Embeddings,
+    EmbeddingsAndMore,
+    FreshEmbeddings,
+    Gradient,
+    GradientRequest,
+    Query,
+)
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections import Sections
 
+REQUEST_BYTES = 8
+"""On the wire, of a client's request: the number of the upload that it is about."""
 UPLOAD, QUERY = 0, 2
 """Places of an upload's and of a query's noise among the draws of one client's step."""
 
@@ -65,6 +75,9 @@ class VaflConfig(Batched):
     """t of "t-synchronous": uploads of different clients that the server waits for; all of them are answered."""
     max_delay: Count | None = None
     """D: cached embeddings older than so many rounds are queried afresh before a step; left out: no bound."""
+    query_first: bool = False
+    """Steps 6, 7, 4, 5 of Algorithm 1: an activation begins by asking for the gradient of the last upload, by the head
+    and the embeddings of then, and uploads after that step; false: 4, 5, 6, 7."""
     also_send: Count | None = None
     """Rows beside its batch whose embeddings an upload refreshes in the server's cache; left out: none."""
     noise_on: Literal["embedding", "gradient"] = "embedding"
@@ -148,6 +161,25 @@ class VaflClient(SplitClient):
         sent_BE, releases = self._release.release(embedded_BE, address)
         return Upload(
             self.client, self._step, FreshEmbeddings(ids, sent_BE), releases=releases, is_query=True
+        )
+
+
+class QueryFirstClient(VaflClient):
+    """Asks for the gradient of its last upload when it wakes, learns from it, and uploads then (steps 6, 7, 4, 5)."""
+
+    _asks = False
+
+    def apply(self, order: Order) -> None:
+        """Take in an answer; whether the next activation begins with a request is the order's word."""
+        super().apply(order)
+        self._asks = order.asks
+
+    def work(self) -> Upload:
+        """Return the request, or the next batch's embeddings by the model that the answer to it made."""
+        if not self._asks:
+            return super().work()
+        return Upload(
+            self.client, self._step, GradientRequest(np.array([self._step - 1], np.int64)), is_query=True
         )
 
 
@@ -302,11 +334,37 @@ class VaflServer(CachingServer):
             self.top.put(upload.client, upload.body.more_ids, upload.body.more_values, round)
 
 
+class QueryFirstServer(VaflServer):
+    """Steps the head on every upload, and answers it when its client asks: by the head and the cache of then."""
+
+    def __init__(
+        self, top: Top, synchrony: Synchrony, privacy: RowPrivacy | None = None, **named: Any
+    ) -> None:
+        super().__init__(top, synchrony, privacy, **named)
+        self._last: dict[int, Upload] = {}
+
+    def receive(self, upload: Upload) -> Sequence[Order]:
+        """Take an upload, or answer a request (Algorithm 1, lines 8 to 10 and 11 to 13)."""
+        if not isinstance(upload.body, GradientRequest):
+            return super().receive(upload)
+        last = self._last.pop(upload.client)
+        gradient_BE = self.top.gradient(last.ids)[:, last.client]
+        return [self._answer(last, gradient_BE, math.nan, self._round)]
+
+    def _serve(self, group: Sequence[Numbered]) -> list[Order]:
+        """Step the head on the upload's rows; its client asks at its next activation."""
+        ((round, upload),) = group
+        self._put((round, upload))
+        self._last[upload.client] = upload
+        loss, _ = self.top.backward(upload.ids, step_scale(self._lr_decay, round))
+        return [Order(upload.client, Acknowledged(), round, upload_bytes=REQUEST_BYTES, loss=loss, asks=True)]
+
+
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
     """Return a client that backpropagates what it gets."""
     privacy = row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise, config.layer_law)
     descent = FirstOrder(config.lr, config.momentum, config.l2)
-    return VaflClient(
+    return (QueryFirstClient if config.query_first else VaflClient)(
         *(parts.client, parts.bottom(BottomTraining(descent=descent, clip=privacy.clip))),
         parts.batches(config, shared=config.synchrony == "synchronous"),
         privacy,
@@ -328,7 +386,7 @@ def _other_rows(parts: ClientParts, config: VaflConfig) -> OtherRows | None:
 
 
 def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
-    return VaflServer(
+    return (QueryFirstServer if config.query_first else VaflServer)(
         *(gradient_top(parts, config), _synchrony(config, parts.clients)),
         row_privacy(parts.noise, "gradient", config.noise_on),
         lr_decay=config.lr_decay,
@@ -352,6 +410,8 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         yield f"method.wait_for: wanted at most {clients} (split.clients), got {config.wait_for}"
     if queries and config.synchrony != "asynchronous":
         yield 'method.max_delay: goes with synchrony = "asynchronous"'
+    if config.query_first and (config.synchrony != "asynchronous" or queries):
+        yield 'method.query_first: goes with synchrony = "asynchronous" and without method.max_delay'
     if config.layer_noise and privacy.mode == "none":
         yield 'method.layer_noise: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
     if config.layer_law != "uniform" and not config.layer_noise:
@@ -369,8 +429,8 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         return
     if config.synchrony != "asynchronous":
         yield 'budget.epsilon: with method.noise_on = "gradient" goes with synchrony = "asynchronous"'
-    if queries:
-        yield 'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay'
+    if queries or config.query_first:
+        yield 'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay and method.query_first'
 
 
 def _fits(config: VaflConfig, module: torch.nn.Module) -> None:
@@ -383,10 +443,11 @@ def _fits(config: VaflConfig, module: torch.nn.Module) -> None:
 
 
 def _unreplayable(config: VaflConfig) -> str | None:
-    if config.max_delay is None:
+    if config.max_delay is None and not config.query_first:
         return None
+    setting = "method.query_first" if config.query_first else "method.max_delay"
     return (
-        "what its queries were answered with (method.max_delay) hangs on the times of its messages, which a replay "
+        f"what its queries were answered with ({setting}) hangs on the times of its messages, which a replay "
         "does not have; with the virtual clock the same scenario runs to the same bits"
     )
 

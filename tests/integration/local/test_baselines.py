@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -136,21 +137,65 @@ def test_bounded_delay_under_the_wall_clock():
     assert sum(row["missing"] for row in staleness) == 0
 
 
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_a_client_that_asks_first_sends_a_request_before_every_upload_but_its_first(clock):
+    extra = MESSY if clock == "virtual" else ("clock.kind=wall", "arrivals.rate=100.0")
+    found = run("vafl", "method.query_first=true", *extra)
+    assert found.summary["updates"] == T
+    rows = found.rows("message").to_pylist()
+    sent = Counter(m["kind"] for m in rows)
+    assert sent["Embeddings"] == T
+    assert T - 4 <= sent["Gradient"] <= sent["GradientRequest"] <= T
+    up, down = bytes_of(found)
+    assert up == T * B * (4 + 4 * E) + 8 * sent["GradientRequest"]
+    assert down == 4 * B * E * sent["Gradient"]
+    for client in range(4):
+        own = [m["kind"] for m in rows if m["client"] == client and m["bytes"]]
+        served = [kind for kind in own if kind in ("Embeddings", "GradientRequest")]
+        assert served[:3] == ["Embeddings", "GradientRequest", "Embeddings"]
+
+
+def test_a_request_takes_its_way_and_no_compute_and_the_activation_keeps_its_epoch():
+    extra = ("network.latency=0.05", "clock.compute=0.2", "arrivals.rate=1.0")
+    found = run("vafl", "method.query_first=true", *extra)
+    messages = found.rows("message").to_pylist()
+    asked = {(m["client"], m["sent"]) for m in messages if m["kind"] == "GradientRequest"}
+    uploads = {(m["client"], m["round"]): m["sent"] for m in messages if m["kind"] == "Embeddings"}
+    first = {m: min(r for c, r in uploads if c == m) for m in range(4)}
+    for row in found.rows("service").to_pylist():
+        client, sent = row["client"], uploads[row["client"], row["round"]]
+        ways = 0.0 if row["round"] == first[client] else 0.1
+        assert sent - row["woke"] == pytest.approx(ways + 0.2)
+        assert ((client, row["woke"]) in asked) == (ways > 0)
+        assert row["late"] == (row["due"] < row["woke"])
+    assert any(row["late"] for row in found.rows("service").to_pylist())
+
+
 @pytest.mark.parametrize(
     "extra", [(), SEEDED, ("method.noise_on=gradient", *SEEDED), ("method.also_send=9",)]
 )
 def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_system(tmp_path, extra):
     whole = run("vafl", *extra, *MESSY, out=tmp_path / "whole").summary
     assert replay(tmp_path / "whole").verified
+    assert _resumed(tmp_path / "cut", *extra) == whole["digest"]
+
+
+def test_a_run_of_clients_that_ask_first_goes_on_to_the_same_bits(tmp_path):
+    extra = ("method.query_first=true", "method.noise_on=gradient", *SEEDED)
+    assert _resumed(tmp_path / "cut", *extra) == run("vafl", *extra, *MESSY).summary["digest"]
+
+
+def _resumed(path, *extra):
+    """The digest of a run that was stopped and went on."""
     stop = threading.Event()
 
     def progress(status):
         if status.updates >= 25:
             stop.set()
 
-    run("vafl", *extra, *MESSY, out=tmp_path / "cut", progress=progress, stop=stop)
-    experiment, folder, _ = resuming(tmp_path / "cut")
-    assert run_prepared(experiment, folder, runner="local").summary["digest"] == whole["digest"]
+    run("vafl", *extra, *MESSY, out=path, progress=progress, stop=stop)
+    experiment, folder, _ = resuming(path)
+    return run_prepared(experiment, folder, runner="local").summary["digest"]
 
 
 def test_a_run_whose_noise_was_not_kept_says_so(tmp_path):
@@ -159,9 +204,11 @@ def test_a_run_whose_noise_was_not_kept_says_so(tmp_path):
         run(name, *NOISE, *extra, "budget.updates=4", out=folder)
         with pytest.raises(InputError, match="was not kept, so it cannot be computed again"):
             replay(folder)
-    run("vafl", "method.max_delay=8", "budget.updates=8", out=tmp_path / "bounded")
-    with pytest.raises(InputError, match=r"method\.max_delay"):
-        replay(tmp_path / "bounded")
+    for setting in ("max_delay=8", "query_first=true"):
+        folder = tmp_path / setting.partition("=")[0]
+        run("vafl", f"method.{setting}", "budget.updates=8", out=folder)
+        with pytest.raises(InputError, match=rf"method\.{folder.name}"):
+            replay(folder)
 
 
 GOOD = {"budget": {"updates": 10}}
@@ -175,6 +222,8 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"wait_for": 2}, {}, {}, r"method.wait_for: goes with"),
         ({"synchrony": "t-synchronous", "wait_for": 9}, {}, {}, r"method.wait_for: wanted at most 4"),
         ({"synchrony": "synchronous", "max_delay": 3}, {}, {}, r"method.max_delay: goes with"),
+        ({"synchrony": "synchronous", "query_first": True}, {}, {}, r"method.query_first: goes with"),
+        ({"max_delay": 3, "query_first": True}, {}, {}, r"method.query_first: goes with"),
         ({"layer_noise": [0.1]}, {}, {}, r"method.layer_noise: has no meaning"),
         ({"layer_law": "gaussian"}, ROWS, {}, r"method.layer_law: goes with method.layer_noise"),
         ({"layer_noise": [0.1], "noise_on": "gradient"}, ROWS, {}, r"method.layer_noise: goes with"),

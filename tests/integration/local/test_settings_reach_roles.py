@@ -237,6 +237,7 @@ METHOD: dict[tuple[str, str], Change] = {
     ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
     ("vafl", "method.lr_decay"): Change("3"),
     ("vafl", "method.max_delay"): Change("2", SIGMA),
+    ("vafl", "method.query_first"): Change("true"),
     ("vafl", "method.also_send"): Change("5", ("privacy.mode=none",)),
     ("vafl", "method.layer_noise"): Change("[0.1]"),
     ("vafl", "method.layer_law"): Change('"gaussian"', ("method.layer_noise=[0.1]",)),

@@ -22,8 +22,20 @@ COMPRESSED = ("method.name=czofo", "method.upload_bits=4", "method.answer_bits=8
 
 @pytest.mark.parametrize(
     "extra",
-    [("method.max_delay=8", BETWEEN), NOISE, ("method.name=zoo_vfl", *NOISE), (*COMPRESSED, *NOISE)],
-    ids=["queries", "noise by the clients", "two releases an upload", "shared directions, compressed"],
+    [
+        ("method.max_delay=8", BETWEEN),
+        ("method.query_first=true", BETWEEN),
+        NOISE,
+        ("method.name=zoo_vfl", *NOISE),
+        (*COMPRESSED, *NOISE),
+    ],
+    ids=[
+        "queries",
+        "requests",
+        "noise by the clients",
+        "two releases an upload",
+        "shared directions, compressed",
+    ],
 )
 def test_the_digest_is_that_of_one_process(extra):
     spec = scenarios.load("vafl", [*SHORT, *extra])
@@ -39,3 +51,17 @@ def test_queries_are_answered_between_actors_under_the_wall_clock():
     staleness = run.rows("staleness").to_pylist()
     assert max(row["age_max"] for row in staleness) <= 8
     assert sum(row["missing"] for row in staleness) == 0
+
+
+def test_requests_are_answered_between_actors_under_the_wall_clock():
+    wall = (
+        "clock.kind=wall",
+        "arrivals.rate=10.0",
+        "method.query_first=true",
+        "network.latency=0.0",
+        BETWEEN,
+    )
+    run = scenarios.run(scenarios.load("vafl", [*SHORT, *wall]), runner="ray")
+    kinds = [m["kind"] for m in run.rows("message").to_pylist()]
+    assert kinds.count("Embeddings") == run.summary["updates"] == 60
+    assert 56 <= kinds.count("Gradient") <= kinds.count("GradientRequest")

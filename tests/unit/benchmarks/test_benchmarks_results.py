@@ -8,6 +8,7 @@ import sys
 import pyarrow.parquet as pq
 
 from benchmarks import results
+from raydpzv.compare.file import asked, resolved
 from raydpzv.config import catalog
 
 PART = results.Part(
@@ -60,5 +61,8 @@ def test_every_part_is_a_comparison_of_the_program():
     assert len({part.name for part in results.PARTS}) == len(results.PARTS)
     for part in results.PARTS:
         assert part.comparison in known
-        assert set(part.real) <= known.keys()
+        for command in part.real:
+            name, *changes = command.replace(" --set ", " ").split()
+            assert resolved(asked([name]), changes).lines
+        assert set(part.grids) <= set(catalog.grids())
         assert bool(part.real) == bool(part.files)

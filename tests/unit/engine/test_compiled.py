@@ -315,6 +315,19 @@ def test_given_embeddings_are_served_without_the_cache() -> None:
     assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-6)
 
 
+def test_a_gradient_without_a_step_is_that_of_the_step() -> None:
+    both = filled("mlp", HeadSettings("sgd", 0.1, 0.9))
+    for top in both:
+        top.train(IDS)  # there is momentum
+        before = top.sha256()
+        alone = top.gradient(IDS)
+        assert top.sha256() == before
+        assert top.gradient(IDS[:0]).shape == (0, M, E)
+        assert alone == pytest.approx(top.backward(IDS)[1], abs=1e-7)
+        assert np.abs(alone - top.gradient(IDS)).max() > 1e-4
+    assert both[0].parameters() == pytest.approx(both[1].parameters(), abs=1e-6)
+
+
 def test_an_empty_batch_is_served() -> None:
     ours, _ = filled("mlp", HeadSettings("sgd", 0.1, 0.9))
     ours.train(IDS)  # from now on momentum alone would move it

@@ -34,6 +34,7 @@ BODIES: list[tuple[Body, int]] = [
     (messages.PerturbedEmbeddings(IDS, floats(P, B, E), floats(P, B, E) + 1), 4 * B + 2 * P * B * E * 4),
     (messages.Slopes(floats(P)), 4 * P),
     (messages.Query(IDS), 4 * B),
+    (messages.GradientRequest(np.array([3])), 8),
     (messages.FreshEmbeddings(IDS, floats(B, E)), 4 * B + 4 * B * E),
     (messages.EmbeddingPair(IDS, floats(B, E), floats(B, E) + 1), 4 * B + 2 * 4 * B * E),
     (messages.Gradient(floats(B, E)), 4 * B * E),

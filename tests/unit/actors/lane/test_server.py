@@ -65,7 +65,9 @@ def test_an_upload_arrives_as_it_was_sent(client, step, number, applied, late, i
     st.integers(0, 2**40),
 )
 def test_an_answer_arrives_as_it_was_sent(over, client, round, promised, version):
-    order = Order(client, Slopes(np.ones(2, np.float32)), round, True, False, promised, version=version)
+    order = Order(
+        client, Slopes(np.ones(2, np.float32)), round, True, False, promised, version=version, asks=over
+    )
     for answer in (Answer(order, over), Answer(None, over)):
         found = requests.read_answer(memoryview(b"".join(requests.answered(answer))))
         assert same(found, answer)

@@ -9,8 +9,22 @@ from torch.nn import functional
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.vafl import FirstOrder, OtherRows, Synchrony
-from raydpzv.wire.messages import Embeddings, EmbeddingsAndMore, FreshEmbeddings, Gradient, Query, Slopes
+from raydpzv.methods.vertical.vafl import (
+    FirstOrder,
+    OtherRows,
+    QueryFirstClient,
+    QueryFirstServer,
+    Synchrony,
+)
+from raydpzv.wire.messages import (
+    Embeddings,
+    EmbeddingsAndMore,
+    FreshEmbeddings,
+    Gradient,
+    GradientRequest,
+    Query,
+    Slopes,
+)
 from tests.helpers.ages import cache_uses
 from tests.helpers.baseline_parties import vafl_clients, vafl_server
 from tests.helpers.vertical_parties import (
@@ -92,6 +106,51 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
     for order in orders.values():
         clients[order.client].apply(order)
     central.compare(clients, server)
+
+
+def test_a_client_that_asks_first_learns_by_the_head_and_the_cache_of_its_next_activation() -> None:
+    """Steps 6, 7, 4, 5: torch's gradient of the last batch is taken when the client wakes again."""
+    clients = vafl_clients(DATA, SETTINGS, role=QueryFirstClient)
+    server, central = vafl_server(DATA, role=QueryFirstServer), Central()
+    cache = torch.zeros(ROWS, CLIENTS, WIDTH, dtype=torch.float64)
+    orders, last = {o.client: o for o in server.first_orders()}, dict[int, np.ndarray]()
+    steps = [0] * CLIENTS
+    for round, m in enumerate(wakes(30), 1):
+        if m in last:
+            ids = last[m]
+            parts = [central.embed(m, ids) if k == m else cache[ids, k] for k in range(CLIENTS)]
+            central.of_bottoms[m].zero_grad()
+            central.loss(parts, ids).backward()
+            central.of_bottoms[m].step()
+            request = clients[m].process(orders[m])
+            assert isinstance(request.body, GradientRequest)
+            assert request.is_query
+            assert orders[m].asks
+            assert request.body.wire_bytes == orders[m].upload_bytes == 8
+            head = server.sha256()
+            (orders[m],) = server.receive(request)
+            assert (orders[m].round, server.sha256()) == (round - 1, head)
+            assert orders[m].body.wire_bytes == BATCH * 4 * WIDTH
+        ids = batches(m).draw(steps[m])
+        steps[m], last[m] = steps[m] + 1, ids
+        cache[ids, m] = central.embed(m, ids).detach()
+        loss = central.loss([cache[ids, k] for k in range(CLIENTS)], ids)
+        central.of_head.zero_grad()
+        loss.backward()
+        central.of_head.step()
+        upload = clients[m].process(orders[m])
+        assert np.array_equal(upload.ids, ids)
+        assert upload.body.wire_bytes == orders[m].upload_bytes == BATCH * (4 + 4 * WIDTH)
+        (orders[m],) = server.receive(upload)
+        assert (orders[m].round, orders[m].body.wire_bytes) == (round, 0)
+        assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+    central.compare(clients, server)
+    # the control: taken at the upload, as in the paper's order, the same gradients lead elsewhere
+    at_once, other = vafl_clients(DATA, SETTINGS), vafl_server(DATA)
+    answers = {o.client: o for o in other.first_orders()}
+    for m in wakes(30):
+        (answers[m],) = other.receive(at_once[m].process(answers[m]))
+    assert np.abs(other.parameters() - server.parameters()).max() > 1e-2
 
 
 def test_synchronous_is_block_sgd_on_one_batch() -> None:
