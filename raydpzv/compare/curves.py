@@ -56,6 +56,11 @@ class Curve:
     broken: bool
 
     @property
+    def scored(self) -> bool:
+        """Whether there are accuracies; survival times have none."""
+        return bool(np.isfinite(self.accuracy).any())
+
+    @property
     def bytes(self) -> Floats:
         """Bytes up and down together."""
         return self.bytes_up + self.bytes_down
@@ -125,9 +130,10 @@ def final_accuracy(run: Mapping[str, Any]) -> float:
 
 
 def ends_without_model(run: Mapping[str, Any]) -> bool:
-    """Tell whether a run ends without a model: an error ended it, or its accuracy is no number."""
+    """Tell whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
     ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
-    return ended or run["outcome"] == "failed" or math.isnan(run["accuracy"])
+    unscored = math.isnan(run["accuracy"]) and math.isnan(_known(run.get("concordance")))
+    return ended or run["outcome"] == "failed" or unscored
 
 
 def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Floats]]:
@@ -150,7 +156,7 @@ def band(curves: Sequence[Curve], by: str) -> Band:
     or 0 if it broke off; updates before the first evaluation of any run are left out.
     """
     ran = [c for c in curves if len(c.update)]
-    if not ran:
+    if not any(c.scored for c in ran):
         return Band(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
     grid = np.unique(np.concatenate([c.update for c in ran]))
     grid = grid[grid >= max(c.update[0] for c in ran)]

@@ -28,6 +28,8 @@ def parameters_of(model: nn.Module) -> int:
         ("cnn_mnist", (3, 32, 32), (), 10, (75 * 16 + 16) + (400 * 32 + 32) + (32 * 8 * 8 * 10 + 10)),
         ("cnn_fashion", (1, 28, 28), (), 62, 1_206_590),
         ("cnn_fashion", (1, 28, 28), (), 10, 1_206_590 - 52 * 129),
+        ("cnn_users", (1, 28, 28), (), 10, 21_840),
+        ("mlp_normed", (30,), (30,) * 5, 2, 5_012),
     ],
 )
 def test_parameter_counts(
