@@ -44,7 +44,7 @@ def brief_report(runs: pa.Table, curves: pa.Table, claims: pa.Table, targets: Se
     parts: list[RenderableType] = [
         ConsoleGrid(f"Test {score}: {_TITLE}{_AIM if AIM in grid.heads else ''}", grid),
         Text(failed, "bold red" if "FAILED" in failed else ""),
-        *(Text(target_line(folded, target)) for target in dict.fromkeys(targets)),
+        *(Text(target_line(folded, target)) for target in dict.fromkeys(targets) if score == "accuracy"),
         Text(privacy_line(claims, runs)),
         *_warnings(warning_lines(runs, curves)),
     ]

@@ -24,13 +24,13 @@ FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "faile
 NOT_RUN = "not run"
 WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "not above frozen clients (control)": lambda run: not_above(
-        _known(run["accuracy"]), _known(run["control_accuracy"])
+        known(run["accuracy"]), known(run["control_accuracy"])
     ),
     "collapsed: nearly all held-out rows are predicted as one class": lambda run: collapsed(
-        _known(run["top_share"]), _known(run["largest_class_share"])
+        known(run["top_share"]), known(run["largest_class_share"])
     ),
     "fallen far below its own peak accuracy": lambda run: fallen(
-        _known(run["peak_accuracy"]), _known(run["accuracy"])
+        known(run["peak_accuracy"]), known(run["accuracy"])
     ),
 }
 """What is suspicious in a run (a row of RUNS) that did not fail."""
@@ -119,7 +119,7 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     return [_line(label, epsilon, group, by_run) for (label, epsilon), group in found.items()]
 
 
-def _known(value: float | None) -> float:
+def known(value: float | None) -> float:
     """Return a number of RUNS; a null, as tables of older versions have it, is NaN."""
     return math.nan if value is None else value
 
@@ -132,7 +132,7 @@ def final_accuracy(run: Mapping[str, Any]) -> float:
 def ends_without_model(run: Mapping[str, Any]) -> bool:
     """Tell whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
     ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
-    unscored = math.isnan(run["accuracy"]) and math.isnan(_known(run.get("concordance")))
+    unscored = math.isnan(run["accuracy"]) and math.isnan(known(run.get("concordance")))
     return ended or run["outcome"] == "failed" or unscored
 
 

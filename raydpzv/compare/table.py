@@ -28,6 +28,7 @@ from raydpzv.compare.curves import (
     curves_by_run,
     ends_without_model,
     final_accuracy,
+    known,
     lines,
 )
 
@@ -200,7 +201,7 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
 
 def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """Return a score of each run's model; 0 where a run ends without one."""
-    return [0.0 if ends_without_model(run) else run[name] for run in runs]
+    return [0.0 if ends_without_model(run) else known(run[name]) for run in runs]
 
 
 def _accuracy_at(curve: Curve, spent: Floats, budget: float) -> float:
@@ -242,8 +243,8 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def _median(values: Sequence[float | None]) -> float:
-    known = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
-    return float(np.median(known)) if known else math.nan
+    found = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
+    return float(np.median(found)) if found else math.nan
 
 
 def _schema(targets: Sequence[str]) -> pa.Schema:

@@ -124,4 +124,4 @@ def test_records_that_do_not_fit_are_refused_with_their_shape(name: str, shape: 
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError, match=r'unknown model "cnn_mnits". Did you mean "cnn_mnist"'):
         whole("cnn_mnits", (1, 28, 28), (), 10)
-    assert set(WHOLE_MODELS) == {"mlp", "logistic", "cnn_mnist", "cnn_fashion"}
+    assert set(WHOLE_MODELS) == {"mlp", "logistic", "cnn_mnist", "cnn_fashion", "cnn_users", "mlp_normed"}
