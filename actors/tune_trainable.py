@@ -19,6 +19,7 @@ from raydpzv.errors import InputError
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 
+MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local"
 
 
@@ -59,7 +60,7 @@ def measured(status: Status, metrics: Metrics) -> dict[str, float]:
     """Return what a trial reports at an evaluation; a metric that was not measured is left out."""
     found: dict[str, float | None] = {}
     for part, given in (("", metrics), ("validation_", metrics.validation)):
-        for name in ("accuracy", "loss", "roc_auc", "pr_auc") if given else ():
+        for name in MEASURED if given else ():
             found[f"{part}{name}"] = getattr(given, name)
     paper, client = status.privacy.epsilons()
     found |= {"updates": status.updates, "simulated_seconds": status.time}

@@ -156,6 +156,11 @@ DATA_SOURCES = Registry(
             "amazon_polarity",
             "tokens",
             "synthetic_reviews",
+            "survival",
+            "synthetic_survival",
+            "creditcard",
+            "heart_disease",
+            "tcga_brca",
         )
     },
 )
@@ -238,12 +243,16 @@ WHOLE_MODELS = Registry(
         "logistic": "raydpzv.models.whole:logistic",
         "cnn_mnist": "raydpzv.models.whole:cnn_mnist",
         "cnn_fashion": "raydpzv.models.whole:cnn_fashion",
+        "cnn_users": "raydpzv.models.whole:cnn_users",
+        "mlp_normed": "raydpzv.models.whole:mlp_normed",
     },
 )
 """Models of horizontal learning: (shape of a record, hidden widths, outputs) to a torch module."""
 
-LOSSES = Registry("loss", "model.loss", {"cross_entropy": "raydpzv.models.losses:cross_entropy"})
-"""(scores [B, K], labels [B]) to every record's loss, [B]."""
+LOSSES = Registry(
+    "loss", "loss", {name: f"raydpzv.models.losses:{name}" for name in ("cross_entropy", "cox")}
+)
+"""`raydpzv.models.losses.Loss` of labels of one kind; a data set says which (`raydpzv.data.sources.Source`)."""
 
 RUNNERS = Registry(
     "runner",

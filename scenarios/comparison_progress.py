@@ -20,7 +20,7 @@ from raydpzv.compare.table import table
 from raydpzv.compare.text_tables import heads_line
 from raydpzv.files import as_json as json_text
 from raydpzv.sim.interfaces import Status
-from scenarios.progress import INTERVAL, limit_of, repeated
+from scenarios.progress import INTERVAL, limit_of, repeated, score
 from scenarios.run_output import tables_console
 
 _REDRAW = 0.2
@@ -110,8 +110,8 @@ def _line(planned: Planned, status: Status) -> str:
     amounts = {"updates": float(status.updates), "seconds": status.time}
     at = amounts.get(unit, float(status.bytes_up + status.bytes_down))
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
-    accuracy = "" if math.isnan(status.accuracy) else f", accuracy {status.accuracy:.3f}"
-    return f"{who}: {at:,.0f}{of} {unit}{accuracy}"
+    scored = not (math.isnan(status.accuracy) and math.isnan(status.concordance))
+    return f"{who}: {at:,.0f}{of} {unit}{', ' + score(status) if scored else ''}"
 
 
 def show_comparison(

@@ -143,7 +143,7 @@ def progress_line(status: Status, spec: AnyScenario, elapsed: float, under_way: 
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
     parts = [
         f"{amount:,.0f}{of} {_unit_name(spec, unit)}",
-        f"accuracy {_number(status.accuracy, '.3f')}",
+        score(status),
         f"loss {_number(status.loss, '.4g')}",
         *_epsilon_parts(status, spec),
         f"up {size(status.bytes_up)}, down {size(status.bytes_down)}",
@@ -154,12 +154,19 @@ def progress_line(status: Status, spec: AnyScenario, elapsed: float, under_way: 
     return ", ".join(parts)
 
 
+def score(status: Status) -> str:
+    """Return the newest model's accuracy in words, or the concordance of survival times, which have no accuracy."""
+    if not math.isnan(status.concordance):
+        return f"concordance {status.concordance:.3f}"
+    return f"accuracy {_number(status.accuracy, '.3f')}"
+
+
 def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
     """Return what stands below the bar: what the start waits for; then the model, ε with all its terms, the clients."""
     if status.stage:
         return [_waiting(status.stage)]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
-    model = f"accuracy {_number(status.accuracy, '.3f')}  loss {_number(status.loss, '.4g')}"
+    model = f"{score(status)}  loss {_number(status.loss, '.4g')}"
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if stated := _epsilons(status):
         lines += [

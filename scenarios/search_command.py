@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from raydpzv.config.toml import as_toml
 from raydpzv.errors import RunError, SpecError
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
-from raydpzv.registry import RUNNERS
+from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
 from raydpzv.search.search_folder import SEARCH, is_search, search_begun, trials_left
 from raydpzv.search.search_plan import SearchPlan, Trial, grace_of, read_search, trials_of
@@ -79,7 +80,9 @@ def search(
         lambda settings: catalog.load(scenario, [*changes, *settings]), points, options.epsilon
     )
     grace = _grace(trials, options)
-    metric = options.metric or ("validation_accuracy" if base.data.validation_fraction else "accuracy")
+    survives = DATA_SOURCES[base.data.source].loss == "cox"
+    usual = "concordance" if survives else "accuracy"
+    metric = options.metric or (f"validation_{usual}" if base.data.validation_fraction else usual)
     plan = SearchPlan(Path(scenario).stem, metric, options.scheduler, grace, options.epsilon, trials)
     if not metric.startswith("validation_") and not how.output.quiet:
         console.print(
@@ -143,10 +146,15 @@ def _grace(trials: Sequence[Trial], options: SearchOptions) -> int:
 
 def _check_metric(plan: SearchPlan, first: Trial) -> None:
     """Load a trial's data, so that what is wrong with them shows before anything is written, and look at its metric."""
-    classes = len(prepare(first.spec).class_shares())
-    if plan.metric.endswith("_auc") and classes != 2:
+    shares = prepare(first.spec).class_shares()
+    survives, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
+    if survives and name not in ("concordance", "loss"):
+        raise SpecError(f"--metric {plan.metric}: survival times have none; use concordance or loss")
+    if not survives and name == "concordance":
+        raise SpecError(f"--metric {plan.metric}: wanted survival times, got classes; use accuracy or loss")
+    if name in ("roc_auc", "pr_auc", "balanced_accuracy") and len(shares) != 2:
         raise SpecError(
-            f"--metric {plan.metric}: wanted data of two classes, these have {classes}; use accuracy or loss"
+            f"--metric {plan.metric}: wanted data of two classes, these have {len(shares)}; use accuracy or loss"
         )
 
 

@@ -89,7 +89,7 @@ def accuracy_over_seconds(lines: Sequence[Line]) -> ReportFigure | None:
 def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
     """Draw the final accuracy of each method at each ε; None without any ε."""
     values = spent(lines)
-    if all(v is None for v in values) or not any(line.runs for line in lines):
+    if all(v is None for v in values) or not _scored(lines):
         return None
     look = looks(lines)
     entrants = list(dict.fromkeys(line.label for line in lines if not line.control))
@@ -116,6 +116,11 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
     return ReportFigure("accuracy_over_epsilon", caption + DISCLAIMER + failed_words(lines), figure)
 
 
+def _scored(lines: Sequence[Line]) -> bool:
+    """Tell whether any run has accuracies; survival times have none."""
+    return any(curve.scored for line in lines for curve in line.curves)
+
+
 def failed_words(lines: Sequence[Line]) -> str:
     """Return the sentence that names the lines with failed runs; empty if none failed."""
     failed = [f"{named(line.label, line.epsilon)} ({line.why})" for line in lines if line.failed]
@@ -128,7 +133,7 @@ def _over(
     """Draw one panel for each ε; by: the field of a curve that is x, divided by `divisor`."""
     moving = [line for line in lines if any(x > 0 for x in _ends([line], by))]
     values = spent(moving)
-    if not moving:
+    if not _scored(moving):
         return None
     columns = min(len(values), _MOST_COLUMNS)
     rows = math.ceil(len(values) / columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from raydpzv.compare.text_tables import (
 from raydpzv.records.outcome_words import shown
 from raydpzv.report import text
 
-_TITLE = "Test accuracy: median over the seeds (lowest to highest)"
+_TITLE = "median over the seeds (lowest to highest)"
 AIM = "aim: ε"
 _AIM = f"; {AIM} is what noise is calibrated to by each method's own argument, not what is proved"
 _MOST_WARNINGS = 3
@@ -39,10 +40,11 @@ def brief_report(runs: pa.Table, curves: pa.Table, claims: pa.Table, targets: Se
     folded = table(runs, curves, targets)
     grid = brief_rows(folded, equal_bytes(curves, runs), equal_seconds(curves, runs))
     failed = failures_line(runs)
+    score = next(name for name in ("concordance", "accuracy") if name in grid.heads)
     parts: list[RenderableType] = [
-        ConsoleGrid(f"{_TITLE}{_AIM if AIM in grid.heads else ''}", grid),
+        ConsoleGrid(f"Test {score}: {_TITLE}{_AIM if AIM in grid.heads else ''}", grid),
         Text(failed, "bold red" if "FAILED" in failed else ""),
-        *(Text(target_line(folded, target)) for target in dict.fromkeys(targets)),
+        *(Text(target_line(folded, target)) for target in dict.fromkeys(targets) if score == "accuracy"),
         Text(privacy_line(claims, runs)),
         *_warnings(warning_lines(runs, curves)),
     ]
@@ -65,7 +67,11 @@ def brief_rows(folded: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     columns: dict[str, Cell] = {"method": lambda r: str(r["label"])}
     if any(row["epsilon"] is not None for row in rows):
         columns[AIM] = lambda r: calibrated(r["epsilon"])
-    columns |= {"runs": _runs, "accuracy": _accuracy}
+    columns |= {"runs": _runs}
+    if any(row["concordance_median"] > 0 for row in rows):
+        columns["concordance"] = partial(_range, name="concordance", shown=lambda v: text.number(v, 3))
+    else:
+        columns["accuracy"] = partial(_range, name="accuracy", shown=text.percent)
     if bytes_at:
         columns[f"at {text.size(bytes_at)}"] = lambda r: text.percent(r["equal_bytes_median"])
     if not math.isnan(seconds_at):
@@ -132,9 +138,9 @@ def _runs(row: Mapping[str, Any]) -> str:
     return said + (f", {row['not_run']} not run" if row["not_run"] else "")
 
 
-def _accuracy(row: Mapping[str, Any]) -> str:
-    median, low, high = (row[f"accuracy_{what}"] for what in ("median", "min", "max"))
+def _range(row: Mapping[str, Any], name: str, shown: Callable[[float], str]) -> str:
+    median, low, high = (row[f"{name}_{what}"] for what in ("median", "min", "max"))
     if math.isnan(median) or low == high:
-        return text.percent(median)
-    ends = (text.percent(end).removesuffix(" %") for end in (low, high))
-    return f"{text.percent(median)} ({' to '.join(ends)})"
+        return shown(median)
+    ends = (shown(end).removesuffix(" %") for end in (low, high))
+    return f"{shown(median)} ({' to '.join(ends)})"

@@ -24,13 +24,13 @@ FAILURES = ("diverged", "constant prediction", "one class' share", EARLY, "faile
 NOT_RUN = "not run"
 WARNINGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "not above frozen clients (control)": lambda run: not_above(
-        _known(run["accuracy"]), _known(run["control_accuracy"])
+        known(run["accuracy"]), known(run["control_accuracy"])
     ),
     "collapsed: nearly all held-out rows are predicted as one class": lambda run: collapsed(
-        _known(run["top_share"]), _known(run["largest_class_share"])
+        known(run["top_share"]), known(run["largest_class_share"])
     ),
     "fallen far below its own peak accuracy": lambda run: fallen(
-        _known(run["peak_accuracy"]), _known(run["accuracy"])
+        known(run["peak_accuracy"]), known(run["accuracy"])
     ),
 }
 """What is suspicious in a run (a row of RUNS) that did not fail."""
@@ -54,6 +54,11 @@ class Curve:
     vector_length: Floats
     accuracy: Floats
     broken: bool
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are accuracies; survival times have none."""
+        return bool(np.isfinite(self.accuracy).any())
 
     @property
     def bytes(self) -> Floats:
@@ -114,7 +119,7 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     return [_line(label, epsilon, group, by_run) for (label, epsilon), group in found.items()]
 
 
-def _known(value: float | None) -> float:
+def known(value: float | None) -> float:
     """Return a number of RUNS; a null, as tables of older versions have it, is NaN."""
     return math.nan if value is None else value
 
@@ -125,9 +130,10 @@ def final_accuracy(run: Mapping[str, Any]) -> float:
 
 
 def ends_without_model(run: Mapping[str, Any]) -> bool:
-    """Tell whether a run ends without a model: an error ended it, or its accuracy is no number."""
+    """Tell whether a run ends without a model: an error ended it, or its accuracy (concordance) is no number."""
     ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
-    return ended or run["outcome"] == "failed" or math.isnan(run["accuracy"])
+    unscored = math.isnan(run["accuracy"]) and math.isnan(known(run.get("concordance")))
+    return ended or run["outcome"] == "failed" or unscored
 
 
 def curves_by_run(curves: pa.Table) -> dict[Key, dict[str, Floats]]:
@@ -150,7 +156,7 @@ def band(curves: Sequence[Curve], by: str) -> Band:
     or 0 if it broke off; updates before the first evaluation of any run are left out.
     """
     ran = [c for c in curves if len(c.update)]
-    if not ran:
+    if not any(c.scored for c in ran):
         return Band(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
     grid = np.unique(np.concatenate([c.update for c in ran]))
     grid = grid[grid >= max(c.update[0] for c in ran)]

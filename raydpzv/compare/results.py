@@ -125,7 +125,8 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
 
 
 _NUMBERS = (
-    *("accuracy", "best_accuracy", "validation_accuracy", "peak_accuracy", "roc_auc", "pr_auc", "loss"),
+    *("accuracy", "best_accuracy", "validation_accuracy", "peak_accuracy", "roc_auc", "pr_auc"),
+    *("balanced_accuracy", "concordance", "loss"),
     *("top_share", "largest_class_share", "vector_length", "simulated_seconds", "seconds"),
 )
 _COUNTS = ("updates", "bytes_up", "bytes_down")

@@ -3,8 +3,8 @@
 A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: no noise); its runs
 differ in their seeds. A run has failed if its outcome is one of FAILURES. Failed runs stay in every median and range:
 
-- with accuracy 0 (final, best, at equal budgets) and areas of 0 where the run ends without a model, since it predicts
-  nothing;
+- with accuracy 0 (final, best, at equal budgets) and other scores of 0 where the run ends without a model, since it
+  predicts nothing;
 - as never having reached a target, whatever they had reached before, since a model that predicts one class has that
   class' share.
 
@@ -28,6 +28,7 @@ from raydpzv.compare.curves import (
     curves_by_run,
     ends_without_model,
     final_accuracy,
+    known,
     lines,
 )
 
@@ -48,6 +49,8 @@ RUNS = pa.schema(
         ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: tells a fall
         ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
         ("pr_auc", pa.float64()),
+        ("balanced_accuracy", pa.float64()),  # of two classes, likewise
+        ("concordance", pa.float64()),  # of survival times, whose accuracies are NaN
         ("loss", pa.float64()),
         ("top_share", pa.float64()),
         ("largest_class_share", pa.float64()),  # of the held-out rows; NaN in runs of older versions
@@ -105,6 +108,8 @@ CLAIMS = pa.schema(
 )
 
 _SPREAD = ("median", "min", "max")
+_SCORES = ("best", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
+"""Names of scores beside accuracy, of which ranges stand in the table."""
 
 
 def target_name(target: float) -> str:
@@ -154,6 +159,7 @@ def _moving(curves: pa.Table, runs: pa.Table | None) -> list[Curve]:
         found = [Curve(**fields, broken=False) for fields in curves_by_run(curves).values()]
     else:
         found = [c for line in lines(runs, curves) for c in line.curves if not c.broken]
+    found = [c for c in found if c.scored]
     return [c for c in found if len(c.update) and c.update[-1] > 0]
 
 
@@ -173,6 +179,8 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
         **_spread("best", _of_model(runs, "best_accuracy")),
         **_spread("roc_auc", _of_model(runs, "roc_auc")),
         **_spread("pr_auc", _of_model(runs, "pr_auc")),
+        **_spread("balanced_accuracy", _of_model(runs, "balanced_accuracy")),
+        **_spread("concordance", _of_model(runs, "concordance")),
         **{
             f"{name}_median": _median([run[name] for run in left])
             for name in ("updates", "bytes_up", "bytes_down", "vector_length")
@@ -193,7 +201,7 @@ def _row(line: Line, sent: int, passed: float, targets: Iterable[float]) -> dict
 
 def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """Return a score of each run's model; 0 where a run ends without one."""
-    return [0.0 if ends_without_model(run) else run[name] for run in runs]
+    return [0.0 if ends_without_model(run) else known(run[name]) for run in runs]
 
 
 def _accuracy_at(curve: Curve, spent: Floats, budget: float) -> float:
@@ -201,7 +209,9 @@ def _accuracy_at(curve: Curve, spent: Floats, budget: float) -> float:
     if curve.broken:
         return 0.0
     within = np.flatnonzero(spent <= budget)
-    return float(np.nan_to_num(curve.accuracy[within[-1]])) if len(within) else math.nan
+    if not len(within) or not curve.scored:
+        return math.nan
+    return float(np.nan_to_num(curve.accuracy[within[-1]]))
 
 
 def _cost(line: Line, target: float) -> dict[str, Any]:
@@ -233,8 +243,8 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def _median(values: Sequence[float | None]) -> float:
-    known = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
-    return float(np.median(known)) if known else math.nan
+    found = [v for v in values if v is not None and not math.isnan(v)]  # null: a column that older runs lack
+    return float(np.median(found)) if found else math.nan
 
 
 def _schema(targets: Sequence[str]) -> pa.Schema:
@@ -248,7 +258,7 @@ def _schema(targets: Sequence[str]) -> pa.Schema:
         *((name, pa.int64()) for name in ("runs", "failures", "not_run")),
         ("why", pa.string()),
         *_floats("accuracy", _SPREAD),
-        *(field for name in ("best", "roc_auc", "pr_auc") for field in _floats(name, _SPREAD)),
+        *(field for name in _SCORES for field in _floats(name, _SPREAD)),
         *(
             (f"{n}_median", pa.float64())
             for n in ("updates", "bytes_up", "bytes_down", "vector_length", "seconds", "staleness")

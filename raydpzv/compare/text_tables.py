@@ -110,6 +110,10 @@ def accuracy_rows(table: pa.Table, bytes_at: int, seconds_at: float) -> Grid:
     if _scored(table, "roc_auc"):
         columns["ROC AUC"] = lambda r: _range(r, "roc_auc", _area)
         columns["PR AUC"] = lambda r: _range(r, "pr_auc", _area)
+    if _scored(table, "balanced_accuracy"):
+        columns["balanced accuracy"] = lambda r: _range(r, "balanced_accuracy", text.percent)
+    if _scored(table, "concordance"):
+        columns["concordance"] = lambda r: _range(r, "concordance", _area)
     if bytes_at:
         columns[f"at {text.size(bytes_at)}"] = lambda r: _range(r, "equal_bytes", text.percent)
     if not math.isnan(seconds_at):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.methods.descriptor import NoisePlan
+from raydpzv.registry import DATA_SOURCES
 
 ALONE = ("noise_multiplier", "relation", "adversary", "head_clip", "head_share", "permit_large_delta")
 """Settings of [privacy] that have a meaning in this mode alone."""
@@ -122,6 +123,8 @@ def _table(spec: VerticalScenario) -> Iterator[str]:
             f'data.scale: "{data.scale}" is fitted on the rows, so that one record moves all others; use data.scale = '
             '"public" with data.centre and data.spread, or "none"'
         )
+    if fitted := DATA_SOURCES[data.source].fitted:
+        yield f"data.source: {fitted}, so that one record moves others; use data without that"
     if data.split != "plain":
         yield (
             f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; '

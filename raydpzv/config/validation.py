@@ -11,6 +11,7 @@ from raydpzv.config.timing import stands_still
 from raydpzv.config.user_mode import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
+from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.bounds import MOST
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ArrivalsSection, CommonSections
@@ -27,6 +28,11 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     noise = spec.descriptor.noise(spec.method)
     limits = (_updates(spec), spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
     resources = {"client_cpus": spec.resources.client_cpus, "client_gpus": spec.resources.client_gpus}
+    if DATA_SOURCES[spec.data.source].loss != "cross_entropy":
+        yield (
+            f'data.source: "{spec.data.source}" has survival times, which horizontal methods alone learn from, got '
+            f'method.name = "{spec.method.name}"; use "fedavg" or "uldp_avg"'
+        )
     yield from _lengths(
         _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
         spec.split.clients,

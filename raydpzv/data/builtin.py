@@ -11,6 +11,8 @@ from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 
+_HAZARDS = 1.5
+"""Norm of the coefficients of synthetic survival times, of which the concordance of the true scores follows."""
 MOST_CELLS = 1 << 28
 """Numbers that generated data may have."""
 
@@ -77,6 +79,22 @@ def mnist5k() -> Table:
     """Return 5,000 of MNIST's pictures, x [5000, 1, 28, 28] in 0..1 (the source counts 0..255), ten classes."""
     pixels, labels = bundled.mnist5k()
     return Table("mnist5k", pixels.reshape(-1, 1, 28, 28) / 255, labels, 10)
+
+
+def synthetic_survival(mixture: Mixture, key: Key) -> Table:
+    """Return survival times under proportional hazards: x ~ N(0, I), T ~ Exp(e^<x, β>), ‖β‖ = 1.5.
+
+    A record is censored at a time that is Exp(1/2) whatever x is. x [D, F].
+    """
+    check_cells(mixture.rows, mixture.columns)
+    here = key / "synthetic_survival"
+    x_DF = (here / "points").generator().standard_normal((mixture.rows, mixture.columns))
+    beta_F = (here / "hazards").generator().standard_normal(mixture.columns)
+    beta_F *= _HAZARDS / np.linalg.norm(beta_F)
+    unit_D2 = (here / "times").generator().standard_exponential((mixture.rows, 2))
+    event_D, censored_D = unit_D2[:, 0] * np.exp(-x_DF @ beta_F), 2 * unit_D2[:, 1]
+    happened_D = event_D <= censored_D
+    return Table("synthetic_survival", x_DF, happened_D.astype(int), 2, times=np.minimum(event_D, censored_D))
 
 
 def synthetic(mixture: Mixture, key: Key) -> Table:

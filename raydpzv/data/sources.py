@@ -34,6 +34,7 @@ class Request:
     target: str
     groups: str | None
     owners: tuple[str, str]
+    time: str
     skip_lines: int
     categories: tuple[str, ...]
     missing: str
@@ -43,7 +44,7 @@ class Request:
     limits: Limits
 
 
-_OF_FILES = ("folder", "file", "target", "groups", "skip_lines", "categories", "missing")
+_OF_FILES = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing")
 """Settings that some data sets have and others do not."""
 
 
@@ -52,7 +53,9 @@ class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
 
     read: returns its rows, or a split of them where it has test rows of its own. takes: what else may be given of
-    groups, skip_lines, categories and missing. tokens: its rows are token ids, for models that embed tokens.
+    groups, skip_lines, categories and missing. tokens: its rows are token ids, for models that embed tokens. loss: what
+    its labels are for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox"). fitted: how its reader
+    lets one record move what others are, in words; "" if it does not.
     generate: its training rows are made client by client, when they are asked for; then nothing can read it whole.
     """
 
@@ -62,6 +65,8 @@ class Source:
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     tokens: bool = False
+    loss: str = "cross_entropy"
+    fitted: str = ""
     generate: Callable[[str, DataSection, HorizontalSplitSection, Key], GeneratedSplit] | None = None
 
     def refuses(self, setting: str) -> bool:
@@ -77,6 +82,7 @@ def load(
     target: str | None = None,
     groups: str | None = None,
     owners: tuple[str, str] | None = None,
+    time: str | None = None,
     skip_lines: int | None = None,
     categories: tuple[str, ...] | None = None,
     missing: str | None = None,
@@ -92,12 +98,12 @@ def load(
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
-    (`raydpzv.data.tabular.Columns`), `owners` names those of user and silo ("" for none), `skip_lines` are those above
-    a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the
-    sources that are too large to be read whole, with the rows that `table.limit` would leave; the others do not look at
-    them. `change` is made to the table as it was read, before any row is drawn from it (where there is an official test
-    set: to the training rows). Raises SpecError for an unknown name and for settings that are missing or do not belong,
-    DataError for files that are missing or malformed.
+    (`raydpzv.data.tabular.Columns`), `owners` names those of user and silo ("" for none), `time` that of survival
+    times, `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of
+    texts. `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would
+    leave; the others do not look at them. `change` is made to the table as it was read, before any row is drawn from it
+    (where there is an official test set: to the training rows). Raises SpecError for an unknown name and for settings
+    that are missing or do not belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
     from raydpzv.data.table import SPLITS, Limits, Table
@@ -110,7 +116,7 @@ def load(
             "leave it out"
         )
     given = {"folder": folder, "file": file, "target": target, "groups": groups, "skip_lines": skip_lines}
-    _check_settings(name, source, given | {"categories": categories, "missing": missing})
+    _check_settings(name, source, given | {"time": time, "categories": categories, "missing": missing})
     request = Request(
         name,
         folder or Path(),
@@ -118,6 +124,7 @@ def load(
         target or "",
         groups,
         owners or ("", ""),
+        time or "",
         skip_lines or 0,
         categories or (),
         missing or "refuse",
@@ -184,7 +191,7 @@ def _synthetic_clients(
 ) -> GeneratedSplit:
     from raydpzv.data import generated
 
-    wanted = ("folder", "file", "target", "groups", "skip_lines", "categories", "missing")
+    wanted = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing")
     _check_settings(name, SYNTHETIC_CLIENTS, {setting: getattr(data, setting) for setting in wanted})
     return generated.synthetic_clients(name, data, split, key)
 
@@ -213,10 +220,42 @@ def _parquet(request: Request) -> Table:
     return tabular.read_parquet(request.file, _columns(request))
 
 
+def _survival(request: Request) -> Table:
+    from raydpzv.data import tabular
+
+    return tabular.read_survival(request.file, _columns(request), request.skip_lines)
+
+
+def _synthetic_survival(request: Request) -> Table:
+    from raydpzv.data import builtin
+
+    return builtin.synthetic_survival(request.mixture, request.key)
+
+
+def _creditcard(request: Request) -> Split:
+    from raydpzv.data import creditcard
+
+    return creditcard.read_folder(request.folder, request.key, CREDITCARD.home)
+
+
+def _heart_disease(request: Request) -> Split:
+    from raydpzv.data import heart_disease
+
+    return heart_disease.read_folder(request.folder, HEART_DISEASE.home)
+
+
+def _tcga_brca(request: Request) -> Split:
+    from raydpzv.data import tcga_brca
+
+    return tcga_brca.read_folder(request.folder, TCGA_BRCA.home)
+
+
 def _columns(request: Request) -> Columns:
     from raydpzv.data.tabular import Columns
 
-    return Columns(request.target, request.groups, request.categories, request.missing, *request.owners)
+    return Columns(
+        request.target, request.groups, request.categories, request.missing, *request.owners, request.time
+    )
 
 
 def _multiview(request: Request) -> Table | Split:
@@ -317,6 +356,22 @@ PARQUET = Source(
     ("groups", "categories", "missing"),
 )
 
+SURVIVAL = Source(
+    "your own table of survival times: numbers, categories, a time and whether it is an event (.csv or .parquet)",
+    "your own data, one record a line",
+    _survival,
+    ("file", "target", "time"),
+    ("groups", "skip_lines", "categories", "missing"),
+    loss="cox",
+)
+
+SYNTHETIC_SURVIVAL = Source(
+    "survival times under proportional hazards, generated from the seed in the size asked for",
+    "nowhere: it is generated",
+    _synthetic_survival,
+    loss="cox",
+)
+
 MULTIVIEW = Source(
     "your own objects seen from several sides: x [D, V, ...] and y [D] in an .npz archive",
     "your own data, or views rendered from Princeton's ModelNet (modelnet.cs.princeton.edu)",
@@ -373,4 +428,29 @@ SYNTHETIC_REVIEWS = Source(
     "nowhere: it is generated",
     _synthetic_reviews,
     tokens=True,
+)
+
+CREDITCARD = Source(
+    "284,807 card payments with 30 features, 492 frauds; of the others a tenth is trained on",
+    "Kaggle (kaggle.com/datasets/mlg-ulb/creditcardfraud): creditcard.csv",
+    _creditcard,
+    ("folder",),
+    fitted='features are scaled by the training rows, rows drawn by class (data.source = "creditcard")',
+)
+
+HEART_DISEASE = Source(
+    "740 patients of four hospitals with 13 features, heart disease or none",
+    "the UCI repository (archive.ics.uci.edu/dataset/45/heart+disease): processed.cleveland.data, "
+    "processed.hungarian.data, processed.switzerland.data, processed.va.data",
+    _heart_disease,
+    ("folder",),
+    fitted='features are scaled by each hospital\'s training rows, rows drawn by class (data.source = "heart_disease")',
+)
+
+TCGA_BRCA = Source(
+    "survival times of 1,088 breast cancer patients of six regions with 39 features",
+    "FLamby (github.com/owkin/FLamby, its folder fed_tcga_brca): brca.csv and train_test_split.csv",
+    _tcga_brca,
+    ("folder",),
+    loss="cox",
 )

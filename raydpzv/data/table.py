@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Table:
     `x` [D, ...features] is brought to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
     a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one person's do: a
     split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
+    With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then.
     `levels` belong to a table that `raydpzv.data.encoding` has yet to make numbers of: 0 for a column of numbers, of
     which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
@@ -51,6 +53,7 @@ class Table:
     numbers: np.ndarray | None = None
     users: np.ndarray | None = None
     silos: np.ndarray | None = None
+    times: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -61,6 +64,8 @@ class Table:
         self._check_labels()
         if self.vocabulary is not None:
             self._check_ids(self.vocabulary)
+        if self.times is not None:
+            self._check_times(self.times)
 
     @property
     def rows(self) -> int:
@@ -80,7 +85,12 @@ class Table:
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
         """What a digest of the data is over: features and labels."""
-        return self.x, self.y
+        return self.x, self.targets
+
+    @property
+    def targets(self) -> np.ndarray:
+        """What a model is trained on: classes, int64 [D]; of survival times these and events, float64 [D, 2]."""
+        return self.y if self.times is None else np.stack([self.times, self.y], axis=1).astype(np.float64)
 
     def select(self, ids: np.ndarray) -> Table:
         """Return the rows `ids` [d] (numbers in 0..D-1), in that order; DataError for a number outside."""
@@ -91,11 +101,12 @@ class Table:
                 f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
             )
         numbers = ids if self.numbers is None else self.numbers[ids]
-        columns = (self.groups, self.users, self.silos)
-        groups, users, silos = (None if column is None else column[ids] for column in columns)
-        return replace(
-            self, x=self.x[ids], y=self.y[ids], groups=groups, numbers=numbers, users=users, silos=silos
-        )
+        names = ("groups", "users", "silos", "times")
+        columns = {name: getattr(self, name) for name in names}
+        chosen: dict[str, Any] = {
+            name: None if column is None else column[ids] for name, column in columns.items()
+        }
+        return replace(self, x=self.x[ids], y=self.y[ids], numbers=numbers, **chosen)
 
     def _check_shapes(self) -> None:
         x, y = self.x, self.y
@@ -146,6 +157,18 @@ class Table:
                 f"outside 0..{self.classes - 1}: number the classes from 0"
             )
 
+    def _check_times(self, times: np.ndarray) -> None:
+        if times.shape != self.y.shape or self.classes != 2:
+            raise DataError(
+                f'table "{self.name}" wants one time and one event (1, or 0 for censored) a row; times are '
+                f"{times.shape}, rows {self.y.shape}, classes {self.classes}: pair them"
+            )
+        if wrong := np.flatnonzero(~np.isfinite(times)).tolist():
+            raise DataError(
+                f'table "{self.name}" has the time {times[wrong[0]]} in row {wrong[0]} (counted from 0): fill in a '
+                "number or drop the row"
+            )
+
     def _check_ids(self, vocabulary: int) -> None:
         for block in _blocks(self.x):
             wrong = (block < 0) | (block >= min(vocabulary, MOST_TOKENS)) | (block != np.floor(block))
@@ -185,10 +208,10 @@ class Split:
 
     @property
     def held_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Features [N, ...] and labels [N] of the test rows and, after them, the validation rows."""
+        """Features [N, ...] and `Table.targets` of the test rows and, after them, the validation rows."""
         if self.validation is None:
-            return self.test.x, self.test.y
-        pairs = ((self.test.x, self.validation.x), (self.test.y, self.validation.y))
+            return self.test.x, self.test.targets
+        pairs = ((self.test.x, self.validation.x), (self.test.targets, self.validation.targets))
         x, y = (np.concatenate(pair) for pair in pairs)
         return x, y
 
@@ -254,7 +277,13 @@ def check_both_classes(split: Split) -> None:
         ("test", split.test, "data.test_rows, data.test_fraction"),
         ("validation", split.validation, "data.validation_fraction"),
     ):
-        if table is not None and table.classes == 2 and len(found := np.unique(table.y)) == 1:
+        survives = table is not None and table.times is not None  # no class: all may be events
+        if (
+            table is not None
+            and not survives
+            and table.classes == 2
+            and len(found := np.unique(table.y)) == 1
+        ):
             raise DataError(
                 f'the {table.rows} {part} rows of "{table.name}" hold class {found[0]} alone of two: wanted both, '
                 "without which there is no AUC and a constant prediction is always right; give more of them "

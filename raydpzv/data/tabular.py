@@ -19,6 +19,8 @@ from raydpzv.data.table import Table
 from raydpzv.errors import DataError, suggest
 
 _LISTED = 8
+_SETTINGS = {"groups": "data.groups", "times": "data.time"}
+"""Settings that name columns apart, but for those of users.columns."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Columns:
     """What a table's columns are: the one to predict, the one of groups, those of categories; the rest are numbers.
 
     missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean"). user, silo:
-    the columns of each record's user and silo, no features; "" for none.
+    the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
+    `target` says whether they are events (1, true) or censored (0, false); "" for classes.
     """
 
     target: str
@@ -35,11 +38,12 @@ class Columns:
     missing: str = "refuse"
     user: str = ""
     silo: str = ""
+    time: str = ""
 
     @property
     def apart(self) -> dict[str, str]:
         """The columns that are neither features nor the target, and what each is of."""
-        named = {"groups": self.groups, "users": self.user, "silos": self.silo}
+        named = {"groups": self.groups, "users": self.user, "silos": self.silo, "times": self.time}
         return {what: column for what, column in named.items() if column}
 
 
@@ -60,11 +64,17 @@ def read_parquet(file: Path, columns: Columns) -> Table:
     return to_table(data, one_line(file.name), columns)
 
 
+def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
+    """Return survival times of a Parquet file, or of a CSV file whatever else its suffix is; see `to_table`."""
+    return read_parquet(file, columns) if file.suffix == ".parquet" else read_csv(file, columns, skip_lines)
+
+
 def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
-    0..classes-1 in sorted order; groups are any values. Raises DataError for anything else, naming the columns.
+    0..classes-1 in sorted order; groups are any values; survival times are numbers, and their labels 0 or 1. Raises
+    DataError for anything else, naming the columns.
     """
     names, target, apart = data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
@@ -80,14 +90,16 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         )
     if twin := next((what for what, column in apart.items() if column == target), None):
         raise DataError(
-            f'{"data.groups" if twin == "groups" else "users.columns"}: "{target}" of "{name}" is the column to '
+            f'{_SETTINGS.get(twin, "users.columns")}: "{target}" of "{name}" is the column to '
             f"predict, and no column of {twin}; name another column"
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
-    y, classes = _labels(data.column(target), name, target)
+    y, classes = (_events if columns.time else _labels)(data.column(target), name, target)
     features = data.drop_columns(list({target, *apart.values()}))
-    numbers = {what: _owners(data.column(column), name, column, what) for what, column in apart.items()}
+    times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
+    owners = {what: column for what, column in apart.items() if what != "times"}
+    numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
     if "groups" in numbers:
         _check_groups(numbers["groups"], name, apart["groups"])
     x, levels = _features(features, name, columns)
@@ -97,6 +109,7 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         groups=numbers.get("groups"),
         users=numbers.get("users"),
         silos=numbers.get("silos"),
+        times=times,
     )
 
 
@@ -166,6 +179,26 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
             "at least 2 classes are needed"
         )
     return y, len(values)
+
+
+def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
+    found = _filled(column, name, target) if _numeric(column.type) else np.full(1, np.nan)
+    if not np.isin(found, (0, 1)).all():
+        raise DataError(
+            f'column "{target}" of "{name}" says whether times are events: wanted 1 or 0 (censored), or true or false, '
+            "and something else is there; convert it or name another column as data.target"
+        )
+    return found.astype(np.int64), 2
+
+
+def _filled(column: pa.ChunkedArray, name: str, title: str) -> np.ndarray:
+    found = _numbers(column, name, title)
+    if (gaps := np.isnan(found)).any():
+        raise DataError(
+            f'column "{title}" of "{name}" has no value in row {int(np.argmax(gaps))} (counted from 0): fill it in or '
+            "drop the row"
+        )
+    return found
 
 
 def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, tuple[int, ...] | None]:

@@ -382,10 +382,18 @@ def _check_found(found: UserParts, law: UserLaw) -> None:
             f"split.clients: silo {empty[0]} of {found.clients} has no record; use fewer silos, or users.silos = "
             '"uniform"'
         )
+    check_least(found, law.least)
+
+
+def check_least(found: UserParts, least: int, why: str = "") -> None:
+    """Raise DataError for a pair with fewer records than `least`; why: what wants as many, if not the scenario."""
     counts = np.diff(found.offsets)
-    if (few := np.flatnonzero(counts < law.least)).size:
+    if (few := np.flatnonzero(counts < least)).size:
         silo = int(np.searchsorted(found.starts, few[0], side="right")) - 1
+        what = (
+            f"set users.least = {least}, or drop them" if why else "drop them, or use a smaller users.least"
+        )
         raise DataError(
-            f"users.least: wanted {law.least} records of each user in a silo where it has any, but silo {silo} has "
-            f"{counts[few[0]]} of user {found.owners[few[0]]}; drop them, or use a smaller users.least"
+            f"users.least: wanted {least} records of each user in a silo where it has any{why and ' '}{why}, but silo "
+            f"{silo} has {counts[few[0]]} of user {found.owners[few[0]]}; {what}"
         )

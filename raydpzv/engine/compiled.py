@@ -16,7 +16,7 @@ import numpy as np
 
 from raydpzv.engine.dense import LAWS, DenseNetwork
 from raydpzv.engine.discriminant import discriminant
-from raydpzv.engine.ranking import areas
+from raydpzv.engine.ranking import areas, balanced_accuracy
 from raydpzv.engine.split_model import (
     AGE_BINS,
     COUNTED,
@@ -434,8 +434,10 @@ def scored(
         ids = np.arange(part.start + start, part.start + stop, dtype=np.int32)
         found = _score(source, labels, ids, flat, sizes, widest, counts, margins[start:stop])
         right, total = right + found[0], total + found[1]
-    ranked = areas(margins, labels[part]) if two else (None, None)
-    return Metrics(right / count, total / count, int(counts.max()) / count, *ranked)
+    plain = (right / count, total / count, int(counts.max()) / count)
+    if not two:
+        return Metrics(*plain)
+    return Metrics(*plain, *areas(margins, labels[part]), balanced_accuracy(margins, labels[part]))
 
 
 def _rows(ids: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from raydpzv.engine.ranking import areas
+from raydpzv.engine.ranking import areas, balanced_accuracy
 from raydpzv.engine.split_model import HeadSettings, Metrics
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.models.flat import FlatModel
@@ -150,9 +150,12 @@ class Head:
         self._descent.apply([Step([seed], [scalar], settings.lr)])
 
 
-def ranked(scores_NK: torch.Tensor, labels_N: torch.Tensor) -> tuple[float | None, float | None]:
-    """Return the areas that `Metrics` wants: of two scores a row, None of more."""
+def ranked(
+    scores_NK: torch.Tensor, labels_N: torch.Tensor
+) -> tuple[float | None, float | None, float | None]:
+    """Return the areas and the balanced accuracy that `Metrics` wants: of two scores a row, None of more."""
     if scores_NK.shape[1] != 2:
-        return None, None
-    scores = scores_NK.cpu().double().numpy()
-    return areas(scores[:, 1] - scores[:, 0], labels_N.cpu().numpy())
+        return None, None, None
+    scores, labels = scores_NK.cpu().double().numpy(), labels_N.cpu().numpy()
+    margins = scores[:, 1] - scores[:, 0]
+    return *areas(margins, labels), balanced_accuracy(margins, labels)

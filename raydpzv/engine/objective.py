@@ -1,6 +1,7 @@
 """What a horizontal method asks of the model that all clients train, whatever computes it: an `Objective`.
 
-The training objective is the mean cross-entropy at any flat parameter vector. Parameters are torch's tensors, which the
+The training objective is the mean loss at any flat parameter vector: of classes cross-entropy, of survival times Cox's
+partial likelihood, over a batch's records (`raydpzv.models.losses`). Parameters are torch's tensors, which the
 caller keeps and an objective never writes to, but for the one that it is given to descend on.
 """
 
@@ -40,7 +41,7 @@ class Objective(Protocol):
         ...
 
     def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
-        """Return the mean cross-entropy on `rows` (whole numbers [B]); nan or inf where the scores are."""
+        """Return the mean loss on `rows` (whole numbers [B]); nan or inf where the scores are."""
         ...
 
     def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -50,7 +51,7 @@ class Objective(Protocol):
     def losses(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return the mean cross-entropy at `at + amount · u_p` on each client's rows, float64 [M, P].
+        """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
         A client's losses have the same bits whichever other clients are here; with one direction they are those of
         `loss` at the perturbed vector.
@@ -58,11 +59,11 @@ class Objective(Protocol):
         ...
 
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
-        """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
+        """Return the mean loss on `rows` and its gradient, float32 [d]."""
         ...
 
     def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
+        """Return the gradient of the mean loss on each batch, float32 [n, d]."""
         ...
 
     def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
@@ -75,7 +76,7 @@ class Objective(Protocol):
     def slopes(
         self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
-        """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
+        """Return the mean loss on `rows` and <∇f, u_p> of each direction, float64 [P]."""
         ...
 
     def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> FirstOrderDescent:
@@ -83,7 +84,7 @@ class Objective(Protocol):
         ...
 
     def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
-        """Score the rows x [N, ...] with classes y [N]."""
+        """Score the rows x [N, ...] with classes y [N], or times and events y [N, 2]."""
         ...
 
 

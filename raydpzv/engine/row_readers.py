@@ -27,7 +27,7 @@ class RowReader(Protocol):
         ...
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features, float32 [B, ...], and labels, int64 [B], of rows (whole numbers [B])."""
+        """Return features, float32 [B, ...], and labels, int64 [B] or float64 [B, 2], of rows (whole numbers [B])."""
         ...
 
     def located(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
@@ -36,7 +36,7 @@ class RowReader(Protocol):
 
 
 class KeptRows:
-    """Rows in memory. x, y: float32 [N, ...], int64 [N]; shared, not copied, where they are on `device` already."""
+    """Rows in memory, shared, not copied, if on `device`. x: float32 [N, ...]; y: int64 [N] or float64 [N, 2]."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor, device: torch.device | str = "cpu") -> None:
         if len(x) != len(y):

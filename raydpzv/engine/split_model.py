@@ -69,7 +69,8 @@ class Metrics:
     """Result of one evaluation of the test rows; validation: of the validation rows, where some are held out.
 
     roc_auc, pr_auc: areas under the ROC and the precision-recall curve of class 1 against class 0
-    (`raydpzv.engine.ranking`), of models with two scores; None for others.
+    (`raydpzv.engine.ranking`), of models with two scores; None for others. balanced_accuracy: of these too.
+    concordance: of survival times, which have no accuracy (NaN, as the share); None for others.
     """
 
     accuracy: float
@@ -77,6 +78,8 @@ class Metrics:
     top_share: float  # share of the most predicted class: 1.0 is a constant prediction
     roc_auc: float | None = None
     pr_auc: float | None = None
+    balanced_accuracy: float | None = None
+    concordance: float | None = None
     validation: Metrics | None = None
 
 

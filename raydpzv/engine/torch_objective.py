@@ -15,6 +15,7 @@ at 10 points. Other models run once per point. Which it is, is a property of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import nn
 
 from raydpzv.engine.head import ranked
 from raydpzv.engine.objective import check_fit
+from raydpzv.engine.ranking import concordance
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.split_model import Metrics
 from raydpzv.keys import Key
@@ -43,15 +45,17 @@ _DOT = 1 << 20
 class TorchObjective:
     """Losses, gradients and scores of one model on the rows of all clients; see `raydpzv.engine.objective.Objective`.
 
+    loss: one of `raydpzv.registry.LOSSES`; with "cox" labels are times and events, float64 [N, 2].
+
     Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB
     at most), so that `at` is never written to and nothing drifts. One thread at a time may use it. It computes on the
     device of its rows.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], rows: RowReader) -> None:
+    def __init__(self, make: Callable[[], nn.Module], rows: RowReader, loss: str = "cross_entropy") -> None:
         _keep_freed_memory()
-        self._loss: Loss = LOSSES["cross_entropy"]
-        self._make, self._rows, self._device = make, rows, rows.device
+        self._loss: Loss = LOSSES[loss]
+        self._make, self._rows, self._device, self._named = make, rows, rows.device, loss
         self._model = FlatModel(make, Key(0), rows.device)
         self._parameters = list(self._model.module.parameters())
         self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
@@ -62,7 +66,7 @@ class TorchObjective:
 
     def twin(self) -> TorchObjective:
         """Return another objective on the same rows, for another thread."""
-        return TorchObjective(self._make, self._rows)
+        return TorchObjective(self._make, self._rows, self._named)
 
     @property
     def size(self) -> int:
@@ -82,21 +86,21 @@ class TorchObjective:
 
     @torch.no_grad()
     def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
-        """Return the mean cross-entropy on `rows` (whole numbers [B]); nan or inf where the scores are."""
+        """Return the mean loss on `rows` (whole numbers [B]); nan or inf where the scores are."""
         check_fit(self.size, at)
         points_1d = self._room(1)
         points_1d[0].copy_(at)
         return float(self._losses(points_1d, rows))
 
     def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the mean cross-entropy on each client's rows, float64 [M]."""
+        """Return the mean loss on each client's rows, float64 [M]."""
         return np.array([self.loss(at, batch) for batch in rows])
 
     @torch.no_grad()
     def losses(
         self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return the mean cross-entropy at `at + amount · u_p` on each client's rows, float64 [M, P].
+        """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
         at: float32 [d]; rows: each client's batch. A client's losses have the same bits whichever other clients
         are here; with one direction they are those of `loss` at the perturbed vector. A stack's last bits may
@@ -116,7 +120,7 @@ class TorchObjective:
 
     @torch.no_grad()
     def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
-        """Return the mean cross-entropy on `rows`, of float32 precision, and its gradient, float32 [d]."""
+        """Return the mean loss on `rows`, of float32 precision, and its gradient, float32 [d]."""
         check_fit(self.size, at)
         self._model.flat.copy_(at)
         with torch.enable_grad():
@@ -126,7 +130,7 @@ class TorchObjective:
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
+        """Return the gradient of the mean loss on each batch, float32 [n, d]."""
         return np.stack([self.gradient(at, batch)[1].cpu().numpy() for batch in rows])
 
     def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
@@ -143,7 +147,7 @@ class TorchObjective:
     def slopes(
         self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
-        """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
+        """Return the mean loss on `rows` and <∇f, u_p> of each direction, float64 [P]."""
         loss, gradient = self.gradient(at, rows)
         return loss, np.array([_inner(gradient, direction) for direction in directions])
 
@@ -159,9 +163,12 @@ class TorchObjective:
         loss, blocks = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
             scores_BK = self._model.module(self._ordered(x_BF.to(self._device)))
-            loss += float(self._loss.at_points(scores_BK, y_B.to(self._device)).sum())
+            if self._loss.by_record:
+                loss += float(self._loss.at_points(scores_BK, y_B.to(self._device)).sum())
             blocks.append(scores_BK.cpu())
         scores_NK = torch.cat(blocks)
+        if not self._loss.by_record:
+            return _survived(scores_NK, y.cpu(), self._loss)
         predicted_N = scores_NK.argmax(1)
         return Metrics(
             float((predicted_N == y.cpu()).double().mean()),
@@ -171,7 +178,7 @@ class TorchObjective:
         )
 
     def _losses(self, points_Pd: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-        """Mean cross-entropy at every point, float64 [P]."""
+        """Mean loss at every point, float64 [P]."""
         x_BF, y_B = self._batch(rows)
         if self._pooled:
             return self._loss.at_points(self._pooled.at_points(points_Pd, x_BF), y_B).mean(-1)
@@ -203,6 +210,13 @@ class TorchObjective:
         if points > len(self._points_Pd):
             self._points_Pd = self._model.flat.new_empty(points, self.size)
         return self._points_Pd[:points]
+
+
+def _survived(scores_N1: torch.Tensor, targets_N2: torch.Tensor, loss: Loss) -> Metrics:
+    """Score survival times: there are no classes, and so no accuracy and no most predicted one."""
+    times_N, events_N = targets_N2.numpy().T
+    found = concordance(scores_N1[:, 0].double().numpy(), times_N, events_N)
+    return Metrics(math.nan, float(loss.mean(scores_N1, targets_N2)), math.nan, concordance=found)
 
 
 def _inner(gradient: torch.Tensor, direction: Direction) -> float:

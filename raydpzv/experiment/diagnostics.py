@@ -83,6 +83,8 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     scored = tested(rows)
     if not scored or failed or not blown_up(scored[0]["loss"], scored[-1]["loss"]):
         return []
+    if rows["concordance"].num_rows:
+        return []  # scores of survival times rank: there are no certainties
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
@@ -135,11 +137,13 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
 
     shares: of the classes among the held-out rows. A run has diverged where its loss is no number, or where it has
     blown up (see `blown_up`) and the accuracy is gone with it: no better than at the start or than the largest class,
-    or far below the run's best.
+    or far below the run's best. With survival times, which have no accuracy, concordance is looked at.
     """
     evaluations = tested(rows)
     if not evaluations:
         return "", ""
+    if rows["concordance"].num_rows:
+        return _failure_of_times(evaluations, rows)
     first, last = evaluations[0], evaluations[-1]
     accuracy, loss = last["accuracy"], last["loss"]
     grown = blown_up(first["loss"], loss)
@@ -160,6 +164,19 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
             SHARE,
             f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you believe it",
         )
+    return "", ""
+
+
+def _failure_of_times(evaluations: Sequence[dict[str, Any]], rows: Rows) -> tuple[str, str]:
+    """Return what `failure` does, of a model that ranks survival times."""
+    first, loss = evaluations[0]["loss"], evaluations[-1]["loss"]
+    ranked = metrics.final_score(rows["concordance"], "concordance")
+    if not (math.isfinite(loss) and math.isfinite(ranked)):
+        return DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
+    if blown_up(first, loss) and ranked <= 0.5:
+        return DIVERGED, f"the test loss went from {first:.3g} to {loss:.3g}; lower the step sizes"
+    if ranked == 0.5 and evaluations[-1]["round"]:
+        return CONSTANT, "every held-out row has the same score: the concordance is that of chance"
     return "", ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.table import Split
-from raydpzv.data.users import Known, UserLaw, share_users
+from raydpzv.data.users import Known, UserLaw, check_least, share_users
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
@@ -46,7 +47,7 @@ _MOST_BYTES = 16 * 2**30
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Features [N, ...] and labels [N] of the test rows and, after them, those of `validated` validation rows."""
+    """Features [N, ...] and `Table.targets` of the test rows and, after them, those of `validated` validation rows."""
 
     x: torch.Tensor
     y: torch.Tensor
@@ -137,7 +138,9 @@ class PreparedHorizontal:
         return Budget(b.updates, b.seconds, b.bytes)
 
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the test rows: what constant predictions reach."""
+        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
+        if self.split.test.times is not None:
+            return [math.nan]
         return class_shares(self.split.test.y, self.split.test.classes)
 
     @property
@@ -160,7 +163,7 @@ class PreparedHorizontal:
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
             return CompiledObjective(network, self._reader(device))
-        return TorchObjective(self.plan.module, self._reader(device))
+        return TorchObjective(self.plan.module, self._reader(device), self.plan.loss)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
         """Return one objective per thread, all on the same rows."""
@@ -171,7 +174,7 @@ class PreparedHorizontal:
         train = self.split.train
         if isinstance(train, GeneratedTable):
             return GeneratedRows(train, device)
-        return KeptRows(_shared(train.x), _shared(train.y), device)
+        return KeptRows(_shared(train.x), _shared(train.targets), device)
 
     def held_out(self, device: str = "cpu") -> HeldOut:
         """Return the held-out rows."""
@@ -236,7 +239,10 @@ def shared_rows(
         train = split.train
         law = UserLaw(**users.model_dump(exclude={"columns"}))
         known = Known(train.y, train.users, train.silos)
-        return split, share_users(known, how.clients, law, key / "parts")
+        shared = share_users(known, how.clients, law, key / "parts")
+        if train.times is not None:
+            check_least(shared, 2, "with survival times, whose loss compares a user's records")
+        return split, shared
     parts = split_rows(
         split.train.y,
         how.clients,
@@ -268,7 +274,11 @@ def _check(found: PreparedHorizontal) -> None:
             'token ids, whose size means nothing; use a vertical method with model.bottom = "transformer", or another '
             "source"
         )
-    if spec.model.outputs is not None and spec.model.outputs < classes:
+    if found.plan.loss == "cox" and spec.model.outputs not in (None, 1):
+        raise SpecError(
+            f"model.outputs: wanted 1, a record's score with survival times, got {spec.model.outputs}; leave it out"
+        )
+    if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
     with torch.device("meta"):
         module = found.plan.module()

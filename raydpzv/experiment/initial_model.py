@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.data.sources import Source
 from raydpzv.engine.dense import DenseNetwork, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
@@ -17,7 +18,8 @@ from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.tail_mean import tail_begin
 from raydpzv.models.flat import FlatModel
-from raydpzv.registry import DATA_SOURCES
+from raydpzv.models.losses import Loss
+from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.zo.update import Rule
 
 _MOST_PARAMETERS = 10**11
@@ -141,9 +143,17 @@ class ModelPlan:
         model = self.spec.model
         return whole(model.kind, self.shape, model.hidden, self._outputs)
 
+    @property
+    def loss(self) -> str:
+        """The name of the loss that the labels are for."""
+        source: Source = DATA_SOURCES[self.spec.data.source]
+        return source.loss
+
     def dense(self) -> DenseNetwork | None:
-        """Return the network if it is one of dense layers, else None."""
+        """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
         model = self.spec.model
+        if self.loss != "cross_entropy":
+            return None
         return dense_whole(model.kind, self.shape, model.hidden, self._outputs)
 
     def model(self, device: str = "cpu") -> FlatModel:
@@ -199,7 +209,8 @@ class ModelPlan:
 
     @property
     def _outputs(self) -> int:
-        return self.spec.model.outputs or self.classes
+        loss: Loss = LOSSES[self.loss]
+        return self.spec.model.outputs or loss.outputs or self.classes
 
     def _seeded(self) -> UpdateRule:
         assert self.updates is not None  # methods without a rule keep no ledger

@@ -140,6 +140,7 @@ def load_data(
         target=data.target,
         groups=data.groups,
         owners=columns,
+        time=data.time,
         skip_lines=data.skip_lines,
         categories=data.categories,
         missing=data.missing,

@@ -14,6 +14,7 @@ import numpy as np
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import round_trips
 from raydpzv.data.horizontal import Partition
+from raydpzv.data.sources import Source
 from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
@@ -30,6 +31,7 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.privacy.user_accountant import UserSpending, calibrated, user_epsilon
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
 from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
 
@@ -124,6 +126,9 @@ def _fitted(data: DataSection) -> tuple[str, ...]:
         )
     if data.categories or data.missing == "mean":
         found.append("categories or gaps are filled in by the training rows (data.categories, data.missing)")
+    source: Source = DATA_SOURCES[data.source]
+    if source.fitted:
+        found.append(source.fitted)
     if data.split == "stratified":
         found.append('rows are drawn by class, which looks at all labels (data.split = "stratified")')
     return tuple(found)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from raydpzv.data.table import Split
@@ -263,7 +264,7 @@ def warm_up(prepared: PreparedHorizontal, device: str) -> None:
     clients, test = prepared.parts.clients, prepared.split.test
     nothing = DelayModel([0.0] * clients, "constant", Key(0))
     arrivals = Trace({m: [m / 2, m / 2 + 1] for m in range(min(2, clients))})
-    few = replace(test, x=test.x[:_WARM_UP_ROWS], y=test.y[:_WARM_UP_ROWS])
+    few = test.select(np.arange(min(_WARM_UP_ROWS, test.rows)))
     split = prepared.split
     prepared = replace(
         prepared,

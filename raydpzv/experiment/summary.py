@@ -67,6 +67,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "validation_accuracy": best.validation_accuracy if best else math.nan,
         "peak_accuracy": metrics.peak_accuracy(rows["evaluation"]),
         **metrics.final_areas(rows["auc"]),
+        **{name: metrics.final_score(rows[name], name) for name in ("balanced_accuracy", "concordance")},
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
         "largest_class_share": max(shares),

@@ -5,6 +5,10 @@ logistic     one linear layer
 cnn_mnist    28,938 parameters at [1, 28, 28] and 10 outputs: DeComFL's MNIST network (Li et al., ICLR 2025)
 cnn_fashion  1,206,590 parameters at [1, 28, 28] and 62 outputs: DeComFL's Fashion-MNIST network, whose last
              layer has 62 outputs for 10 classes
+cnn_users    21,840 parameters at [1, 28, 28] and 10 outputs: Uldp-FL's MNIST network (Kato et al. 2023)
+mlp_normed   linear layers of the given hidden widths, each with ReLU and normalisation over a record's own numbers:
+             5,012 parameters at 30 features, widths 30 five times, 2 outputs, Uldp-FL's Creditcard network without its
+             dropout (a loss must be a function)
 
 ReLU comes after the pooling: it never decreases, so the values are those of ReLU before it, at a quarter of
 its work.
@@ -12,6 +16,7 @@ its work.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from torch import nn
@@ -67,6 +72,34 @@ def cnn_fashion(shape: Sequence[int], hidden: Sequence[int], outputs: int) -> nn
         nn.ReLU(),
         nn.Linear(128, outputs),
     )
+
+
+def cnn_users(shape: Sequence[int], hidden: Sequence[int], outputs: int) -> nn.Module:
+    """5x5 convolutions without padding to 10 and 20 channels, each with 2x2 pooling and ReLU, then by way of 50."""
+    channels, height, width = _image("cnn_users", shape, least=14)
+    after = [_pooled(_pooled(pixels - 4) - 4) for pixels in (height, width)]
+    return nn.Sequential(
+        nn.Conv2d(channels, 10, 5),
+        SlicedMaxPool(),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        SlicedMaxPool(),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(20 * after[0] * after[1], 50),
+        nn.ReLU(),
+        nn.Linear(50, outputs),
+    )
+
+
+def mlp_normed(shape: Sequence[int], hidden: Sequence[int], outputs: int) -> nn.Module:
+    """Linear layers, each followed by ReLU and GroupNorm of one group, then a linear layer to the outputs."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    before = math.prod(shape)
+    for width in hidden:
+        layers += [nn.Linear(before, width), nn.ReLU(), nn.GroupNorm(1, width)]
+        before = width
+    return nn.Sequential(*layers, nn.Linear(before, outputs))
 
 
 def _image(name: str, shape: Sequence[int], *, least: int) -> tuple[int, int, int]:

@@ -241,6 +241,17 @@ def final_areas(auc: pa.Table) -> dict[str, float]:
     return {name: last[0][name] if last else math.nan for name in ("roc_auc", "pr_auc")}
 
 
+def concordances(scores: pa.Table) -> FloatArray:
+    """Return the concordance of every evaluation of the test rows, in order."""
+    return _column(_of_part(scores, "test"), "concordance")
+
+
+def final_score(scores: pa.Table, name: str) -> float:
+    """Return a score of a row type of its own at the last evaluation of the test rows; NaN without one."""
+    last = _of_part(scores, "test").to_pylist()[-1:]
+    return float(last[0][name]) if last else math.nan
+
+
 def validation_by_round(evaluation: pa.Table) -> dict[int, float]:
     """Return the accuracy on validation rows by the round of the evaluation; nothing without such rows."""
     validated = _of_part(evaluation, "validation")

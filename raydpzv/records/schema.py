@@ -2,7 +2,7 @@
 
 Times are seconds of the run's own clock (virtual or wall) since its start. Under the wall clock they vary from
 run to run; under the virtual clock every column is reproducible bit for bit. The digest covers them all but faults and
-areas (`raydpzv.records.store.DIGESTED`).
+what follows from others (`raydpzv.records.store.DIGESTED`).
 
 M clients, counted from 0; `round` counts the updates from 1: in vertical methods every upload served is one, in
 horizontal methods the uploads of a cohort are one together (or each is, if asynchronous).
@@ -119,6 +119,27 @@ AUC = pa.schema(
     ]
 )
 
+BALANCED_ACCURACY = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("time", pa.float64()),
+        ("part", pa.string()),  # as in the evaluation's row
+        (
+            "balanced_accuracy",
+            pa.float64(),
+        ),  # of two classes: mean of the shares predicted right; NaN as an area
+    ]
+)
+
+CONCORDANCE = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("time", pa.float64()),
+        ("part", pa.string()),  # as in the evaluation's row, whose accuracy and top_share are NaN then
+        ("concordance", pa.float64()),  # of survival times; NaN where a score is not finite
+    ]
+)
+
 NUMBERS = pa.schema(
     [
         ("round", pa.int64()),  # an evaluation's: all messages up to and with this update
@@ -154,6 +175,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "user_epsilon": USER_EPSILON,
     "evaluation": EVALUATION,
     "auc": AUC,
+    "balanced_accuracy": BALANCED_ACCURACY,
+    "concordance": CONCORDANCE,
     "numbers": NUMBERS,
     "fault": FAULT,
     "model": MODEL,

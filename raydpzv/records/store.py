@@ -14,9 +14,13 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
-DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc", "numbers", "user_epsilon"))
-"""What the digest covers. Areas are of scores whose accuracy and loss are digested, numbers say nothing that messages
-do not, ε of users follows from settings and releases; runs of before they were recorded keep their digests."""
+_UNDIGESTED = ("fault", "auc", "balanced_accuracy", "numbers", "user_epsilon")
+DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
+"""What the digest covers. Areas and balanced accuracies are of scores whose accuracy and loss are digested, numbers say
+nothing that messages do not, ε of users follows from settings and releases; runs of before they were recorded keep
+their digests."""
+_WHERE_ANY = ("concordance",)
+"""Row types that are digested where there are rows: runs that cannot have any keep their digests."""
 
 
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:
@@ -106,7 +110,7 @@ def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str
     equal runs have equal digests.
     """
     state = hashlib.sha256()
-    for name in sorted(names):
+    for name in sorted(name for name in names if name not in _WHERE_ANY or rows[name].num_rows):
         for field in SCHEMAS[name]:
             column = rows[name].column(field.name)
             state.update(f"{name}.{field.name}:{len(column)};".encode())

@@ -21,6 +21,8 @@ _NUMBERS = (
         "peak_accuracy",
         "roc_auc",
         "pr_auc",
+        "balanced_accuracy",
+        "concordance",
     ),
     *("loss", "top_share", "seconds", "simulated_seconds", "throughput", "vector_length"),
 )

@@ -248,7 +248,8 @@ def _accuracy(
     drawn = [(i, r, s) for i, r, s in found if len(s.round)]
     if not drawn:
         return None
-    figure, ax = chart(f"Test accuracy over {name}", label, "test accuracy (%)")
+    what = "concordance" if any(map(survived, runs)) else "accuracy"
+    figure, ax = chart(f"Test {what} over {name}", label, f"test {what} (%)")
     if scale == "log":
         ax.set_xscale("log", nonpositive="mask")
         ax.xaxis.set_major_formatter(StrMethodFormatter(PLAIN))
@@ -264,7 +265,7 @@ def _accuracy(
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
     if len(runs) > 1:
         style.legend(figure, ax.get_lines(), style.columns_for([r.label for r in runs]))
-    return ReportFigure(f"accuracy_over_{name}", caption, figure)
+    return ReportFigure(f"accuracy_over_{name}", caption.replace("accuracy", what, 1), figure)
 
 
 def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -273,8 +274,15 @@ def _by_round(rounds: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any],
     return updates, np.add.reduceat(values, starts) / counts
 
 
+def survived(run: RunView) -> bool:
+    """Tell whether a run's held-out rows are survival times, which have a concordance and no accuracy."""
+    return bool(run.rows["concordance"].num_rows)
+
+
 def _evaluations(run: RunView) -> metrics.AccuracySeries:
-    return metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
+    """Return the evaluations; in place of accuracies the concordances of survival times."""
+    found = metrics.accuracy_series(run.rows["evaluation"], run.rows["message"])
+    return replace(found, accuracy=metrics.concordances(run.rows["concordance"])) if survived(run) else found
 
 
 def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -26,10 +26,11 @@ Summary = Mapping[str, Any]
 _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
 _COMPARED = (
-    "run", "status", "accuracy", "best by validation", "ROC AUC", "PR AUC", "loss", "updates", "up", "down", "clock",
+    "run", "status", "accuracy", "best by validation", "ROC AUC", "PR AUC",
+    "balanced accuracy", "concordance", "loss", "updates", "up", "down", "clock",
     "staleness", "private",
 )  # fmt: skip
-_IF_KNOWN = slice(3, 6)  # columns that stand only where a run has something in them
+_IF_KNOWN = slice(3, 8)  # columns that stand only where a run has something in them
 COMPARE_NOTE = (
     "Staleness: mean age of the cached embeddings used, in server rounds (vertical runs), or mean number of updates "
     "made between reading the model and the upload's own (horizontal runs). Best by validation: the test accuracy of "
@@ -70,9 +71,9 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         ("engine", str(summary.get("engine", "torch"))),
         ("status", _status(summary)),
         *_evaluated(summary),
-        ("test accuracy", text.percent(summary.get("accuracy"))),
+        *([] if survives(summary) else [("test accuracy", text.percent(summary.get("accuracy")))]),
         *_best(summary),
-        *_areas(summary),
+        *_scores(summary),
         ("test loss", text.number(summary.get("loss"))),
         ("updates", horizontal.updates_text(summary) if across else text.number(summary.get("updates"))),
         ("bytes up", text.size(summary.get("bytes_up"))),
@@ -118,6 +119,8 @@ def compare_rows(
             text.percent(s.get("best_accuracy")),
             text.number(s.get("roc_auc"), 3),
             text.number(s.get("pr_auc"), 3),
+            text.percent(s.get("balanced_accuracy")),
+            text.number(s.get("concordance"), 3),
             text.number(s.get("loss"), 3),
             text.number(s.get("updates")),
             text.size(s.get("bytes_up")),
@@ -181,10 +184,20 @@ def _best(summary: Summary) -> list[tuple[str, str]]:
     return [("test accuracy of the best model", best)]
 
 
-def _areas(summary: Summary) -> list[tuple[str, str]]:
-    """Return the areas under the curves of the test rows of two classes; nothing of more classes."""
-    named = (("area under the ROC curve", "roc_auc"), ("average precision (PR curve)", "pr_auc"))
-    return [(name, text.number(summary[key])) for name, key in named if text.known(summary.get(key))]
+def survives(summary: Summary) -> bool:
+    """Tell whether a run's test rows are survival times, which have a concordance and no accuracy."""
+    return text.known(summary.get("concordance"))
+
+
+def _scores(summary: Summary) -> list[tuple[str, str]]:
+    """Return the scores of two classes, or of survival times; nothing of more classes."""
+    named = (
+        ("area under the ROC curve", "roc_auc", text.number),
+        ("average precision (PR curve)", "pr_auc", text.number),
+        ("balanced accuracy", "balanced_accuracy", text.percent),
+        ("concordance", "concordance", text.number),
+    )
+    return [(name, shown(summary[key])) for name, key, shown in named if text.known(summary.get(key))]
 
 
 def _versions(summary: Summary) -> str:

@@ -23,7 +23,7 @@ def verdict_lines(summary: Summary) -> tuple[str, str, str]:
 
 
 def accuracy_line(summary: Summary) -> str:
-    """Return the final test accuracy, after how many updates, and what is wrong with it if anything is."""
+    """Return the final test accuracy, or concordance, after how many updates, and what is wrong with it if anything."""
     updates = (
         horizontal.updates_text(summary)
         if horizontal.is_horizontal(summary)
@@ -31,7 +31,11 @@ def accuracy_line(summary: Summary) -> str:
     )
     unit = "" if "rounds" in updates or "updates" in updates else " updates"
     best = text.chosen(summary)
-    line = f"Test accuracy {text.percent(summary.get('accuracy'))} after {updates}{unit}"
+    ranked, accuracy = summary.get("concordance"), summary.get("accuracy")
+    scored = (
+        f"concordance {text.number(ranked)}" if text.known(ranked) else f"accuracy {text.percent(accuracy)}"
+    )
+    line = f"Test {scored} after {updates}{unit}"
     line += f" (best model: {best})" if best else ""
     if failure := summary.get("failure"):
         return f"{line}: NO RESULT, {shown(str(failure))}."

@@ -32,7 +32,10 @@ from raydpzv.settings.fields import Section
 METRICS = {
     f"{part}{name}": better
     for part in ("", "validation_")
-    for name, better in (("accuracy", "max"), ("loss", "min"), ("roc_auc", "max"), ("pr_auc", "max"))
+    for name, better in (
+        *(("accuracy", "max"), ("loss", "min"), ("roc_auc", "max"), ("pr_auc", "max")),
+        *(("balanced_accuracy", "max"), ("concordance", "max")),
+    )
 }
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
 SCHEDULERS = ("none", "asha")

@@ -146,7 +146,8 @@ def _status(
 def _measured(rows: Rows) -> Row:
     """Return every metric at a run's last evaluation; NaN where it was not measured."""
     found = dict.fromkeys(METRICS, math.nan)
-    for kind, names in (("evaluation", ("accuracy", "loss")), ("auc", ("roc_auc", "pr_auc"))):
+    kinds = {"evaluation": ("accuracy", "loss"), "auc": ("roc_auc", "pr_auc")}
+    for kind, names in (kinds | {name: (name,) for name in ("balanced_accuracy", "concordance")}).items():
         for row in rows[kind].to_pylist():
             part = "validation_" if row["part"] == "validation" else ""
             found |= {f"{part}{name}": row[name] for name in names}

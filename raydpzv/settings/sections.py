@@ -31,11 +31,14 @@ class DataSection(Section):
     source: Annotated[str, Named(DATA_SOURCES)] = "digits"
     """Data set, one of `raydpzv list`."""
     folder: str | None = None
-    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity); see docs/data.md."""
+    """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity,
+    creditcard, heart_disease, tcga_brca); see docs/data.md."""
     file: str | None = None
-    """Table or array file (csv, parquet, multiview, tokens); counts from the scenario file's folder."""
+    """Table or array file (csv, parquet, survival, multiview, tokens); counts from the scenario file's folder."""
     target: str | None = None
-    """Column with the label (csv, parquet)."""
+    """Column with the label (csv, parquet); of survival times, whether one is an event (1, or 0 for censored)."""
+    time: str | None = None
+    """Column of survival times (survival), any numbers that grow."""
     groups: str | None = None
     """Column of which equal values (one patient's rows) stay on one side of every split of training, validation and
     test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""

@@ -57,9 +57,10 @@ class WholeModelSection(Section):
     """The model that all clients train."""
 
     kind: Annotated[str, Named(WHOLE_MODELS)] = "mlp"
-    """Multilayer perceptron, logistic regression, or the networks of the DeComFL paper."""
+    """Multilayer perceptron, logistic regression, or the networks of the DeComFL paper or the Uldp-FL
+    paper (cnn_users, mlp_normed)."""
     hidden: Widths = (32,)
-    """Hidden widths of the mlp."""
+    """Hidden widths of mlp and mlp_normed."""
     outputs: Width | None = None
     """Scores; left out: one per class. (The paper's Fashion network has 62 for 10 classes.)"""
     engine: Literal["auto", "torch", "compiled"] = "auto"

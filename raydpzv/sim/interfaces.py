@@ -176,8 +176,8 @@ FIRST_EVALUATION = "the evaluation of the initial model"
 class Status(NamedTuple):
     """Where a run stands.
 
-    loss: of the last evaluation; stage: what the run waits for before its first update, "" once it is under way;
-    participants: how many clients have uploaded (None: not known, of a run that was gone on with in its midst);
+    loss, concordance: of the last evaluation; stage: what the run waits for before its first update, "" once it is
+    under way; participants: how many clients have uploaded (None: not known, of a run that was gone on with midway);
     client_uploads, client_staleness: by client, () where they are many (see `ClientCounts`).
     """
 
@@ -198,6 +198,7 @@ class Status(NamedTuple):
     participants: int | None = None
     client_uploads: tuple[int, ...] = ()
     client_staleness: tuple[float, ...] = ()
+    concordance: float = math.nan
 
     @property
     def epsilon_paper(self) -> float:

@@ -36,6 +36,7 @@ class _Account:
     late: int = 0
     accuracy: float = math.nan
     loss: float = math.nan
+    concordance: float = math.nan
     staleness: float = math.nan
 
 
@@ -91,6 +92,7 @@ class ServerLoop:
         return Status(
             *(a.updates, a.uploads, a.time, a.bytes_up, a.bytes_down, a.late, a.accuracy, a.loss, self._loss),
             stop_reason=self.stop_reason,
+            concordance=a.concordance,
             **clients,
         )
 
@@ -250,6 +252,7 @@ class ServerLoop:
     def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
         """Record an evaluation of the model after `version` updates (None: the current one)."""
         self._account.accuracy, self._account.loss = metrics.accuracy, metrics.loss
+        self._account.concordance = math.nan if metrics.concordance is None else metrics.concordance
         round = self.updates if version is None else version
         self._record_evaluation(metrics, "test", round, at)
         if metrics.validation:
@@ -272,6 +275,9 @@ class ServerLoop:
         if metrics.roc_auc is not None:
             areas = {"roc_auc": metrics.roc_auc, "pr_auc": metrics.pr_auc}
             self.observer.emit("auc", round=round, time=at, part=part, **areas)
+        for name in ("balanced_accuracy", "concordance"):
+            if (score := getattr(metrics, name)) is not None:
+                self.observer.emit(name, round=round, time=at, part=part, **{name: score})
 
     def close(self) -> None:
         """Record the services whose answers were never applied."""

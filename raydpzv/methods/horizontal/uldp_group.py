@@ -10,12 +10,14 @@ step of DP-SGD moves a silo's model by -η/(γ n_s) (Σ clip_C(∇ℓ_i) + N(0, 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
+from raydpzv.data.sources import Source
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
@@ -25,8 +27,11 @@ from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.rounds import cohorts
 from raydpzv.methods.horizontal.user_sums import ReleasedOnGrid, blocks, release_of, users_of
 from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.models.losses import Loss
 from raydpzv.privacy.user_release import Integers, user_integers
+from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.settings.bounds import Bounds, Positive
+from raydpzv.settings.sections_horizontal import HorizontalSections
 
 
 @dataclass(frozen=True)
@@ -109,10 +114,22 @@ def _plan(config: UldpGroupConfig) -> UserPlan:
     return UserPlan("group", group=config.group, rate=config.rate, steps=config.steps, bits=config.value_bits)
 
 
+def _contradictions(config: UldpGroupConfig, sections: HorizontalSections) -> Iterator[str]:
+    source: Source = DATA_SOURCES[sections.data.source]
+    loss: Loss = LOSSES[source.loss]
+    if not loss.by_record:
+        yield (
+            'method.name: "uldp_group" clips the gradients of single records, which the loss of survival times '
+            f'(data.source = "{sections.data.source}") does not have: a record moves the gradients of others, no ε '
+            'follows; use "uldp_avg", "uldp_sgd", "uldp_zo" or "uldp_naive"'
+        )
+
+
 ULDP_GROUP = HorizontalMethod(
     config=UldpGroupConfig,
     server=_server,
     clients=GroupSilos,
     cohort=lambda config, clients: clients,
     users=_plan,
+    contradictions=_contradictions,
 )

@@ -14,9 +14,12 @@ from tests.helpers.dataset_files import (
     TINY_RESNET,
     TINY_TRANSFORMER,
     write_cifar10,
+    write_creditcard,
+    write_heart_disease,
     write_mnist,
     write_reviews,
     write_speech,
+    write_tcga_brca,
     write_views,
 )
 
@@ -248,3 +251,24 @@ def test_parties_are_columns_by_name_and_what_nobody_holds_is_said(tmp_path):
     spec = scenarios.load("frozen", [*given, 'split.columns=[["city"], ["incme"]]', "method.batch=8"])
     with pytest.raises(SpecError, match='Did you mean "income"'):
         scenarios.run(spec)
+
+
+USERS = {
+    "creditcard_users": (write_creditcard, 5_012, "roc_auc"),
+    "heart_users": (write_heart_disease, 28, "balanced_accuracy"),
+    "brca_users": (write_tcga_brca, 40, "concordance"),
+    "mnist_users": (write_mnist, 21_840, "accuracy"),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_scenarios_of_users_run_from_small_files_of_their_format(name, tmp_path):
+    write, parameters, score = USERS[name]
+    small = ("budget.updates=1", "evaluate.every=1", "users.count=8", "method.local_epochs=1")
+    fewer = ("split.clients=2",) if name in ("creditcard_users", "mnist_users") else ()
+    run = scenarios.run(scenarios.load(name, [f"data.folder={write(tmp_path)}", *small, *fewer]))
+    assert run.models["shared"].size == parameters
+    assert 0 <= run.summary[score] <= 1
+    proved = name in ("brca_users", "mnist_users")
+    assert run.summary["private"] is proved, run.summary["privacy_verdict"]
+    assert proved or "scaled by" in run.summary["privacy_verdict"]

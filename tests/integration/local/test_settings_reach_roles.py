@@ -30,6 +30,7 @@ TABLE = (
     "split.how=columns",
     "split.clients=2",
 )
+TIMES = ("data.source=survival", "data.file={files}/a.csv", "data.target=second", "model.kind=logistic")
 HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
 GENERATED = ("data.source=synthetic", "data.rows=120", "split.how=columns")
 SERIES = (
@@ -124,6 +125,7 @@ COMMON = {
     "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
 }
 VERTICAL = COMMON | {
+    "data.time": Change('"x"', refused="takes no time"),
     "data.source": Change('"wine"', FLAT),
     "data.steps": Change("9", SERIES),
     "data.tokens": Change("8", TEXTS),
@@ -167,6 +169,7 @@ VERTICAL = COMMON | {
 UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
 HORIZONTAL = COMMON | {
+    "data.time": Change('"y"', (*TIMES, "data.time=x")),
     "privacy.mode": Change('"user"', refused=UNPROTECTED),
     "privacy.epsilon": Change("3.0", refused=UNPROTECTED),
     "privacy.multiplier": Change("3.0", refused=UNPROTECTED),

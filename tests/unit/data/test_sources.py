@@ -77,13 +77,13 @@ def test_every_source_says_what_it_is_and_where_it_comes_from():
         "digits", "breast_cancer", "wine", "mnist", "mnist5k", "fashion_mnist", "cifar10", "csv", "parquet",
         "multiview",
         "synthetic", "synthetic_clients", "mimic3", "synthetic_series", "amazon_polarity", "tokens",
-        "synthetic_reviews",
+        "synthetic_reviews", "survival", "synthetic_survival", "creditcard", "heart_disease", "tcga_brca",
     ]  # fmt: skip
     for source in DATA_SOURCES.values():
         assert source.about
         assert source.home
         assert "\n" not in source.about + source.home
-        assert set(source.needs) <= {"folder", "file", "target"}
+        assert set(source.needs) <= {"folder", "file", "target", "time"}
 
 
 def test_settings_that_lack_or_do_not_belong():

@@ -217,3 +217,53 @@ def test_a_file_name_of_two_lines_stays_on_one(tmp_path):
         get("multiview", file=folder / "two\nlines")
     with refusal(DataError, "my data", "it holds two lines"):
         get("mnist", folder)
+
+
+def survival(rows: int = 24) -> dict[str, list]:
+    given = columns(rows)
+    numbers = {"age": given["age"], "weight": given["weight"]}
+    return numbers | {"days": [i * 7 % 11 for i in range(rows)], "died": [i % 3 > 0 for i in range(rows)]}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_survival_times_go_with_their_rows_into_both_parts(tmp_path, form):
+    data = survival() | {"centre": ["north", "south"] * 12}
+    file = tmp_path / f"a.{form}"
+    if form == "csv":
+        write_csv(file, data)
+    else:
+        pq.write_table(pa.table(data), file)
+    split = get("survival", file=file, target="died", time="days", owners=("", "centre"))
+    for table in (split.train, split.test):
+        assert table.features == ("age", "weight")
+        rows = table.x[:, 0].astype(int)
+        assert table.times.tolist() == [data["days"][i] for i in rows]
+        assert table.targets.tolist() == [[data["days"][i], float(data["died"][i])] for i in rows]
+        assert table.silos.tolist() == [i % 2 for i in rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"days": ["soon", *range(23)]}, ("days", "soon", "row 0")),
+        ({"days": [*range(23), ""]}, ("days", "no value", "row 23")),
+        ({"died": [2] * 24}, ("died", "1 or 0", "censored")),
+        ({"died": ["yes"] * 24}, ("died", "1 or 0", "censored")),
+    ],
+)
+def test_survival_times_and_events_that_are_none_are_refused(tmp_path, change, words):
+    file = write_csv(tmp_path / "a.csv", survival() | change)
+    with refusal(DataError, *words):
+        get("survival", file=file, target="died", time="days")
+
+
+def test_survival_tables_want_both_columns_and_others_take_no_time(tmp_path):
+    file = write_csv(tmp_path / "a.csv", survival())
+    with refusal(SpecError, "survival", "needs a time"):
+        get("survival", file=file, target="died")
+    with refusal(DataError, 'data.time: "died"', "predict"):
+        get("survival", file=file, target="died", time="died")
+    with refusal(DataError, 'no column "months" of times'):
+        get("survival", file=file, target="died", time="months")
+    with refusal(SpecError, "csv", "takes no time"):
+        get("csv", file=file, target="died", time="days")

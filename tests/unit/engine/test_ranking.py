@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
 
-from raydpzv.engine.ranking import areas
+from raydpzv.engine.ranking import areas, balanced_accuracy, concordance
 from raydpzv.keys import Key
 
 
@@ -51,3 +51,45 @@ def test_the_margin_of_two_scores_ranks_as_their_softmax_does():
     labels = ((Key(2) / "labels").generator().random(200) < 0.4).astype(int)
     by_share = areas(scores.softmax(1)[:, 1].numpy(), labels)
     assert areas((scores[:, 1] - scores[:, 0]).numpy(), labels) == pytest.approx(by_share, abs=1e-12)
+
+
+@settings(max_examples=60)
+@given(rows=st.lists(st.tuples(st.integers(0, 1), st.integers(-4, 4)), min_size=2, max_size=40))
+def test_balanced_accuracy_is_scikit_learns(rows):
+    labels, scores = np.array([r[0] for r in rows]), np.array([r[1] for r in rows]) / 3
+    if len(set(labels.tolist())) == 2:
+        found = balanced_accuracy_score(labels, scores > 0)
+        assert balanced_accuracy(scores, labels) == pytest.approx(found, abs=1e-12)
+    else:
+        assert math.isnan(balanced_accuracy(scores, labels))
+
+
+def counted(scores, times, events):
+    """Concordance pair by pair, as its definition says."""
+    right = pairs = 0.0
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            if events[i] and times[i] < times[j]:
+                pairs += 1
+                right += 1.0 if scores[i] > scores[j] else 0.5 if scores[i] == scores[j] else 0.0
+    return right / pairs if pairs else math.nan
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-3, 3), st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=40
+    )
+)
+def test_concordance_is_what_counting_pairs_finds_with_ties_of_scores_and_of_times(rows):
+    scores, times, events = (np.array(column) for column in zip(*rows, strict=True))
+    found = counted(scores, times, events)
+    assert concordance(scores / 3, times - 2.5, events) == pytest.approx(found, abs=1e-12, nan_ok=True)
+
+
+def test_concordance_of_a_ranking_without_censoring_is_one_and_of_its_reverse_none():
+    times = (Key(2) / "times").generator().permutation(700) / 7
+    events = np.ones(700, int)
+    assert (concordance(-times, times, events), concordance(times, times, events)) == (1.0, 0.0)
+    assert math.isnan(concordance(np.append(times[1:], np.nan), times, events))
+    assert math.isnan(concordance(times, times, 0 * events))

@@ -28,6 +28,8 @@ def parameters_of(model: nn.Module) -> int:
         ("cnn_mnist", (3, 32, 32), (), 10, (75 * 16 + 16) + (400 * 32 + 32) + (32 * 8 * 8 * 10 + 10)),
         ("cnn_fashion", (1, 28, 28), (), 62, 1_206_590),
         ("cnn_fashion", (1, 28, 28), (), 10, 1_206_590 - 52 * 129),
+        ("cnn_users", (1, 28, 28), (), 10, 21_840),
+        ("mlp_normed", (30,), (30,) * 5, 2, 5_012),
     ],
 )
 def test_parameter_counts(
@@ -122,4 +124,4 @@ def test_records_that_do_not_fit_are_refused_with_their_shape(name: str, shape: 
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError, match=r'unknown model "cnn_mnits". Did you mean "cnn_mnist"'):
         whole("cnn_mnits", (1, 28, 28), (), 10)
-    assert set(WHOLE_MODELS) == {"mlp", "logistic", "cnn_mnist", "cnn_fashion"}
+    assert set(WHOLE_MODELS) == {"mlp", "logistic", "cnn_mnist", "cnn_fashion", "cnn_users", "mlp_normed"}

@@ -1,0 +1,31 @@
+"""Reader for the credit card frauds of Kaggle, divided and thinned as the Uldp-FL paper's program does.
+
+A 15 % part, stratified, is for the test and is not thinned; of the rest all frauds and a tenth of the other records are
+kept. Features are standardised by the rest before it is thinned. Source: Kato et al. 2023, Section 5.1 and its program;
+the data set is by Dal Pozzolo et al. (2015).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.data.cells import read_cells
+from raydpzv.data.table import Split, Table, standardise, stratified_split
+from raydpzv.keys import Key
+
+FEATURES = ("Time", *(f"V{i}" for i in range(1, 29)), "Amount")
+_FILE, _LABEL = "creditcard.csv", "Class"
+_TESTED, _KEPT = 0.15, 0.1
+
+
+def read_folder(folder: Path, key: Key, home: str) -> Split:
+    """Return training and test rows, x [D, 30]; class 1 is a fraud. Raises DataError."""
+    cells = read_cells('data set "creditcard"', folder, _FILE, home, (*FEATURES, _LABEL))
+    frauds = cells.codes(_LABEL, {"0": 0, "1": 1}).astype(int)
+    table = Table("creditcard", cells.numbers(FEATURES), frauds, 2, FEATURES)
+    split = standardise(stratified_split(table, _TESTED, key))
+    rare, others = np.flatnonzero(split.train.y == 1), np.flatnonzero(split.train.y == 0)
+    some = (key / "thinned").generator().permutation(others)[: int(_KEPT * len(others))]
+    return Split(split.train.select(np.sort(np.concatenate((rare, some)))), split.test)

@@ -1,0 +1,60 @@
+"""Reader for FLamby's breast cancer set: survival of patients of six regions, 39 features, divided as it comes.
+
+brca.csv has a patient's pid, 39 features, E (1: death, 0: censored) and T (days); train_test_split.csv says in fold2
+whether a pid is for training or test and of which region: train_0 to test_5. Source: Ogier du Terrail et al., "FLamby"
+(2022), from the Cancer Genome Atlas.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from raydpzv.data.cells import read_cells
+from raydpzv.data.files import one_line
+from raydpzv.data.table import Split, Table
+from raydpzv.errors import DataError
+
+_WANTED = 'data set "tcga_brca"'
+_PATIENTS, _FOLDS = "brca.csv", "train_test_split.csv"
+_FEATURES, _REGIONS = 39, 6
+_PARTS = {
+    f"{part}_{region}": float(i * _REGIONS + region)
+    for i, part in enumerate(("train", "test"))
+    for region in range(_REGIONS)
+}
+
+
+def read_folder(folder: Path, home: str) -> Split:
+    """Return training and test rows, x [D, 39], survival times, the regions as silos. Raises DataError."""
+    cells = read_cells(_WANTED, folder, _PATIENTS, home, ("pid", "E", "T"))
+    features = tuple(
+        c for c in cells.columns if c not in ("", "pid", "E", "T")
+    )  # "": pandas' number of a row
+    if len(features) != _FEATURES:
+        raise DataError(
+            one_line(
+                f'"{cells.path}" has {len(features)} columns beside pid, E and T: wanted {_FEATURES} features; get it '
+                f"again from {home}"
+            )
+        )
+    folds = read_cells(_WANTED, folder, _FOLDS, home, ("pid", "fold2"))
+    places = dict(
+        zip(folds.texts("pid").tolist(), folds.codes("fold2", _PARTS).astype(int).tolist(), strict=True)
+    )
+    patients = cells.texts("pid").tolist()
+    if (lost := next((row for row, pid in enumerate(patients) if pid not in places), None)) is not None:
+        raise cells.wrong(lost, "pid", f"a pid that {_FOLDS} has")
+    place = np.array([places[pid] for pid in patients])
+    events = cells.codes("E", {"0": 0, "1": 1, "0.0": 0, "1.0": 1}).astype(int)
+    table = Table(
+        *("tcga_brca", cells.numbers(features), events, 2, features),
+        silos=place % _REGIONS,
+        times=cells.numbers(["T"])[:, 0],
+    )
+    train, test = (np.flatnonzero(place // _REGIONS == part) for part in range(2))
+    for part, rows in (("training", train), ("test", test)):
+        if not len(rows):
+            raise DataError(one_line(f'"{folds.path}" has no {part} row; get it again from {home}'))
+    return Split(table.select(train), table.select(test))
