@@ -366,6 +366,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         sampling=plan.sampling,
         asynchronous=plan.asynchronous,
         aggregation=plan.aggregation,
+        fewest=plan.fewest,
         bits=plan.bits,
         group=parts.most_records(plan.group),
         group_rule=plan.group if isinstance(plan.group, str) else "",

@@ -147,7 +147,8 @@ def _sight(setting: UserSetting, adversary: str) -> str:
     if adversary == "client":
         if setting.silos == 1:
             return "There is no other silo."
-        return f"Knows its own sum and its share of the noise; what the other silos hold is protected; {z}"
+        of = "" if setting.fewest is None else f", one of {setting.fewest} at the most"
+        return f"Knows its own sum and its share of the noise{of}; what the other silos hold is protected; {z}"
     if setting.aggregation != "plain":
         return f"Sees the sum alone; {z}"
     return f"Sees every silo's own sum, with a share of the noise each; {z}"
@@ -209,8 +210,9 @@ def _scope(setting: UserSetting) -> str:
         "group": f"{setting.steps} steps of DP-SGD in every silo, rate {_figure(setting.rate)}, k={setting.group}",
     }[setting.kind]
     coins = f", users' coins q={_figure(setting.sampling)}" if setting.sampled else ""
+    away = "" if setting.fewest is None else f" (at least {setting.fewest} in a release)"
     return (
-        f"{count} of {what}, C={_figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} silos{coins}, "
+        f"{count} of {what}, C={_figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} silos{away}{coins}, "
         f"{setting.aggregation} aggregation; unit: one user"
     )
 

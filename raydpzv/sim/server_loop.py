@@ -326,7 +326,9 @@ class ServerLoop:
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""
         ids = releases[0].ids
-        loss = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
+        loss = self.privacy_filter.charge(
+            client, upload.ids if ids is None else ids, len(releases), upload.attempt
+        )
         self._loss = loss
         for perturbation, value, receipt, step, _ in releases:
             mechanism, source, sigma, by_replacing, by_leaving_out, _, batch, nonfinite = receipt
