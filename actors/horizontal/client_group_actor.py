@@ -16,6 +16,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.run_horizontal import warm_up
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import processed
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import PullLoop
 
@@ -48,7 +49,9 @@ class ClientGroupActor:
         orders = unpack_work(work)
         if self._range:
             self._range.reach(max(order.round for order in orders) - 1)
-        return [pack_upload(upload) for upload in self._client_group.process(orders)]
+        group = self._client_group
+        uploads = processed(group, orders) if self._prepared.measured else group.process(orders)
+        return [pack_upload(upload) for upload in uploads]
 
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version`, which is not before that of any order so far."""

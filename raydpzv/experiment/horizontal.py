@@ -15,7 +15,7 @@ from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.table import Split
-from raydpzv.data.users import Known, UserLaw, share_users
+from raydpzv.data.users import Known, UserLaw, UserParts, share_users
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
@@ -115,6 +115,17 @@ class PreparedHorizontal:
     def pinned(self) -> bool:
         """Whether a client's work stays with one process, which keeps the client's own model or keys."""
         return self.separate or self.spec.descriptor.own_keys(self.spec.method)
+
+    @property
+    def measured(self) -> bool:
+        """Whether CPU time goes on record, phase by phase: of rounds of a protocol between silos."""
+        return self.user_parts is not None and not self.asynchronous
+
+    @property
+    def user_parts(self) -> UserParts | None:
+        """Which record is whose, of a method that protects users; None of another."""
+        protects = self.spec.descriptor.users(self.spec.method) is not None
+        return self.parts if protects and isinstance(self.parts, UserParts) else None
 
     @property
     def keeps_all(self) -> bool:

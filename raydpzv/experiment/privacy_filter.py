@@ -260,9 +260,9 @@ class UserPrivacyFilter(_Accountant):
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why this upload would exceed the ε budget, or None: it then was never sent."""
-        if self._limit is None or not self._opens(upload.client, upload.attempt):
+        if self._limit is None or not upload.releases or not self._opens(upload.client, upload.attempt):
             return None
-        drawn = self._drawn(upload.releases[0].ids if upload.releases else None)
+        drawn = self._drawn(upload.releases[0].ids)
         if not self._spending.would_exceed(drawn, self._limit, self._setting.against):
             return None
         noun = "release" if self._setting.asynchronous else "round"
@@ -389,7 +389,12 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> An
         return dataclasses.replace(setting, made=spent.releases, counted=spent.counted)
     if isinstance(setting, UserSetting):
         return dataclasses.replace(
-            setting, releases=spent.releases, counted=spent.counted, fewest=spent.fewest, planned=True
+            setting,
+            releases=spent.releases,
+            counted=spent.counted,
+            fewest=spent.fewest,
+            late=False,
+            planned=True,
         )
     return dataclasses.replace(
         setting,

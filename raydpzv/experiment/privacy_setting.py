@@ -367,6 +367,7 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         asynchronous=plan.asynchronous,
         aggregation=plan.aggregation,
         fewest=plan.fewest,
+        late=plan.late,
         bits=plan.bits,
         group=parts.most_records(plan.group),
         group_rule=plan.group if isinstance(plan.group, str) else "",

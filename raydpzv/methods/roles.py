@@ -72,7 +72,7 @@ class Upload(NamedTuple):
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
     loss: the client's training loss, if it is the client who computes it; releases: the receipts of noise that the
     client added. Both are facts for the record, not on the wire. is_query: the answer to a query. attempt: at a round,
-    of uploads that come to a release only together.
+    of uploads that come to a release only together. cpu: seconds of the process that made it, where they are measured.
     """
 
     client: int
@@ -82,6 +82,7 @@ class Upload(NamedTuple):
     releases: tuple[Release, ...] = ()
     is_query: bool = False
     attempt: Attempt | None = None
+    cpu: float = math.nan
 
     @property
     def ids(self) -> np.ndarray:

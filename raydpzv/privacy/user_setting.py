@@ -27,8 +27,8 @@ class UserSetting:
     """A run with its length and its noise, planned or made. SpecError where it cannot be.
 
     users: U, those who have records; silos: S; fewest: silos that take part in a release at the least, planned or
-    counted, None: always all; releases: rounds, or of an asynchronous run the silos' single sums;
-    kind, weights, sampling, asynchronous, aggregation, bits, rate, steps: of the method (`UserPlan`); group: k in
+    counted, None: always all; late: may sums that late uploads open come on top of the releases? releases: rounds, or
+    of an asynchronous run the silos' single sums; kind, weights, sampling, asynchronous, aggregation, bits, rate, steps: of the method (`UserPlan`); group: k in
     numbers, and group_rule what it was read off the data by ("max", "median"), if it was. multiplier: σ; target: the ε
     asked for, None where it follows from σ; against: whose ε that is. planned: does the budget say how many releases
     there are (else all of this is of one)? exposed: why the users' coins hide nobody from outsiders, "" if they do.
@@ -48,6 +48,7 @@ class UserSetting:
     asynchronous: bool = False
     aggregation: str = "plain"
     fewest: int | None = None
+    late: bool = False
     bits: int = 16
     group: int = 1
     group_rule: str = ""
@@ -111,7 +112,7 @@ class UserSetting:
                 return math.inf
             # the others' share of the noise's variance; and of what a user moves, unless weights say else
             if self.weights == "records" and self.kind == "sum":
-                # least where few take part; in a release of one alone a silo sees nothing of others, or all of the noise
+                # least where few take part; in a release of one a silo sees nothing of others, or all of the noise
                 fewest = max(self.fewest or silos, 2)
                 return base * math.sqrt((fewest - 1) / fewest)
             # of A silos a user moves A / S at the most, so that no release shows more than one of all

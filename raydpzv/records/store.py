@@ -14,9 +14,11 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
-DIGESTED = tuple(name for name in SCHEMAS if name not in ("fault", "auc", "numbers", "user_epsilon"))
+_LEFT_OUT = ("fault", "auc", "numbers", "user_epsilon", "attempt", "work", "pair")
+DIGESTED = tuple(name for name in SCHEMAS if name not in _LEFT_OUT)
 """What the digest covers. Areas are of scores whose accuracy and loss are digested, numbers say nothing that messages
-do not, ε of users follows from settings and releases; runs of before they were recorded keep their digests."""
+do not, ε of users follows from settings and releases, attempts show in the noise of these, pairs are the data's, work
+takes another time in each run; runs of before they were recorded keep their digests."""
 
 
 def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:

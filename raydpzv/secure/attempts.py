@@ -37,6 +37,7 @@ class OpenSums:
 
     def __init__(self, *, hidden: bool) -> None:
         self._hidden = hidden
+        self._releases = self._repeated = 0
         self._begin(0)
 
     def more(self, silo: int, attempt: Attempt) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from raydpzv.wire.secure_sums import (
 )
 from raydpzv.wire.seeds import CatchUp
 from raydpzv.wire.weights import Weights
-
-if TYPE_CHECKING:
-    from raydpzv.settings.sections_horizontal import HorizontalSections
 
 _TOLD = {
     Weights: AttemptModel,
@@ -93,9 +90,7 @@ class AvailableSilos(Cohorts):
 
 
 def _draws(silo: int, attempt: Attempt, key: Key) -> np.ndarray:
-    draws: np.ndarray = (
-        (key / "dropouts" / silo / attempt.round / attempt.number).generator().random(2)
-    )
+    draws: np.ndarray = (key / "dropouts" / silo / attempt.round / attempt.number).generator().random(2)
     return draws
 
 
@@ -108,7 +103,7 @@ def telling(body: Body, attempt: Attempt) -> Body:
 def attempt_of(order: Order, silos: int) -> Attempt:
     """Return the attempt that an order belongs to; where it says nothing, all silos take part in the only one."""
     told = order.body
-    if isinstance(told, tuple(_TOLD.values())):
+    if isinstance(told, AttemptModel | AttemptCatchUp | SampledAttemptModel | SampledAttemptCatchUp):
         return Attempt(order.round, int(told.number[0]), tuple(told.silos.tolist()))
     return Attempt(order.round, 0, tuple(range(silos)))
 
@@ -119,8 +114,8 @@ def of_absences(config: Absences, silos: int, aggregation: str) -> Iterator[str]
         yield f"method.least_silos: wanted at most {silos}, the silos that there are, got {config.least_silos}"
     if aggregation == "plain" and config.dropout > 0:
         yield (
-            f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} (sums in the open have '
-            'been seen when a silo fails; "masked" ones tell nothing until all are there)'
+            f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} (sums in the open '
+            'have been seen when a silo fails; "masked" ones tell nothing until all are there)'
         )
     if aggregation != "plain" and config.absences and config.least_silos < 2:
         yield (

@@ -135,7 +135,7 @@ class PairWork(LocalWork):
         if chooses_seeds(order):
             told = self._told(order)
             scalars = (sum_of([made]) * self._unit).astype(np.float32) if told is None else told
-            return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)))
+            return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)), attempt=None)
         return self._nothing_new(made, order, size)
 
     def _nothing_new(self, made: Upload, order: Order, size: int) -> Upload:

@@ -76,6 +76,7 @@ class SumsOverUsers(Absences, ReleasedOnGrid):
             sampling=self.sampling,
             aggregation=self.aggregation,
             fewest=self.fewest,
+            late=self.dropout > 0 and self.late_uploads > 0,
             bits=self.value_bits,
         )
 
@@ -124,9 +125,7 @@ class UserSums:
             nonfinite += bad
         return total, len(places), nonfinite
 
-    def upload(
-        self, order: Order, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
-    ) -> Upload:
+    def upload(self, order: Order, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]) -> Upload:
         """Return what comes of a silo in an attempt at a round.
 
         It is its sum with its share of the noise, hidden as the aggregation has it, or nothing where the silo fails.
