@@ -28,12 +28,13 @@ class UserSetting:
 
     users: U, those who have records; silos: S; fewest: silos that take part in a release at the least, planned or
     counted, None: always all; late: may sums that late uploads open come on top of the releases? releases: rounds, or
-    of an asynchronous run the silos' single sums; kind, weights, sampling, asynchronous, aggregation, bits, rate, steps: of the method (`UserPlan`); group: k in
-    numbers, and group_rule what it was read off the data by ("max", "median"), if it was. multiplier: σ; target: the ε
-    asked for, None where it follows from σ; against: whose ε that is. planned: does the budget say how many releases
-    there are (else all of this is of one)? exposed: why the users' coins hide nobody from outsiders, "" if they do.
-    fitted: where one user moves what others are before any release, one clause each. counted: of a finished run, the
-    most releases that one user was drawn in; None before, when the plan bounds it.
+    of an asynchronous run the silos' single sums; kind, weights, sampling, asynchronous, aggregation, bits, rate,
+    steps: of the method (`UserPlan`); group: k in numbers, and group_rule what it was read off the data by ("max",
+    "median"), if it was. multiplier: σ; target: the ε asked for, None where it follows from σ; against: whose ε that
+    is. planned: does the budget say how many releases there are (else all of this is of one)? exposed: why the users'
+    coins hide nobody from outsiders, "" if they do. fitted: where one user moves what others are before any release,
+    one clause each. counted: of a finished run, the most releases that one user was drawn in; None before, when the
+    plan bounds it.
     """
 
     users: int

@@ -67,7 +67,8 @@ def test_every_sum_that_is_open_is_in_the_final_account():
     assert int(scopes[0].split()[0]) > 5
     assert "at least 2 in a release" in scopes[0]
     words = "every sum that a late upload opens is a release more"
-    spec = scenario("horizontal", "uldp_sgd", (*given, "method.late_uploads=1.0", "privacy.noise=system"))
+    public = ("data.scale=none", "data.split=plain", "privacy.noise=system", "method.late_uploads=1.0")
+    spec = scenario("horizontal", "uldp_sgd", (*given, *public))
     planned = prepare_horizontal(spec).setting
     assert planned is not None
     assert words in verdict(planned)[1]
