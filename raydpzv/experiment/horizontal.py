@@ -127,6 +127,21 @@ class PreparedHorizontal:
         protects = self.spec.descriptor.users(self.spec.method) is not None
         return self.parts if protects and isinstance(self.parts, UserParts) else None
 
+    def for_server(self) -> PreparedHorizontal:
+        """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
+
+        In place of their rows and of who has how many stands one row of the held-out ones for each silo, with which
+        first calls compile.
+        """
+        if self.user_parts is None or not isinstance(self.split, Split):
+            return self
+        silos = np.arange(self.parts.clients + 1)
+        return replace(
+            self,
+            split=replace(self.split, train=self.split.test.select(np.zeros_like(silos[:-1]))),
+            parts=UserParts(self.parts.clients, silos[:-1], silos, silos[:-1], silos),
+        )
+
     @property
     def keeps_all(self) -> bool:
         """Whether a run that goes on keeps updates beyond its checkpoint: those of a method that releases by them."""
