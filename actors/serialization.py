@@ -42,13 +42,13 @@ def unpack_order(wire: Wire) -> Order:
 
 def pack_upload(upload: Upload) -> Wire:
     """Return an upload as a tuple."""
-    return upload.client, upload.step, pack(upload.body), upload.loss, upload.releases, upload.is_query
+    return upload.client, upload.step, pack(upload.body), *upload[3:]
 
 
 def unpack_upload(wire: Wire) -> Upload:
     """Return the upload that was packed."""
-    client, step, body, loss, releases, is_query = wire
-    return Upload(client, step, unpack(body), loss, releases, is_query)
+    client, step, body, *facts = wire
+    return Upload(client, step, unpack(body), *facts)
 
 
 def pack_work(orders: Sequence[Order], *, lean: bool) -> Work:

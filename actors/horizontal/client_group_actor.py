@@ -23,6 +23,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.run_horizontal import warm_up
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
+from raydpzv.sim.executor import processed
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import PullConnection, PullLoop
 
@@ -131,7 +132,8 @@ class ClientGroupActor:
     def _process(self, orders: Sequence[Order]) -> list[Upload]:
         if self._range:
             self._range.reach(max(order.round for order in orders) - 1)
-        return list(self._client_group.process(orders))
+        group = self._client_group
+        return list(processed(group, orders) if self._prepared.measured else group.process(orders))
 
     def _following(self) -> LedgerGroup:
         return cast(LedgerGroup, self._client_group)

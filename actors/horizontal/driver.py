@@ -65,13 +65,14 @@ def _actor_set(prepared: PreparedHorizontal, plan: Plan, group: Any) -> Iterator
     import ray
 
     resources = prepared.spec.resources
-    data = ray.put(prepared)
+    data, seen = ray.put(prepared), prepared.for_server()
     ledger = ledger_actor() if prepared.seeded else None
     pool = ClientGroupPool(data, ledger, plan, group, resources.restarts, resources.timeout)
     pool.raise_all()
     groups = {"ctl": HorizontalServerActor.CONTROL, "look": HorizontalServerActor.LOOKING}
     server, made = start(
-        HorizontalServerActor, groups, {"ctl": 1, "look": 1}, plan.server.bundle(), group, 0, data
+        *(HorizontalServerActor, groups, {"ctl": 1, "look": 1}, plan.server.bundle(), group, 0),
+        data if seen is prepared else ray.put(seen),
     )
     ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]
     well = False

@@ -8,6 +8,7 @@ receipts of noise that a client added, which only some methods have, are JSON.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from raydpzv import errors
 from raydpzv.errors import LaneError, RaydpzvError, RunError
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.wall import Answer
 from raydpzv.wire.frames import body_parts, decode_body, encode_body
@@ -184,21 +186,33 @@ def _raised(name: str, text: str) -> RaydpzvError:
 
 
 def encode_upload(upload: Upload) -> tuple[bytes, ...]:
-    """Return an upload's parts: fixed fields, receipts, and the body's two; its wire bytes are the last."""
-    receipts = (
-        json.dumps([_as_json(release) for release in upload.releases]).encode() if upload.releases else b""
-    )
-    head = _UPLOAD.pack(upload.client, upload.step, upload.loss, upload.is_query, len(receipts))
-    return head, receipts, *body_parts(pack(upload.body))
+    """Return an upload's parts: fixed fields, facts for the record, and the body's two; its wire bytes are the last."""
+    facts = json.dumps(found).encode() if (found := _facts(upload)) else b""
+    head = _UPLOAD.pack(upload.client, upload.step, upload.loss, upload.is_query, len(facts))
+    return head, facts, *body_parts(pack(upload.body))
 
 
 def read_upload(data: memoryview) -> Upload:
     """Return the upload of these bytes. Other bytes raise what `struct`, JSON and `decode_body` do."""
     client, step, loss, is_query, size = _UPLOAD.unpack_from(data)
     begin = _UPLOAD.size + size
-    receipts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else []
-    releases = tuple(_from_json(**receipt) for receipt in receipts)
-    return Upload(client, step, decode_body(data[begin:]), loss, releases, is_query)
+    facts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else {}
+    releases = tuple(_from_json(**receipt) for receipt in facts.get("releases", ()))
+    attempt = Attempt(*facts["attempt"][:2], tuple(facts["attempt"][2])) if "attempt" in facts else None
+    cpu = facts.get("cpu", math.nan)
+    return Upload(client, step, decode_body(data[begin:]), loss, releases, is_query, attempt, cpu)
+
+
+def _facts(upload: Upload) -> dict[str, Any]:
+    """Return what of an upload is for the record alone, where it has it."""
+    found: dict[str, Any] = {}
+    if upload.releases:
+        found["releases"] = [_as_json(release) for release in upload.releases]
+    if upload.attempt is not None:
+        found["attempt"] = upload.attempt.round, upload.attempt.number, upload.attempt.silos
+    if not math.isnan(upload.cpu):
+        found["cpu"] = upload.cpu
+    return found
 
 
 def _as_json(release: Release) -> dict[str, Any]:

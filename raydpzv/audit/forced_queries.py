@@ -22,6 +22,7 @@ from raydpzv.privacy.integer_release import IntegerNoise, IntegerRelease
 from raydpzv.privacy.mechanisms import Address, Noise, Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
+from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyLoss
 
 Note = Callable[[Address, float, float], None]
@@ -78,7 +79,9 @@ class _Batches(NoPrivacyFilter):
     def __init__(self) -> None:
         self.rows: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Record the rows of a client's next releases, all of one upload."""
         self.rows[client].append(ids)
         return super().charge(client, ids, releases)

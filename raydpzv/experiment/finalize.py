@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydpzv.errors import DataError, StoppedEarly
+from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
@@ -175,7 +176,8 @@ class RunFinalizer:
         """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
         if isinstance(self._progress, Paced):
             self._progress(status)
-        self._writer.add(_rows(model=[_model_row(name, x, status.updates) for name, x in models.items()]))
+        ends = [_model_row(name, x, status.updates) for name, x in models.items()]
+        self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)))
         folder, reason = self._writer.folder, status.stop_reason or ""
         if folder:
             if not folder.commit_continuation(_released(facts)):
@@ -233,6 +235,19 @@ def _rows(**given: list[dict[str, Any]]) -> Rows:
     return {
         name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
     }
+
+
+def _pairs(experiment: Prepared) -> list[dict[str, Any]]:
+    """Rows that say how many records each user has in each silo; none of a run that protects no users."""
+    parts = experiment.user_parts if isinstance(experiment, PreparedHorizontal) else None
+    if parts is None:
+        return []
+    return [
+        {"user": user, "silo": silo, "records": records}
+        for silo in range(parts.clients)
+        for pairs in (parts.pairs(silo),)
+        for user, records in zip(pairs.users.tolist(), pairs.counts.tolist(), strict=True)
+    ]
 
 
 def _released(facts: Mapping[str, Any]) -> int:

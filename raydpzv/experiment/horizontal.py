@@ -16,7 +16,7 @@ from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.table import Split
-from raydpzv.data.users import Known, UserLaw, check_least, share_users
+from raydpzv.data.users import Known, UserLaw, UserParts, check_least, share_users
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
@@ -116,6 +116,32 @@ class PreparedHorizontal:
     def pinned(self) -> bool:
         """Whether a client's work stays with one process, which keeps the client's own model or keys."""
         return self.separate or self.spec.descriptor.own_keys(self.spec.method)
+
+    @property
+    def measured(self) -> bool:
+        """Whether CPU time goes on record, phase by phase: of rounds of a protocol between silos."""
+        return self.user_parts is not None and not self.asynchronous
+
+    @property
+    def user_parts(self) -> UserParts | None:
+        """Which record is whose, of a method that protects users; None of another."""
+        protects = self.spec.descriptor.users(self.spec.method) is not None
+        return self.parts if protects and isinstance(self.parts, UserParts) else None
+
+    def for_server(self) -> PreparedHorizontal:
+        """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
+
+        In place of their rows and of who has how many stands one row of the held-out ones for each silo, with which
+        first calls compile.
+        """
+        if self.user_parts is None or not isinstance(self.split, Split):
+            return self
+        silos = np.arange(self.parts.clients + 1)
+        return replace(
+            self,
+            split=replace(self.split, train=self.split.test.select(np.zeros_like(silos[:-1]))),
+            parts=UserParts(self.parts.clients, silos[:-1], silos, silos[:-1], silos),
+        )
 
     @property
     def keeps_all(self) -> bool:

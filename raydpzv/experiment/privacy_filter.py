@@ -26,6 +26,7 @@ from raydpzv.privacy.statements import AnySetting, missing_premises
 from raydpzv.privacy.user_accountant import UserSpending
 from raydpzv.privacy.user_claims import defect
 from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.secure.attempts import Attempt, OpenSums
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import UNACCOUNTED, NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
@@ -139,7 +140,9 @@ class MeanPrivacyFilter(_Accountant):
             f"(adversary {self._budget.adversary}, δ={self._setting.delta:g}, replace one record)"
         )
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Account the releases of one service; return what is spent (claimed by the paper, proved for clients)."""
         spending = self._spending
         if len(ids) > self._largest_batch:
@@ -184,7 +187,9 @@ class SoundPrivacyFilter(_Accountant):
             f"δ={self._setting.delta:g}, {self._setting.relation})"
         )
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Account one release of so many numbers on these rows; return what is proved against the clients."""
         self._held.pop(client, None)
         self._largest_batch = max(self._largest_batch, len(ids))
@@ -213,7 +218,9 @@ class MemoizedPrivacyFilter(_Accountant):
         """Refuse nothing."""
         return None
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Account rows that were noised now; return what is proved, against everybody.
 
         Raises RunError for one that was noised before.
@@ -235,7 +242,7 @@ class UserPrivacyFilter(_Accountant):
     """Counts rounds (or single silos' releases) and how often each user was drawn; refuses what exceeds the budget.
 
     A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: whoever sees
-    that has two sums.
+    that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
     """
 
     of_uploads = True
@@ -248,14 +255,16 @@ class UserPrivacyFilter(_Accountant):
         )
         self._spending = UserSpending(setting)
         self._made = np.zeros(setting.silos, np.int64)
+        self._sums = OpenSums(hidden=setting.aggregation != "plain")
+        self._fewest = setting.silos
         self._loss = UNACCOUNTED
         self._lose(lost)
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why this upload would exceed the ε budget, or None: it then was never sent."""
-        if self._limit is None or not self._opens(upload.client):
+        if self._limit is None or not upload.releases or not self._opens(upload.client, upload.attempt):
             return None
-        drawn = self._drawn(upload.releases[0].ids if upload.releases else None)
+        drawn = self._drawn(upload.releases[0].ids)
         if not self._spending.would_exceed(drawn, self._limit, self._setting.against):
             return None
         noun = "release" if self._setting.asynchronous else "round"
@@ -264,32 +273,43 @@ class UserPrivacyFilter(_Accountant):
             f"δ={self._setting.delta:g}, add or remove one user)"
         )
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Account a silo's sum, for which these users were drawn; return what is spent so far."""
-        if self._opens(client):
+        if self._opens(client, attempt):
             self._spending.add(self._drawn(ids))
             self._loss = self._spent_so_far()
+        if attempt is not None:
+            self._sums.add(client, attempt)
+            self._fewest = min(self._fewest, len(attempt.silos))
         self._made[client] += 1
         return self._loss
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on must know: releases, and how often each user was drawn."""
-        return self._spending.state()
+        return self._spending.state() | {"fewest": self._fewest}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; lost: one more release may have been made, of which the record says nothing."""
         self._spending = UserSpending(self._setting, state)
+        self._fewest = int(state.get("fewest", self._setting.silos))
         self._lose(int(lost))
 
     def _lose(self, releases: int) -> None:
         for _ in range(releases):
             self._spending.add(np.arange(self._setting.users))
+            self._fewest = min(self._fewest, self._setting.fewest or self._fewest)
         self._made[:] = self._spending.releases
         if self._spending.releases:
             self._loss = self._spent_so_far()
 
-    def _opens(self, client: int) -> bool:
-        return self._setting.asynchronous or bool(self._made[client] == self._spending.releases)
+    def _opens(self, client: int, attempt: Attempt | None) -> bool:
+        if self._setting.asynchronous:
+            return True
+        if attempt is not None:
+            return self._sums.more(client, attempt)
+        return bool(self._made[client] == self._spending.releases)
 
     def _drawn(self, ids: np.ndarray | None) -> np.ndarray:
         """The users that were drawn; all of them where nothing says who."""
@@ -302,7 +322,8 @@ class UserPrivacyFilter(_Accountant):
         return PrivacyLoss(math.nan, client, self._setting.delta, external, server)
 
     def _counted(self) -> Spent:
-        return Spent(self._spending.releases, self._spending.participations, 0)
+        fewest = None if self._setting.fewest is None else self._fewest
+        return Spent(self._spending.releases, self._spending.participations, 0, fewest=fewest)
 
 
 class RowPrivacyFilter(_Accountant):
@@ -331,7 +352,9 @@ class RowPrivacyFilter(_Accountant):
             f"δ={self._setting.delta:g}, replace one record)"
         )
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Account releases of these rows; return what is spent: claimed by the calibration, proved against clients."""
         self._spending.add(client, ids, releases)
         proved = self._spending.mu() if self._setting.adversary == "client" else math.inf
@@ -367,7 +390,14 @@ def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> An
     if isinstance(setting, SoundSetting):
         return dataclasses.replace(setting, made=spent.releases, counted=spent.counted)
     if isinstance(setting, UserSetting):
-        return dataclasses.replace(setting, releases=spent.releases, counted=spent.counted, planned=True)
+        return dataclasses.replace(
+            setting,
+            releases=spent.releases,
+            counted=spent.counted,
+            fewest=spent.fewest,
+            late=False,
+            planned=True,
+        )
     return dataclasses.replace(
         setting,
         releases=spent.releases,

@@ -371,6 +371,8 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         sampling=plan.sampling,
         asynchronous=plan.asynchronous,
         aggregation=plan.aggregation,
+        fewest=plan.fewest,
+        late=plan.late,
         bits=plan.bits,
         group=parts.most_records(plan.group),
         group_rule=plan.group if isinstance(plan.group, str) else "",

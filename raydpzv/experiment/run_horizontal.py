@@ -83,7 +83,7 @@ def parties(
 ) -> tuple[ClientGroup, GroupExecutor, Any, ModelEvaluator]:
     """Return the clients of one process, what does their work, the server, and what evaluates the model."""
     group, server = prepared.client_group(ledger, device), prepared.server(ledger, device)
-    executor = GroupExecutor(group)
+    executor = GroupExecutor(group, measured=prepared.measured)
     if ledger is None:
         return group, executor, server, WeightsEvaluator(prepared, server, device)
     return group, executor, server, ReplicaEvaluator(prepared, cast(LedgerGroup, group), executor, device)

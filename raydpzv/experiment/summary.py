@@ -10,10 +10,12 @@ from typing import Any
 
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
+from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.statements import NO_NOISE, claims, verdict
+from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records import metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.run_folder import SUMMARY_FORMAT
@@ -78,6 +80,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "bytes_up": metrics.bytes_up(message),
         "bytes_down": metrics.bytes_down(message),
         **_vector_length(experiment, rows),
+        **_users(experiment, rows),
         "seconds": ending.seconds,
         "simulated_seconds": ending.simulated_seconds,
         "throughput": metrics.throughput(service),
@@ -109,6 +112,36 @@ def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:
     return {
         "vector_length": float(metrics.vector_length(rows["numbers"], experiment.spec.split.clients)[1][-1])
     }
+
+
+def _users(experiment: Prepared, rows: Rows) -> dict[str, Any]:
+    """How users were protected, of methods that do; {} of others.
+
+    sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
+    took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
+    """
+    parts = experiment.user_parts if isinstance(experiment, PreparedHorizontal) else None
+    if parts is None:
+        return {}
+    spec, setting = experiment.spec, experiment.setting
+    plan = spec.descriptor.users(spec.method)
+    tried = rows["attempt"].column("silos").to_numpy()
+    found = {
+        "aggregation": plan.aggregation,
+        "weights": plan.weights,
+        "silos": parts.clients,
+        "users": parts.users,
+        "pairs": len(parts.owners),
+        "sensitivity": setting.clip * setting.moved("add_remove")
+        if isinstance(setting, UserSetting)
+        else None,
+    }
+    if len(tried):
+        found |= {
+            "took_part": {"least": int(tried.min()), "mean": float(tried.mean())},
+            "attempts": len(tried),
+        }
+    return {"user_level": found}
 
 
 def _failure(experiment: Prepared, rows: Rows, ending: Ending) -> tuple[str, str]:

@@ -265,8 +265,9 @@ class UserPlan:
     kind: sums of the users' clipped vectors ("sum"); the silos' clipped updates ("naive"); DP-SGD in every silo on at
     most `group` records of a user ("group"; "max" and "median" are read off the data). weights: w_su of "sum", 1/S or
     by records. sampling: q, the rate of the users' coins. asynchronous: every silo's sum is a release by itself, with
-    the noise of its share; else a round is one release. aggregation: what the server sees of a round. bits: of the
-    grid. rate, steps: of "group", Poisson rate γ of a record in a step, and steps a round.
+    the noise of its share; else a round is one release. aggregation: what the server sees of a round. fewest: silos in
+    a round at the least, None: always all. late: whether uploads that come late may open sums beside the rounds' own.
+    bits: of the grid. rate, steps: of "group", Poisson rate γ of a record in a step, and steps a round.
     """
 
     kind: Literal["sum", "naive", "group"]
@@ -274,6 +275,8 @@ class UserPlan:
     sampling: float = 1.0
     asynchronous: bool = False
     aggregation: Literal["plain", "masked", "private_weights"] = "plain"
+    fewest: int | None = None
+    late: bool = False
     bits: int = 16
     group: int | Literal["max", "median"] = 1
     rate: float = 1.0

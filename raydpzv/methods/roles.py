@@ -12,6 +12,7 @@ import numpy as np
 from raydpzv.engine.split_model import Ages, Metrics
 from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.secure.attempts import Attempt
 from raydpzv.wire.messages import Body
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Upload(NamedTuple):
     step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
     loss: the client's training loss, if it is the client who computes it; releases: the receipts of noise that the
     client added. Both are facts for the record, not on the wire. is_query: the answer to a query, or a client's own
-    request: no upload to be learned from.
+    request: no upload to be learned from. attempt: at a round, of uploads that come to a release only together. cpu:
+    seconds of the process that made it, where they are measured.
     """
 
     client: int
@@ -81,6 +83,8 @@ class Upload(NamedTuple):
     loss: float = math.nan
     releases: tuple[Release, ...] = ()
     is_query: bool = False
+    attempt: Attempt | None = None
+    cpu: float = math.nan
 
     @property
     def ids(self) -> np.ndarray:

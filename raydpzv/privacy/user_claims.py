@@ -56,6 +56,8 @@ def caveats(setting: UserSetting) -> tuple[str, ...]:
     clauses = [f"never charged are {', '.join(UNCHARGED)}", "that a user is on the list is public"]
     if setting.group_rule:
         clauses.append(_read_off(setting))
+    if setting.late:
+        clauses.append("every sum that a late upload opens is a release more, charged when it comes")
     if setting.delta * setting.users >= 1:
         clauses.append(
             f"δ = {setting.delta:g} is not below 1/U (U·δ = {_figure(setting.delta * setting.users)}) and permits "
@@ -147,7 +149,10 @@ def _sight(setting: UserSetting, adversary: str) -> str:
     if adversary == "client":
         if setting.silos == 1:
             return "There is no other silo."
-        return f"Knows its own sum and its share of the noise; what the other silos hold is protected; {z}"
+        of = "" if setting.fewest is None else f", one of {setting.fewest} at the most"
+        return (
+            f"Knows its own sum and its share of the noise{of}; what the other silos hold is protected; {z}"
+        )
     if setting.aggregation != "plain":
         return f"Sees the sum alone; {z}"
     return f"Sees every silo's own sum, with a share of the noise each; {z}"
@@ -209,9 +214,10 @@ def _scope(setting: UserSetting) -> str:
         "group": f"{setting.steps} steps of DP-SGD in every silo, rate {_figure(setting.rate)}, k={setting.group}",
     }[setting.kind]
     coins = f", users' coins q={_figure(setting.sampling)}" if setting.sampled else ""
+    away = "" if setting.fewest is None else f" (at least {setting.fewest} in a release)"
     return (
-        f"{count} of {what}, C={_figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} silos{coins}, "
-        f"{setting.aggregation} aggregation; unit: one user"
+        f"{count} of {what}, C={_figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} "
+        f"silos{away}{coins}, {setting.aggregation} aggregation; unit: one user"
     )
 
 

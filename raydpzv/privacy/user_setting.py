@@ -26,13 +26,15 @@ ADVERSARIES = ("external", "client", "server")
 class UserSetting:
     """A run with its length and its noise, planned or made. SpecError where it cannot be.
 
-    users: U, those who have records; silos: S; releases: rounds, or of an asynchronous run the silos' single sums;
-    kind, weights, sampling, asynchronous, aggregation, bits, rate, steps: of the method (`UserPlan`); group: k in
-    numbers, and group_rule what it was read off the data by ("max", "median"), if it was. multiplier: σ; target: the ε
-    asked for, None where it follows from σ; against: whose ε that is. planned: does the budget say how many releases
-    there are (else all of this is of one)? exposed: why the users' coins hide nobody from outsiders, "" if they do.
-    fitted: where one user moves what others are before any release, one clause each. counted: of a finished run, the
-    most releases that one user was drawn in; None before, when the plan bounds it.
+    users: U, those who have records; silos: S; fewest: silos that take part in a release at the least, planned or
+    counted, None: always all; late: may sums that late uploads open come on top of the releases? releases: rounds, or
+    of an asynchronous run the silos' single sums; kind, weights, sampling, asynchronous, aggregation, bits, rate,
+    steps: of the method (`UserPlan`); group: k in numbers, and group_rule what it was read off the data by ("max",
+    "median"), if it was. multiplier: σ; target: the ε asked for, None where it follows from σ; against: whose ε that
+    is. planned: does the budget say how many releases there are (else all of this is of one)? exposed: why the users'
+    coins hide nobody from outsiders, "" if they do. fitted: where one user moves what others are before any release,
+    one clause each. counted: of a finished run, the most releases that one user was drawn in; None before, when the
+    plan bounds it.
     """
 
     users: int
@@ -46,6 +48,8 @@ class UserSetting:
     sampling: float = 1.0
     asynchronous: bool = False
     aggregation: str = "plain"
+    fewest: int | None = None
+    late: bool = False
     bits: int = 16
     group: int = 1
     group_rule: str = ""
@@ -68,6 +72,10 @@ class UserSetting:
                 raise SpecError(
                     f"privacy {name}: wanted a rate above 0 and at most 1, got {getattr(self, name)}"
                 )
+        if self.fewest is not None and not 1 <= self.fewest <= self.silos:
+            raise SpecError(
+                f"method.least_silos: wanted a number from 1 to {self.silos}, the silos, got {self.fewest}"
+            )
         if not 0 < self.delta < 1:
             raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {self.delta}")
 
@@ -103,11 +111,13 @@ class UserSetting:
         if adversary == "client":
             if silos == 1:
                 return math.inf
-            others = (
-                silos - 1
-            ) / silos  # of the noise's variance; and of what a user moves, unless weights say else
-            weighted = self.weights == "records" and self.kind == "sum"
-            return base * math.sqrt(others) if weighted else base / math.sqrt(others)
+            # the others' share of the noise's variance; and of what a user moves, unless weights say else
+            if self.weights == "records" and self.kind == "sum":
+                # least where few take part; in a release of one a silo sees nothing of others, or all of the noise
+                fewest = max(self.fewest or silos, 2)
+                return base * math.sqrt((fewest - 1) / fewest)
+            # of A silos a user moves A / S at the most, so that no release shows more than one of all
+            return base / math.sqrt((silos - 1) / silos)
         if adversary == "server" and self.aggregation == "plain" and self.weights == "records":
             return base / math.sqrt(
                 silos

@@ -98,6 +98,31 @@ USER_EPSILON = pa.schema(
     ]
 )
 
+ATTEMPT = pa.schema(
+    [
+        ("round", pa.int64()),  # that silos try together; an attempt is begun anew with a number one higher
+        ("number", pa.int32()),
+        ("silos", pa.int32()),  # that take part
+    ]
+)
+
+WORK = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("client", pa.int32()),  # -1: the server
+        ("kind", pa.string()),  # of the upload that was made, or served: the body's class name
+        ("cpu", pa.float64()),  # CPU seconds of the process; of silos that work in one, alike
+    ]
+)
+
+PAIR = pa.schema(
+    [
+        ("user", pa.int64()),
+        ("silo", pa.int32()),
+        ("records", pa.int64()),  # of the user in the silo
+    ]
+)
+
 EVALUATION = pa.schema(
     [
         ("round", pa.int64()),
@@ -173,6 +198,9 @@ SCHEMAS: dict[str, pa.Schema] = {
     "sync": SYNC,
     "release": RELEASE,
     "user_epsilon": USER_EPSILON,
+    "attempt": ATTEMPT,
+    "work": WORK,
+    "pair": PAIR,
     "evaluation": EVALUATION,
     "auc": AUC,
     "balanced_accuracy": BALANCED_ACCURACY,

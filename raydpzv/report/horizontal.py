@@ -42,6 +42,23 @@ def lag_rows(summary: Summary) -> list[Row]:
     return [*_lag(stale), *_catch_up(stale)]
 
 
+def user_rows(summary: Summary) -> list[Row]:
+    """Return whose privacy a run protects and how sums reach the server; nothing of runs that protect no users."""
+    found = summary.get("user_level")
+    if not found:
+        return []
+    held = f"{found['users']:,} users in {found['silos']:,} silos, {found['pairs']:,} pairs of both"
+    rows = [("users", held), ("aggregation", f"{found['aggregation']}, {found['weights']} weights")]
+    if found.get("sensitivity") is not None:
+        rows += [
+            ("sensitivity", f"{text.number(found['sensitivity'])} (one user, add or remove; noise is σC)")
+        ]
+    if part := found.get("took_part"):
+        tried = f"{text.number(part['mean'])} of {found['silos']} on average, {part['least']} at the least"
+        rows += [("silos that took part", f"{tried}, in {found['attempts']:,} attempts")]
+    return rows
+
+
 def vector_rows(summary: Summary) -> list[Row]:
     """Return DeComFL's communication vector length; nothing of runs that do not have it."""
     length = summary.get("vector_length")

@@ -22,7 +22,17 @@ from raydpzv.files import write_atomically
 from raydpzv.records.publication import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.report import client_table, clients, horizontal, plots, privacy, style, tables, traffic
+from raydpzv.report import (
+    client_table,
+    clients,
+    horizontal,
+    plots,
+    privacy,
+    style,
+    tables,
+    traffic,
+    user_level,
+)
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
 
@@ -35,6 +45,7 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     traffic.missed_over_updates,
     traffic.lag_histogram,
     plots.epsilon_over_updates,
+    user_level.records_per_user,
     clients.staleness_by_client,
     clients.timeline,
 )
@@ -163,6 +174,8 @@ def _render(
             targets=tables.target_rows(names, [v.rows for v in views], targets),
             client_head=client_table.CLIENT_HEAD,
             client_note=client_table.CLIENT_NOTE,
+            phase_head=user_level.PHASE_HEAD,
+            phase_note=user_level.PHASE_NOTE,
             pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
         )
     )
@@ -185,6 +198,7 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "claims": privacy.privacy_table(summary.get("epsilon") or ()),
         "clients": client_table.client_table_rows(summary, view.rows, tree),
         "catch_up": traffic_rows,
+        "phases": user_level.phase_rows(view.rows),
         "scenario": folder.scenario,
         "environment": folder.environment,
     }

@@ -78,6 +78,7 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         ("updates", horizontal.updates_text(summary) if across else text.number(summary.get("updates"))),
         ("bytes up", text.size(summary.get("bytes_up"))),
         ("bytes down", text.size(summary.get("bytes_down"))),
+        *horizontal.user_rows(summary),
         *horizontal.vector_rows(summary),
         *_times(summary, clock),
         *(horizontal.lag_rows(summary) if across else [_staleness(summary)]),

@@ -6,11 +6,9 @@ uploads have come after all, beside the attempt that took its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Collection
 from dataclasses import dataclass
-
-from raydpzv.errors import RunError
-from raydpzv.wire.messages import Body
 
 
 @dataclass(frozen=True)
@@ -21,56 +19,48 @@ class Attempt:
     number: int
     silos: tuple[int, ...]
 
+    def again(self, failed: Collection[int], least: int) -> Attempt:
+        """Return the attempt that follows when some of its silos have failed: without them.
 
-class Attempts:
-    """The attempts at rounds, and whose uploads have come.
+        If fewer than `least` are left, the same are asked once more.
+        """
+        left = tuple(silo for silo in self.silos if silo not in failed)
+        return Attempt(self.round, self.number + 1, left if len(left) >= least else self.silos)
 
-    opened: attempts of which every upload came, so that their sums are open: each is one release to be charged.
+
+class OpenSums:
+    """How many releases rounds come to: one for each attempt whose sum is open, or may yet be.
+
+    Attempts before a round's newest have been given up: they count once every upload of theirs has come. hidden: sums
+    are masked; else each silo's own is seen, and a second one of a silo in an attempt is a release more.
     """
 
-    def __init__(self) -> None:
-        self.opened: list[Attempt] = []
-        self._missing: dict[tuple[int, int], tuple[Attempt, set[int]]] = {}
-        self._uploads: dict[int, Body] = {}
-        self._current: Attempt | None = None
+    def __init__(self, *, hidden: bool) -> None:
+        self._hidden = hidden
+        self._releases = self._repeated = 0
+        self._begin(0)
 
-    def begin(self, round: int, silos: Sequence[int], *, least: int = 2) -> Attempt:
-        """Return a new attempt at a round by these silos; what came of the last one is dropped.
+    def more(self, silo: int, attempt: Attempt) -> bool:
+        """Tell whether an upload, if it is sent, makes for one release more."""
+        return copy.deepcopy(self).add(silo, attempt)
 
-        Raises RunError for fewer silos than `least`: one alone has no masks.
-        """
-        if len(silos) < least:
-            raise RunError(
-                f"round {round} has {len(silos)} silos left, whose sum nothing would hide: wanted at least {least}; "
-                "wait until more of them are back"
-            )
-        last = self._current
-        number = last.number + 1 if last is not None and last.round == round else 0
-        self._current = Attempt(round, number, tuple(sorted(silos)))
-        self._missing[round, number] = self._current, set(silos)
-        self._uploads = {}
-        return self._current
+    def add(self, silo: int, attempt: Attempt) -> bool:
+        """Count an upload that is sent; tell whether it makes for one release more."""
+        if attempt.round != self._round:
+            self._begin(attempt.round)
+        came = self._came.setdefault(attempt.number, set())
+        if silo in came:
+            self._repeated += not self._hidden
+            came.clear()  # it has new keys, with which all begin the attempt anew
+        came.add(silo)
+        if len(came) == len(attempt.silos):
+            self._open.add(attempt.number)
+        before = self._releases
+        self._releases = max(before, len(self._open | {max(self._came)}) + self._repeated)
+        return self._releases > before
 
-    def without(self, silo: int, *, least: int = 2) -> Attempt:
-        """Return the attempt that follows when a silo of the current one has failed."""
-        assert self._current is not None
-        return self.begin(self._current.round, [s for s in self._current.silos if s != silo], least=least)
-
-    def receive(self, silo: int, attempt: Attempt, upload: Body) -> list[Body] | None:
-        """Take an upload, early or late; return those of the current attempt in silo order once all are there."""
-        whose = attempt.round, attempt.number
-        missing = self._missing[whose][1] if whose in self._missing else set()
-        if silo not in missing:
-            raise RunError(
-                f"silo {silo} answered in round {attempt.round}, attempt {attempt.number}, in which it has nothing to "
-                "answer: its order was sent twice or to another"
-            )
-        missing.remove(silo)
-        if attempt == self._current:
-            self._uploads[silo] = upload
-        if missing:
-            return None
-        self.opened.append(self._missing.pop(whose)[0])
-        if attempt != self._current:
-            return None
-        return [self._uploads[silo] for silo in attempt.silos]
+    def _begin(self, round: int) -> None:
+        self._round = round
+        self._came: dict[int, set[int]] = {}
+        self._open: set[int] = set()
+        self._releases = self._repeated = 0

@@ -112,6 +112,11 @@ class AgreeingSilo(Secret):
         if self._masks is None:
             return None
         place = attempt.round, attempt.number
+        if len(attempt.silos) < 2:
+            raise RunError(
+                f"round {attempt.round} has {len(attempt.silos)} silos left, whose sum nothing would hide: wanted at "
+                "least 2; wait until more of them are back"
+            )
         if place <= self._last or self._silo not in attempt.silos:
             raise RunError(
                 f"silo {self._silo} takes part once in each attempt it belongs to, and round {attempt.round}, attempt "

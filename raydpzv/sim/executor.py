@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from time import process_time
 from typing import Any, Protocol
 
 from raydpzv.methods.roles import Client, ClientGroup, Metrics, Order, Upload, VerticalServer
@@ -38,10 +40,13 @@ class LocalExecutor:
 
 
 class GroupExecutor:
-    """Many clients in this process: orders are gathered until an upload is wanted, and then done together."""
+    """Many clients in this process: orders are gathered until an upload is wanted, and then done together.
 
-    def __init__(self, client_group: ClientGroup) -> None:
-        self._client_group = client_group
+    measured: whether uploads say what CPU time they took.
+    """
+
+    def __init__(self, client_group: ClientGroup, *, measured: bool = False) -> None:
+        self._process = partial(processed, client_group) if measured else client_group.process
         self._orders: list[Order] = []
         self._done: dict[int, Upload] = {}
 
@@ -63,7 +68,15 @@ class GroupExecutor:
         self._orders = [order for order in self._orders if order.round > version]
 
     def _do(self, orders: Sequence[Order]) -> None:
-        self._done |= {upload.client: upload for upload in self._client_group.process(orders)}
+        self._done |= {upload.client: upload for upload in self._process(orders)}
+
+
+def processed(client_group: ClientGroup, orders: Sequence[Order]) -> list[Upload]:
+    """Return the uploads of a group, each with an equal share of the CPU time that all took."""
+    begun = process_time()
+    uploads = client_group.process(orders)
+    share = (process_time() - begun) / max(len(uploads), 1)
+    return [upload._replace(cpu=share) for upload in uploads]
 
 
 def split_score(server: VerticalServer, host: Executor, clients: int) -> Callable[[], Metrics]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from raydpzv.methods.roles import Metrics, Upload
+from raydpzv.secure.attempts import Attempt
 
 
 class Observer(Protocol):
@@ -33,7 +34,7 @@ class Spent:
     """What was released: how often, the most releases that one record took part in, the largest batch.
 
     rows, uploads: only where rows of arrays are released: rows (each with its own noise) and uploads, of the client
-    with most of them if every client releases its own.
+    with most of them if every client releases its own. fewest: silos that took part in a release, at the least.
     """
 
     releases: int
@@ -41,6 +42,7 @@ class Spent:
     largest_batch: int
     rows: int = 0
     uploads: int = 0
+    fewest: int | None = None
 
 
 class PrivacyLoss(NamedTuple):
@@ -91,8 +93,10 @@ class PrivacyFilter(Protocol):
         """Return why serving this upload would exceed the privacy budget, or None."""
         ...
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
-        """Account releases made to or by a client on these rows; return what is spent so far."""
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
+        """Account releases made to or by a client on these rows, in an attempt at a round; return what is spent."""
         ...
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
@@ -125,7 +129,9 @@ class NoPrivacyFilter:
         """Never refuse."""
         return None
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         """Nothing is noised, nothing is claimed."""
         return UNACCOUNTED
 

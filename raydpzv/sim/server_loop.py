@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from time import process_time
 from typing import Any, NamedTuple, cast
 
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
+from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.client_counts import ClientCounts
 from raydpzv.sim.interfaces import (
     UNACCOUNTED,
@@ -20,6 +22,9 @@ from raydpzv.sim.interfaces import (
     Status,
     unheard,
 )
+
+SERVER = -1
+"""Stands for the server among the clients of work rows."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,8 @@ class ServerLoop:
             observer.writer("staleness"),
             observer.writer("user_epsilon"),
         )
+        self._write_attempt, self._write_work = observer.writer("attempt"), observer.writer("work")
+        self._last_attempt = 0, 0
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -171,9 +178,17 @@ class ServerLoop:
         account, server, is_query = self._account, self.server, upload.is_query
         client, body = upload.client, upload.body
         round = server.updates + (0 if is_query else 1)
+        if upload.attempt:
+            self._record_attempt(upload.attempt)
         if upload.releases:  # before it is served, which may fail: it was sent whatever comes of it
             self._record_releases(upload.releases, upload, client, round)
+        measured = not math.isnan(upload.cpu)
+        begun = process_time() if measured else 0.0
         orders = self._received(upload)
+        if measured:
+            kind = type(body).__name__
+            self._write_work((round, client, kind, upload.cpu))
+            self._write_work((round, SERVER, kind, process_time() - begun))
         account.time = served = now()
         account.bytes_up += size
         self._numbers_up += body.numbers
@@ -311,6 +326,13 @@ class ServerLoop:
         if not answers:
             self.applied(client, math.nan)
 
+    def _record_attempt(self, attempt: Attempt) -> None:
+        """Record who takes part in an attempt, with its first upload; late ones are of attempts before it."""
+        place = attempt.round, attempt.number
+        if place > self._last_attempt:
+            self._last_attempt = place
+            self._write_attempt((*place, len(attempt.silos)))
+
     def _record_sync(self, client: int, round: int) -> None:
         if sync := self._syncs.pop(client, None):
             lag = round - 1 - sync.read
@@ -332,7 +354,9 @@ class ServerLoop:
     def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""
         ids = releases[0].ids
-        loss = self.privacy_filter.charge(client, upload.ids if ids is None else ids, len(releases))
+        loss = self.privacy_filter.charge(
+            client, upload.ids if ids is None else ids, len(releases), upload.attempt
+        )
         self._loss = loss
         paper, proved, *_ = loss
         for perturbation, value, receipt, step, _ in releases:

@@ -6,6 +6,7 @@ U users, S silos, A of them taking part, D values; a residue modulo n has w byte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -99,6 +100,50 @@ class SampledCatchUp(CatchUp):
 
     weights: np.ndarray
     coins: np.ndarray
+
+
+@dataclass(frozen=True)
+class AttemptModel(Weights):
+    """The model that silos start from in an attempt: its number, int32 [1], and who takes part, int32 [A]."""
+
+    number: np.ndarray
+    silos: np.ndarray
+
+
+@dataclass(frozen=True)
+class AttemptCatchUp(CatchUp):
+    """What silos missed and the seeds to try in an attempt: its number, int32 [1], and who takes part, int32 [A]."""
+
+    number: np.ndarray
+    silos: np.ndarray
+
+
+@dataclass(frozen=True)
+class SampledAttemptModel(SampledModel):
+    """A `SampledModel` of an attempt: its number, int32 [1], and who takes part, int32 [A]."""
+
+    number: np.ndarray
+    silos: np.ndarray
+
+
+@dataclass(frozen=True)
+class SampledAttemptCatchUp(SampledCatchUp):
+    """A `SampledCatchUp` of an attempt: its number, int32 [1], and who takes part, int32 [A]."""
+
+    number: np.ndarray
+    silos: np.ndarray
+
+
+@dataclass(frozen=True)
+class DroppedOut(Body):
+    """Nothing came of the silo in the attempt: what the server knows when it has waited long enough. Empty."""
+
+
+@dataclass(frozen=True)
+class LateUpload(Body):
+    """Send what did not come through: the simulator's, for an upload that comes when its attempt is given up. Empty."""
+
+    metered: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """How the sums of silos over their users reach the server: in the open, masked, or by weights that nobody learns.
 
 The roles of masked sums and of private weights are in `raydpzv.secure`, imported where they are made: sums in the open
-need none of its libraries. Everybody takes part in every round, so that a round is one attempt.
+need none of its libraries. A round is as many attempts as it takes until nobody fails in one.
 """
 
-# S silos, U users, D numbers of a release
+# S silos, U users, D numbers of a release, A silos that take part
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ import numpy.typing as npt
 
 from raydpzv.data.users import UserParts
 from raydpzv.errors import RunError, SpecError
+from raydpzv.methods.horizontal.absences import of_absences, telling
 from raydpzv.methods.horizontal.rounds import RoundServer
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts
+from raydpzv.secure.attempts import Attempt
 from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.messages import Body
 from raydpzv.wire.secure_sums import (
     SET_UP,
+    DroppedOut,
     KeysLost,
+    LateUpload,
     MaskedSum,
     PackedSum,
     SampledCatchUp,
@@ -37,7 +41,6 @@ from raydpzv.wire.weights import Weights
 
 if TYPE_CHECKING:
     from raydpzv.methods.horizontal.user_sums import SumsOverUsers
-    from raydpzv.secure.attempts import Attempt
     from raydpzv.secure.masked import MaskedSilo
     from raydpzv.secure.private_silo import PrivateSilo
     from raydpzv.secure.set_up import AgreeingSilo, SetUp
@@ -55,11 +58,15 @@ _MOST = 10
 class Aggregation:
     """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on before the first round,
     if anything is; and the encrypted weights of a round's sample, where silos must not see who is in it.
+
+    absences: whether silos may stay away, so that they are told who takes part; least: A, at the least.
     """
 
     total: Callable[[Sequence[Body]], npt.NDArray[np.int64] | npt.NDArray[np.float64]]
     set_up: SetUp | None = None
     sampled: Callable[[int], SampledWeights] | None = None
+    absences: bool = False
+    least: int = 1
 
 
 def added(bodies: Sequence[Body]) -> Integers:
@@ -68,9 +75,9 @@ def added(bodies: Sequence[Body]) -> Integers:
     return total
 
 
-def in_the_open() -> Aggregation:
+def in_the_open(*, absences: bool = False) -> Aggregation:
     """Return what adds sums that anybody may see."""
-    return Aggregation(added)
+    return Aggregation(added, absences=absences)
 
 
 def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size: int) -> Aggregation:
@@ -82,7 +89,12 @@ def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, siz
 
         check_masked_range(noise.users, silos, config.value_bits, noise.release.multiplier)
         masked = MaskedServer(silos)
-        return Aggregation(lambda bodies: masked.total(all_of(MaskedSum, bodies)), SetUp(masked.phases))
+        return Aggregation(
+            lambda bodies: masked.total(all_of(MaskedSum, bodies)),
+            SetUp(masked.phases),
+            absences=config.absences,
+            least=config.least_silos,
+        )
     if config.aggregation == "private_weights":
         from raydpzv.secure.private_server import PrivateServer
         from raydpzv.secure.set_up import SetUp
@@ -93,8 +105,10 @@ def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, siz
             lambda bodies: private.total(all_of(PackedSum, bodies)),
             SetUp(private.phases),
             (lambda round: private.sampled(users_drawn(noise, config.sampling, round))) if sampling else None,
+            config.absences,
+            config.least_silos,
         )
-    return in_the_open()
+    return in_the_open(absences=config.absences)
 
 
 def weighting_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size: int) -> Weighting:
@@ -139,6 +153,7 @@ def of_aggregation(config: SumsOverUsers, sections: HorizontalSections) -> Itera
             f'split.clients: wanted at least 2 with method.aggregation = "{config.aggregation}", got '
             f"{sections.split.clients} (the sum over one silo is that silo's own)"
         )
+    yield from of_absences(config, sections.split.clients, config.aggregation)
 
 
 def all_of(kind: type[B], bodies: Sequence[Body]) -> list[B]:
@@ -154,45 +169,65 @@ def all_of(kind: type[B], bodies: Sequence[Body]) -> list[B]:
 class AgreeingRounds(RoundServer):
     """Rounds before which silos and server agree on keys; once more when a silo has lost its own, and the round anew.
 
-    A subclass sets `aggregation`, and passes a round's orders through `_hidden`.
+    Who takes part in an attempt at a round is fixed before it. If a silo fails in it, another follows without it, while
+    what it had to send may still come. A subclass sets `aggregation`, and passes a round's orders through `_hidden`.
     """
 
     aggregation: Aggregation
     _agreed = False
     _begun = 0  # set-ups until the last round was closed
+    _attempt: Attempt | None = None  # at the round that is open
 
     def first_orders(self) -> Sequence[Order]:
         """Return the orders of the next round, or of what comes before it."""
-        set_up = self.aggregation.set_up
-        if set_up is None or self._agreed:
-            return super().first_orders()
-        self._cohort = self._cohorts.draw(self._round + 1).tolist()
-        return self._asked(set_up.begin())
+        set_up, round = self.aggregation.set_up, self._round + 1
+        if set_up is not None and not self._agreed:
+            self._cohort = list(range(self._cohorts.clients))
+            return self._asked(set_up.begin())
+        return self._tried(self._attempt or Attempt(round, 0, tuple(self._cohorts.draw(round).tolist())))
+
+    def _tried(self, attempt: Attempt, late: Sequence[int] = ()) -> list[Order]:
+        """The orders of an attempt; late: silos that failed in the one before it, and may still send what they had."""
+        self._attempt = attempt
+        self._cohort = sorted({*attempt.silos, *late})
+        orders = self._orders(attempt.round, list(attempt.silos))
+        return orders + [Order(silo, LateUpload(), attempt.round, start_immediately=True) for silo in late]
 
     def _hidden(self, orders: Sequence[Order], round: int) -> list[Order]:
         """The orders of a round as the aggregation wants them."""
-        if self.aggregation.set_up is None:
-            return list(orders)
+        aggregation = self.aggregation
         bodies = {id(order.body): order.body for order in orders}
-        if self.aggregation.sampled:
-            sent = self.aggregation.sampled(round)
+        if aggregation.sampled:
+            sent = aggregation.sampled(round)
             bodies = {at: _with_sample(body, sent) for at, body in bodies.items()}
-        # a silo that has lost its keys answers with nothing, whatever size was promised
-        return [order._replace(body=bodies[id(order.body)], upload_bytes=None) for order in orders]
+        if aggregation.absences:
+            assert self._attempt is not None
+            bodies = {at: telling(body, self._attempt) for at, body in bodies.items()}
+        told = [order._replace(body=bodies[id(order.body)]) for order in orders]
+        # a silo that has lost its keys, or drops out, answers with nothing, whatever size was promised
+        return told if aggregation.set_up is None else [order._replace(upload_bytes=None) for order in told]
 
     def _complete(self, uploads: Sequence[Upload]) -> Sequence[Order]:
         bodies, set_up = [upload.body for upload in uploads], self.aggregation.set_up
-        if set_up is None:
-            return super()._complete(uploads)
-        if not self._agreed:
-            messages = set_up.receive(bodies)
-            self._agreed = messages is None
-            return self.first_orders() if messages is None else self._asked(messages)
-        if any(isinstance(body, KeysLost) for body in bodies):
-            self._agreed = False
-            return self.first_orders()
-        self._begun = set_up.begun
-        return super()._complete(uploads)
+        if set_up is not None:
+            if not self._agreed:
+                messages = set_up.receive(bodies)
+                self._agreed = messages is None
+                return self.first_orders() if messages is None else self._asked(messages)
+            if any(isinstance(body, KeysLost) for body in bodies):
+                self._agreed = False
+                return self.first_orders()
+            self._begun = set_up.begun
+        attempt = self._attempt
+        assert attempt is not None
+        current = [
+            upload for upload in uploads if upload.client in attempt.silos
+        ]  # others' are of the one before
+        if failed := [upload.client for upload in current if isinstance(upload.body, DroppedOut)]:
+            again = attempt.again(failed, self.aggregation.least)
+            return self._tried(again, [silo for silo in failed if silo not in again.silos])
+        self._attempt = None
+        return super()._complete(current)
 
     def _asked(self, messages: Sequence[Body]) -> list[Order]:
         set_up = self.aggregation.set_up
@@ -213,12 +248,29 @@ class SecureSilos(Generic[R]):
     def __init__(self, config: SumsOverUsers, noise: UserNoiseParts, parts: UserParts) -> None:
         self._config, self._noise, self._parts = config, noise, parts
         self._roles: dict[int, R] = {}
+        self._unsent: dict[int, Upload] = {}
 
     def answer(self, order: Order, size: int) -> Upload | None:
-        """Return the answer to a message that comes before the first round, None for any other."""
-        if not isinstance(order.body, SET_UP):
+        """Return the answer to a message beside the rounds: of the set-up, or for a late upload; None for any other."""
+        silo, body = order.client, order.body
+        if isinstance(body, LateUpload):
+            return self._unsent.pop(silo, None) or Upload(silo, order.round - 1, DroppedOut())
+        if not isinstance(body, SET_UP):
             return None
-        return Upload(order.client, order.round - 1, self.role(order.client, size).receive(order.body))
+        return Upload(silo, order.round - 1, self.role(silo, size).receive(body))
+
+    def sent(self, made: Upload) -> Upload:
+        """Return what comes of an upload: itself, or nothing where the silo fails; then it may come late."""
+        attempt, config, key = made.attempt, self._config, self._noise.key
+        assert attempt is not None
+        self._unsent.pop(made.client, None)
+        if isinstance(made.body, KeysLost):
+            return made._replace(releases=(), attempt=None)  # a silo without keys releases nothing
+        if not config.fails(made.client, attempt, key):
+            return made
+        if config.sends_late(made.client, attempt, key):
+            self._unsent[made.client] = made
+        return Upload(made.client, made.step, DroppedOut())
 
     def role(self, silo: int, size: int) -> R:
         """Return a silo's side."""
@@ -229,19 +281,14 @@ class SecureSilos(Generic[R]):
     def _made(self, silo: int, size: int) -> R:
         raise NotImplementedError
 
-    def _attempt(self, round: int) -> Attempt:
-        from raydpzv.secure.attempts import Attempt
-
-        return Attempt(round, 0, tuple(range(self._parts.clients)))
-
 
 class MaskedSilos(SecureSilos["MaskedSilo"]):
     """Silos that mask their sums."""
 
-    def upload(self, made: Upload, round: int) -> Upload:
+    def upload(self, made: Upload, attempt: Attempt) -> Upload:
         """Return an upload whose sum is masked; made: with the noised sum in the open."""
         (body,) = all_of(UserSum, [made.body])
-        return _sent(made, self.role(made.client, len(body.values)).upload(body.values, self._attempt(round)))
+        return made._replace(body=self.role(made.client, len(body.values)).upload(body.values, attempt))
 
     def _made(self, silo: int, size: int) -> MaskedSilo:
         from raydpzv.secure.masked import MaskedSilo
@@ -255,7 +302,7 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
     def upload(
         self,
         silo: int,
-        round: int,
+        attempt: Attempt,
         size: int,
         integers: Iterable[tuple[Integers, int]],
         sampled: SampledWeights | None,
@@ -274,17 +321,19 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
                 nonfinite += bad
                 yield block
 
-        address, pairs, beyond = (silo, round, 0), len(self._parts.pairs(silo)), math.sqrt(size)
-        parties, noise = self._parts.clients, self._noise
+        address, pairs, beyond = (
+            (silo, attempt.round, attempt.number),
+            len(self._parts.pairs(silo)),
+            math.sqrt(size),
+        )
+        parties, noise = len(attempt.silos), self._noise
         share, receipt = noise.share(size, parties, address, pairs=pairs, nonfinite=0, beyond=beyond)
         dither = noise.random_bytes("dither", address)
-        body = self.role(silo, size).upload(
-            blocks(), share, self._attempt(round), sampled=sampled, dither=dither
-        )
+        body = self.role(silo, size).upload(blocks(), share, attempt, sampled=sampled, dither=dither)
         releases = (
             (Release(0, math.nan, receipt._replace(nonfinite=nonfinite), ids=drawn),) if receipt else ()
         )
-        return _sent(Upload(silo, round - 1, body, releases=releases), body)
+        return Upload(silo, attempt.round - 1, body, releases=releases)
 
     def _made(self, silo: int, size: int) -> PrivateSilo:
         from raydpzv.secure.private_silo import PrivateSilo
@@ -309,8 +358,3 @@ def _with_sample(body: Body, sent: SampledWeights) -> Body:
         return SampledCatchUp(body.missed_seeds, body.missed_scalars, body.seeds, sent.weights, sent.coins)
     assert isinstance(body, Weights)
     return SampledModel(body.values, sent.weights, sent.coins)
-
-
-def _sent(made: Upload, body: Body) -> Upload:
-    """The upload with this body; a silo without keys releases nothing."""
-    return made._replace(body=body, releases=() if isinstance(body, KeysLost) else made.releases)

@@ -17,7 +17,7 @@ import torch
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
-from raydpzv.methods.horizontal.aggregation import of_aggregation, sample_of
+from raydpzv.methods.horizontal.aggregation import of_aggregation
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, UserSumServer, mean_over_users
@@ -52,7 +52,7 @@ class TrainingSilos(ObjectiveThreads):
             batches = [epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places]
             return objective.descents(x, batches, self._config.lr)
 
-        return self._sums.upload(order.client, order.round, objective.size, descents, sample_of(order))
+        return self._sums.upload(order, objective.size, descents)
 
 
 ULDP_AVG = HorizontalMethod(

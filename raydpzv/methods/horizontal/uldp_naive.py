@@ -15,6 +15,7 @@ import torch
 
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
+from raydpzv.methods.horizontal.absences import attempt_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import (
@@ -56,7 +57,8 @@ class NaiveSilos(ObjectiveThreads):
         batches = epochs(self._parts.rows(silo), self._config, self._key / silo / order.round)
         update_1d = objective.descents(x, [batches], self._config.lr)
         integers_1d, nonfinite = user_integers(update_1d, clip=release.clip, bits=release.bits)
-        return noised(self._noise, integers_1d[0], silo, self._parts.clients, order.round, 1, nonfinite)
+        everybody = attempt_of(order, self._parts.clients)
+        return noised(self._noise, integers_1d[0], silo, everybody, 1, nonfinite)
 
 
 def _server(parts: HorizontalServerParts, config: UldpNaiveConfig) -> UserSumServer:

@@ -17,7 +17,7 @@ import torch
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
-from raydpzv.methods.horizontal.aggregation import of_aggregation, sample_of
+from raydpzv.methods.horizontal.aggregation import of_aggregation
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, UserSumServer, mean_over_users
 from raydpzv.methods.roles import Order, Upload
@@ -49,7 +49,7 @@ class GradientSilos(ObjectiveThreads):
         def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             return -objective.gradients(x, [pairs.of(place) for place in places])
 
-        return self._sums.upload(order.client, order.round, objective.size, descents, sample_of(order))
+        return self._sums.upload(order, objective.size, descents)
 
 
 ULDP_SGD = HorizontalMethod(

@@ -37,9 +37,8 @@ from raydpzv.methods.horizontal.aggregation import (
     aggregation_of,
     in_the_open,
     of_aggregation,
-    sample_of,
 )
-from raydpzv.methods.horizontal.rounds import Cohorts, Directed, cohorts
+from raydpzv.methods.horizontal.rounds import Cohorts, Directed
 from raydpzv.methods.horizontal.seeded import (
     ALL_ROWS,
     Schedule,
@@ -59,6 +58,7 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.wire.grid_sums import UserSum
+from raydpzv.wire.secure_sums import MaskedSum, PackedSum
 from raydpzv.wire.seeds import SeededScalars
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
@@ -125,20 +125,23 @@ class PairWork(LocalWork):
     def _silo(self, objective: Objective, order: Order, replica: Replica) -> Upload:
         size = self._settings.pairs(1)
         if answer := self._sums.answer(order, size):
-            return answer
+            return self._nothing_new(answer, order, size)
         seeds_K = seeds_to_try(order, self._settings)
 
         def vectors(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             return self.vectors(objective, replica, seeds_K, [pairs.of(place) for place in places])
 
-        made = self._sums.upload(order.client, order.round, size, vectors, sample_of(order))
+        made = self._sums.upload(order, size, vectors)
         if chooses_seeds(order):
             told = self._told(order)
             scalars = (sum_of([made]) * self._unit).astype(np.float32) if told is None else told
-            return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)))
-        if order.round > self._recorded:
+            return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)), attempt=None)
+        return self._nothing_new(made, order, size)
+
+    def _nothing_new(self, made: Upload, order: Order, size: int) -> Upload:
+        """The upload, or one without its sum in a round that was released before: the server has its scalars."""
+        if order.round > self._recorded or not isinstance(made.body, UserSum | MaskedSum | PackedSum):
             return made
-        # of a round that was released before, the server has the scalars, and hears nothing new
         return made._replace(body=UserSum(np.zeros(size, np.int64)))
 
     def _told(self, order: Order) -> np.ndarray | None:
@@ -221,7 +224,7 @@ def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer 
         return SeededPullServer(parts.ledger, settings, clients=silos)
     noise, unit = release_of(parts.users), mean_over_users(parts.users, config.sampling)
     aggregation = aggregation_of(config, noise, silos, settings.pairs(1))
-    return UldpZoServer(cohorts(parts, silos), parts.ledger, settings, unit, aggregation)
+    return UldpZoServer(config.available(silos, parts.key), parts.ledger, settings, unit, aggregation)
 
 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
@@ -252,6 +255,11 @@ def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Itera
         yield (
             f'method.weights: wanted "uniform" with method.asynchronous = true, got "{config.weights}" (all of a '
             "user's weight may lie in one silo, whose noise is one share of many)"
+        )
+    if config.absences:
+        yield (
+            "method.availability, method.dropout: wanted 1 and 0 with method.asynchronous = true (silos wake by "
+            "themselves, and there is no round to stay away from)"
         )
     if config.sampling < 1:
         yield (

@@ -3,7 +3,7 @@
 Source: Kato et al., "Uldp-FL: federated learning with across-silo user-level differential privacy" (2023), Algorithm 3
 with its weights, and user sampling. Sums are of integers, so that their sensitivity is exact
 (`raydpzv.privacy.user_release`). A user's integers are a function of the model, of the user's own records in the silo
-and of public values: the same bits whoever else is there. All silos take part in every round.
+and of public values: the same bits whoever else is there. Silos that stay away from a round add nothing to it.
 """
 
 # S silos, U users, n pairs of a silo, d parameters, D numbers of a release
@@ -22,6 +22,7 @@ from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import Pairs, UserParts
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import HorizontalServerParts, MethodConfig, UserPlan
+from raydpzv.methods.horizontal.absences import Absences, attempt_of
 from raydpzv.methods.horizontal.aggregation import (
     AgreeingRounds,
     MaskedSilos,
@@ -29,14 +30,15 @@ from raydpzv.methods.horizontal.aggregation import (
     added,
     aggregation_of,
     in_the_open,
+    sample_of,
     users_drawn,
 )
 from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
+from raydpzv.secure.attempts import Attempt
 from raydpzv.settings.bounds import Bounds, Count
 from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import SampledWeights
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
@@ -51,7 +53,7 @@ class ReleasedOnGrid(MethodConfig):
 
 
 @dataclass(frozen=True)
-class SumsOverUsers(ReleasedOnGrid):
+class SumsOverUsers(Absences, ReleasedOnGrid):
     """Settings of methods whose silos send sums over users."""
 
     weights: Literal["uniform", "records"] = "records"
@@ -73,6 +75,8 @@ class SumsOverUsers(ReleasedOnGrid):
             weights=self.weights,
             sampling=self.sampling,
             aggregation=self.aggregation,
+            fewest=self.fewest,
+            late=self.dropout > 0 and self.late_uploads > 0,
             bits=self.value_bits,
         )
 
@@ -102,7 +106,7 @@ class UserSums:
         return self._masked or self._private
 
     def answer(self, order: Order, size: int) -> Upload | None:
-        """Return the answer to a message that comes before the first round, None for any other order."""
+        """Return the answer to a message beside the rounds, None for any other order."""
         return self.secure.answer(order, size) if self.secure else None
 
     def total(
@@ -121,27 +125,24 @@ class UserSums:
             nonfinite += bad
         return total, len(places), nonfinite
 
-    def upload(
-        self,
-        silo: int,
-        round: int,
-        size: int,
-        vectors: Callable[[Pairs, np.ndarray], np.ndarray],
-        sampled: SampledWeights | None = None,
-    ) -> Upload:
-        """Return what a silo sends in a round: its sum with its share of the noise, hidden as the aggregation has it.
+    def upload(self, order: Order, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]) -> Upload:
+        """Return what comes of a silo in an attempt at a round.
 
-        sampled: the round's weights and coins, where the silo must not see who takes part.
+        It is its sum with its share of the noise, hidden as the aggregation has it, or nothing where the silo fails.
         """
+        silo, attempt = order.client, attempt_of(order, self._parts.clients)
+        drawn = self._record(attempt.round)
         if self._private:
             everybody = np.arange(len(self._parts.pairs(silo)))
             integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
-            return self._private.upload(silo, round, size, integers, sampled, self._record(round))
-        total, pairs, nonfinite = self.total(silo, round, size, vectors)
-        made = noised(
-            self._noise, total, silo, self._parts.clients, round, pairs, nonfinite, self._record(round)
-        )
-        return self._masked.upload(made, round) if self._masked else made
+            made = self._private.upload(silo, attempt, size, integers, sample_of(order), drawn)
+        else:
+            total, pairs, nonfinite = self.total(silo, attempt.round, size, vectors)
+            made = noised(self._noise, total, silo, attempt, pairs, nonfinite, drawn)
+            if self._masked:
+                made = self._masked.upload(made, attempt)
+        made = made._replace(attempt=attempt)
+        return self.secure.sent(made) if self.secure else made
 
     def _record(self, round: int) -> np.ndarray | None:
         """The users that take part in a round, for the account; None: all."""
@@ -168,8 +169,7 @@ def noised(
     noise: UserNoiseParts,
     total: Integers,
     silo: int,
-    parties: int,
-    round: int,
+    attempt: Attempt,
     pairs: int,
     nonfinite: int,
     drawn: np.ndarray | None = None,
@@ -178,9 +178,10 @@ def noised(
 
     drawn: the users that take part in the round, in whatever silo; None: all.
     """
-    share, receipt = noise.share(len(total), parties, (silo, round, 0), pairs=pairs, nonfinite=nonfinite)
+    address, parties = (silo, attempt.round, attempt.number), len(attempt.silos)
+    share, receipt = noise.share(len(total), parties, address, pairs=pairs, nonfinite=nonfinite)
     releases = (Release(0, math.nan, receipt, ids=drawn),) if receipt else ()
-    return Upload(silo, round - 1, UserSum(total + share), releases=releases)
+    return Upload(silo, attempt.round - 1, UserSum(total + share), releases=releases)
 
 
 class UserSumServer(AgreeingRounds, ModelServer):
@@ -194,7 +195,8 @@ class UserSumServer(AgreeingRounds, ModelServer):
     ) -> None:
         initial: torch.Tensor = parts.initial()
         size, silos = initial.numel(), len(parts.rows)
-        super().__init__(cohorts(parts, silos), initial, 8 * size)
+        everybody = cohorts(parts, silos)
+        super().__init__(config.available(silos, parts.key) if config else everybody, initial, 8 * size)
         self._gain = gain
         self.aggregation = in_the_open()
         if config is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import scenarios
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import Run
+from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.runner import continued
+from raydpzv.privacy.statements import verdict
 from raydpzv.secure import agreement, paillier, private_silo
 from tests.helpers.changed_settings import run_small, scenario
 from tests.helpers.runs import run_prepared
@@ -16,6 +20,7 @@ from tests.helpers.small_horizontal import stop_after
 
 SMALL = ("budget.updates=3", "evaluate.every=3")
 # 2048 bits is the shortest key a scenario may have
+AWAY = ("method.availability=0.8", "method.dropout=0.3", "method.late_uploads=0.5")
 PRIVATE = ("method.aggregation=private_weights", "method.count_cap=4", "method.key_bits=2048")
 
 
@@ -35,6 +40,39 @@ def test_a_masked_run_ends_with_the_model_of_one_in_the_open(method):
     plain, masked = (run_small(method, (*SMALL, f"method.aggregation={how}")) for how in ("plain", "masked"))
     assert plain.summary["model_digest"] == masked.summary["model_digest"]
     assert plain.summary["updates"] == masked.summary["updates"] == 3
+
+
+def test_whoever_stays_away_the_bits_are_those_of_a_run_in_the_open_and_the_summary_says_so():
+    given = (*SMALL, "budget.updates=6", "split.clients=4", "method.availability=0.5")
+    plain, masked = (
+        run_small("uldp_zo", (*given, f"method.aggregation={how}")) for how in ("plain", "masked")
+    )
+    assert plain.summary["model_digest"] == masked.summary["model_digest"]
+    sizes = [row["silos"] for row in masked.rows("attempt").to_pylist()]
+    assert sizes == [row["silos"] for row in plain.rows("attempt").to_pylist()]
+    assert len(set(sizes)) > 1
+    found = masked.summary["user_level"]
+    assert found["took_part"] == {"least": min(sizes), "mean": sum(sizes) / 6}
+    assert (found["aggregation"], found["silos"], found["attempts"]) == ("masked", 4, 6)
+
+
+def test_every_sum_that_is_open_is_in_the_final_account():
+    given = ("budget.updates=5", "split.clients=5", "method.aggregation=masked", "method.dropout=0.4")
+    late, never = (
+        run_small("uldp_sgd", (*given, f"method.late_uploads={share}")) for share in ("1.0", "0.0")
+    )
+    assert late.summary["model_digest"] == never.summary["model_digest"]
+    scopes = [run.summary["epsilon"][0]["scope"] for run in (late, never)]
+    assert "5 rounds" in scopes[1]
+    assert int(scopes[0].split()[0]) > 5
+    assert "at least 2 in a release" in scopes[0]
+    words = "every sum that a late upload opens is a release more"
+    public = ("data.scale=none", "data.split=plain", "privacy.noise=system", "method.late_uploads=1.0")
+    spec = scenario("horizontal", "uldp_sgd", (*given, *public))
+    planned = prepare_horizontal(spec).setting
+    assert planned is not None
+    assert words in verdict(planned)[1]
+    assert words not in verdict(replace(planned, late=False))[1]
 
 
 @pytest.mark.parametrize("hidden", [[], [320]])
@@ -83,9 +121,9 @@ def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(
     assert first.summary["model_digest"] == again.summary["model_digest"]
 
 
-@pytest.mark.parametrize("method", ["uldp_sgd", "uldp_zo"])
-def test_a_stopped_run_goes_on_with_new_keys_to_the_same_model(method, tmp_path):
-    spec = scenario("horizontal", method, ("budget.updates=4", "method.aggregation=masked"))
+@pytest.mark.parametrize(("method", "away"), [("uldp_sgd", ()), ("uldp_zo", ()), ("uldp_zo", AWAY)])
+def test_a_stopped_run_goes_on_with_new_keys_to_the_same_model(method, away, tmp_path):
+    spec = scenario("horizontal", method, ("budget.updates=4", "method.aggregation=masked", *away))
     whole = scenarios.run(spec)
     stop, progress = stop_after(2)
     assert scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress).summary["updates"] == 2

@@ -33,8 +33,8 @@ def test_columns_have_the_bits_of_one_release_at_a_time(monkeypatch, name, setti
     slow = []
     for kind in (MeanPrivacyFilter, RowPrivacyFilter):
 
-        def charged(self, client, ids, releases, charge=kind.charge):
-            loss = charge(self, client, ids, releases)
+        def charged(self, client, ids, releases, attempt=None, charge=kind.charge):
+            loss = charge(self, client, ids, releases, attempt)
             slow.extend([loss.epsilons()] * releases)
             return loss
 

@@ -75,6 +75,7 @@ WAITING = (
 ONE_STEP = ("method.local_steps=1",)
 PULLS = ("method.asynchronous=true", *ONE_STEP)
 
+MASKED = ("method.aggregation=masked",)
 PRIVATE_WEIGHTS = (
     *("method.aggregation=private_weights", "method.count_cap=2", "method.value_bits=4"),
     *("budget.updates=1", "users.count=2", "data.train_rows=20", "data.test_rows=10", "model.kind=logistic"),
@@ -273,6 +274,9 @@ METHOD: dict[tuple[str, str], Change] = {
         for key, change in {
             (name, "method.count_cap"): Change("1"),
             (name, "method.key_bits"): Change("2048", PRIVATE_WEIGHTS),
+            (name, "method.least_silos"): Change("3", ("method.availability=0.3",)),
+            (name, "method.dropout"): Change("0.5", MASKED),
+            (name, "method.late_uploads"): Change("1.0", (*MASKED, "method.dropout=0.5")),
         }.items()
     },
 }

@@ -85,6 +85,40 @@ def test_multipliers_are_those_of_the_worst_weights() -> None:
             assert found == pytest.approx(expected)
 
 
+def seen_by_one_silo(taking_part: int, *, among_them: bool, weighed: bool, silos: int) -> float:
+    """z of one release in which some silos take part, for one silo that does or does not: brute force over weights."""
+    others = taking_part - among_them
+    noise = 5.0 * math.sqrt(others / taking_part)
+    worst = [np.eye(others)[0], np.full(others, 1 / others)] if weighed else [np.full(others, 1 / silos)]
+    return noise / max(float(weights.sum()) for weights in worst)
+
+
+@pytest.mark.parametrize("weights", ["records", "uniform"])
+@pytest.mark.parametrize("fewest", [2, 3, 5])
+def test_one_silos_row_holds_for_every_release_whoever_takes_part(weights: str, fewest: int) -> None:
+    releases = [
+        seen_by_one_silo(a, among_them=inside, weighed=weights == "records", silos=5)
+        for a in range(fewest, 6)
+        for inside in ((True, False) if a < 5 else (True,))
+    ]
+    stated = setting(weights=weights, fewest=fewest).noise_multiplier("client", "add_remove")
+    assert stated == pytest.approx(min(releases))
+    if weights == "records" and fewest < 5:  # control: as if all silos always took part
+        assert setting(weights=weights).noise_multiplier("client", "add_remove") > 1.1 * min(releases)
+    for who in ("external", "server"):
+        assert user_epsilon(setting(weights=weights, fewest=fewest), who) == user_epsilon(
+            setting(weights=weights), who
+        )
+
+
+@pytest.mark.parametrize("weights", ["records", "uniform"])
+def test_the_servers_row_of_sums_in_the_open_holds_where_fewer_take_part(weights: str) -> None:
+    stated = setting(weights=weights).noise_multiplier("server", "add_remove")
+    for a in range(1, 6):  # each silo's noise is a share of A; uniform weights are of S
+        moves = np.eye(a)[0] if weights == "records" else np.full(a, 1 / 5)
+        assert 5.0 / math.sqrt(a) / float(np.sqrt((moves**2).sum())) >= stated * (1 - 1e-12)
+
+
 def test_replacing_moves_twice_as_far_but_an_update_no_further_than_through_its_ball() -> None:
     assert user_epsilon(setting(), relation="replace") == pytest.approx(
         epsilon_of(2 * math.sqrt(100) / 5, 1e-5)

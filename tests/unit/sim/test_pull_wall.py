@@ -16,6 +16,7 @@ from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
+from raydpzv.secure.attempts import Attempt
 from raydpzv.sim import pull
 from raydpzv.sim.arrivals import Poisson, Trace
 from raydpzv.sim.clock import WallClock
@@ -148,7 +149,9 @@ class Counting(NoPrivacyFilter):
     def __init__(self) -> None:
         self.charged: list[int] = []
 
-    def charge(self, client: int, ids: np.ndarray, releases: int) -> PrivacyLoss:
+    def charge(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
+    ) -> PrivacyLoss:
         self.charged.append(client)
         return UNACCOUNTED
 

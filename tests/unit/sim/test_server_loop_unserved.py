@@ -33,7 +33,7 @@ class CountingGuard:
     def refuses(self, upload):
         return "no more" if upload.client == self.refused else None
 
-    def charge(self, client, ids, releases):
+    def charge(self, client, ids, releases, attempt=None):
         self.charged.append((client, len(ids), releases))
         return UNACCOUNTED
 
