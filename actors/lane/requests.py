@@ -2,7 +2,7 @@
 
 Under the wall clock a client asks (`LaneRequest`) and the server answers; under the virtual clock the server orders and
 an actor of clients returns what comes of it. Fixed fields are packed by `struct`, bodies as in `raydpzv.wire.frames`;
-receipts of noise that a client added, which only some methods have, are JSON.
+facts for the record that only some methods have (receipts of noise, attempts at a round) are JSON.
 """
 
 from __future__ import annotations
@@ -198,8 +198,10 @@ def read_upload(data: memoryview) -> Upload:
     begin = _UPLOAD.size + size
     facts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else {}
     releases = tuple(_from_json(**receipt) for receipt in facts.get("releases", ()))
-    attempt = Attempt(*facts["attempt"][:2], tuple(facts["attempt"][2])) if "attempt" in facts else None
-    cpu = facts.get("cpu", math.nan)
+    attempt, cpu = None, facts.get("cpu", math.nan)
+    if "attempt" in facts:
+        round, number, silos = facts["attempt"]
+        attempt = Attempt(round, number, tuple(silos))
     return Upload(client, step, decode_body(data[begin:]), loss, releases, is_query, attempt, cpu)
 
 
