@@ -76,6 +76,11 @@ class Told:
         self._extra.append(self._word)
         return self._extra
 
+    def arrow(self, look):
+        import pyarrow
+
+        return "pyarrow.lib" in sys.modules, look and pyarrow.table({"a": [1]}).num_rows
+
 
 @pytest.fixture(autouse=True)
 def _by_value(request):
@@ -103,6 +108,14 @@ class TestReuse:
         third, _ = told("three")  # the process is in use
         assert ray.get(third.pid.remote()) != pid
         processes.end([second, third], well=False)
+
+    def test_what_ray_unpickles_loads_no_arrow_before_something_of_it_is_used(self):
+        actor, made = told("word")
+        ray.get(made)
+        assert ray.get(actor.arrow.remote(False)) == (False, False)
+        assert ray.get(actor.arrow.remote(True))[1] == 1
+        assert ray.get(actor.arrow.remote(False))[0]
+        processes.end([actor], well=False)
 
     def test_that_of_a_run_that_failed_does_not(self):
         first, _ = told("one")
