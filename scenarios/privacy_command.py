@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import raydpzv
-from raydpzv.experiment.planned_privacy import planned_privacy
+from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.files import as_json as json_text
 from raydpzv.privacy.sound_setting import SoundSetting
 from raydpzv.privacy.statements import NO_NOISE, claims, verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import math
@@ -12,11 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.encoding import encoded
+from raydpzv.data.horizontal import Partition
 from raydpzv.data.sources import load
 from raydpzv.data.table import (
     Limits,
@@ -30,12 +32,14 @@ from raydpzv.data.table import (
 )
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
+from raydpzv.experiment.privacy_setting import privacy_setting, user_privacy
 from raydpzv.keys import Key
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.registry import PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection
+from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
@@ -236,3 +240,41 @@ def _trace(path: Path, clients: int) -> dict[int, list[float]]:
 def class_shares(labels: np.ndarray, classes: int) -> list[float]:
     """Return the share of each class among labels int [N]."""
     return (np.bincount(labels, minlength=classes) / max(1, len(labels))).tolist()
+
+
+def planned_privacy(spec: AnyScenario, rows: int | None = None) -> AnySetting | None:
+    """Return what a whole run's claims are made from; None where no noise is added.
+
+    rows: D, training rows; None: as many as the data have. Users are always those of the data. Raises SpecError where
+    no noise reaches the ε asked for.
+    """
+    if isinstance(spec, HorizontalScenario):
+        return _of_users(spec)
+    return _of_records(spec, rows)
+
+
+def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
+    if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
+        return None
+    return privacy_setting(spec, rows or _rows(spec.data, spec.seed)).claims
+
+
+def _of_users(spec: HorizontalScenario) -> AnySetting | None:
+    if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
+        return None
+    found = user_privacy(spec, _parts(spec.data, spec.split, spec.users, spec.seed))
+    return found.claims if found else None
+
+
+@functools.cache
+def _rows(data: DataSection, seed: int) -> int:
+    return load_data(data, Key(seed) / "data").train.rows
+
+
+@functools.lru_cache(1)
+def _parts(
+    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, seed: int
+) -> Partition:
+    from raydpzv.experiment.horizontal import shared_rows
+
+    return shared_rows(data, how, users, Key(seed))[1]

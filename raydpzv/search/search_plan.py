@@ -22,7 +22,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.experiment.planned_privacy import planned_privacy
+from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.statements import claims, meant_claim
 from raydpzv.search.space import in_order
