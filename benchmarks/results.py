@@ -157,10 +157,15 @@ PARTS = (
         "curve, and take less time than synchronous (Section 5).",
         "lstm_times",
         "generated series of 12 steps in place of MIMIC-III; the picture is of the accuracy, the areas are those at "
-        "the end; each protocol's step size is the quicker of two to 80 % on held-back rows, so each is at an edge.",
+        "the end; each protocol's step size is the quicker of two to 80 % on held-back rows, so each is at an edge; "
+        "central SGD has momentum 0.9, without which it is the synchronous protocol.",
         picture="accuracy_over_seconds",
         real=("lstm_times --set data.source=mimic3 --set data.folder=data/mimic3",),
         files="the in-hospital-mortality folder that docs/data.md names, in data/mimic3",
+        shows=(
+            "Yes. All protocols end with an area of 0.99 or more; by the medians asynchronous is the first at 80 % "
+            "(640 s), t-synchronous follows (767 s), and synchronous takes 5.8 times as long (3,705 s)."
+        ),
     ),
     Part(
         "vafl_straggler",
