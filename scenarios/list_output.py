@@ -66,7 +66,7 @@ def _row(entry: Entry) -> Row:
 
 def _needs(source: str) -> str:
     """Return which files a data set needs; that a table of one's own has a target column goes without saying."""
-    wanted = [need for need in DATA_SOURCES[source].needs if need != "target"]
+    wanted = [need for need in DATA_SOURCES[source].needs if need not in ("target", "time")]
     return " and ".join(wanted)
 
 

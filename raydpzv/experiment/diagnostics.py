@@ -83,7 +83,7 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     scored = tested(rows)
     if not scored or failed or not blown_up(scored[0]["loss"], scored[-1]["loss"]):
         return []
-    if rows["concordance"].num_rows:
+    if _survives(rows):
         return []  # scores of survival times rank: there are no certainties
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
@@ -142,7 +142,7 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     evaluations = tested(rows)
     if not evaluations:
         return "", ""
-    if rows["concordance"].num_rows:
+    if _survives(rows):
         return _failure_of_times(evaluations, rows)
     first, last = evaluations[0], evaluations[-1]
     accuracy, loss = last["accuracy"], last["loss"]
@@ -165,6 +165,11 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
             f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you believe it",
         )
     return "", ""
+
+
+def _survives(rows: Rows) -> bool:
+    """Tell whether held-out rows are survival times, which have a concordance and no accuracy."""
+    return "concordance" in rows and rows["concordance"].num_rows > 0
 
 
 def _failure_of_times(evaluations: Sequence[dict[str, Any]], rows: Rows) -> tuple[str, str]:
