@@ -379,25 +379,31 @@ def scale(split: Split, how: str) -> Split:
 def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
     """Return (x - centre) / spread, constants that were known without the data: one number, or one per column.
 
-    Columns are what `standardise` takes statistics of: of images, channels. Token ids stay as they are. Raises
-    SpecError for another count of numbers.
+    Columns are what `standardise` takes statistics of: of images, channels; these may have one number per pixel too.
+    Token ids stay as they are. Raises SpecError for another count of numbers.
     """
     x = split.train.x
     if split.train.vocabulary is not None:
         return split
     shape = tuple(1 if axis in _pooled(x) else size for axis, size in enumerate(x.shape))
-    centre_F, spread_F = (
-        per_column(values, math.prod(shape), name)
+    centre, spread = (
+        np.reshape(values, (1, *x.shape[1:])).astype(np.float64)
+        if np.size(values) == x[0].size
+        else per_column(values, math.prod(shape), name, pixels=x[0].size).reshape(shape)
         for values, name in ((centre, "centre"), (spread, "spread"))
     )
-    return _rescale(split, centre_F.reshape(shape), spread_F.reshape(shape))
+    return _rescale(split, centre, spread)
 
 
-def per_column(values: Constants, columns: int, name: str) -> np.ndarray:
-    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many."""
+def per_column(values: Constants, columns: int, name: str, pixels: int = 0) -> np.ndarray:
+    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many.
+
+    pixels: how many numbers could be given too, for the error's words.
+    """
     given = np.array(values, np.float64).ravel()
     if given.size not in (1, columns):
         many = f" or {columns}, one per column (of images: per channel)" if columns > 1 else ""
+        many += f" or {pixels}, one per pixel" if pixels > columns else ""
         raise SpecError(f"data.{name}: wanted one number{many}, got {given.size}")
     return np.broadcast_to(given, columns)
 

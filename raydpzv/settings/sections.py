@@ -62,9 +62,11 @@ class DataSection(Section):
     """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
     public constants, (x - centre) / spread. Token ids are never scaled."""
     centre: PerColumn | None = None
-    """Subtracted by "public" scaling: one number, or one per column (of images: channel), known without the data."""
+    """Subtracted by "public" scaling: one number, or one per column (of images: channel, or pixel), known without the
+    data."""
     spread: PerColumnPositive | None = None
-    """What "public" scaling divides by: one number, or one per column (of images: channel), known without the data."""
+    """What "public" scaling divides by: one number, or one per column (of images: channel, or pixel), known without
+    the data."""
     train_rows: Count | None = None
     """Use only so many training rows, drawn as `split` says."""
     test_rows: Count | None = None

@@ -42,6 +42,8 @@ from raydpzv.wire.grid_sums import UserSum
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
+_BLOCK_PAIRS = 2_048
+"""Pairs at a time: under private weights each has a table of powers beside it, 13 kB at 3072 bits and 16 values."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def mean_over_users(noise: UserNoiseParts | None, sampling: float) -> float:
 
 def blocks(places: np.ndarray, size: int) -> list[np.ndarray]:
     """Return the places in pieces of which vectors of `size` numbers fit into memory."""
-    several = max(1, _BLOCK_NUMBERS // size)
+    several = min(max(1, _BLOCK_NUMBERS // size), _BLOCK_PAIRS)
     return [places[first : first + several] for first in range(0, len(places), several)]
 
 

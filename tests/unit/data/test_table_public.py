@@ -78,6 +78,17 @@ def test_constants_are_taken_as_they_are():
     assert scale_by(Split(ids, ids), 1.0, 2.0).train is ids
 
 
+def test_an_image_may_have_a_constant_for_each_of_its_pixels():
+    pixels = images()
+    row = pixels.x[0]
+    template = tuple(np.linspace(0, 1, row.size))
+    done = scale_by(Split(pixels, pixels), template, 2.0)
+    expected = (pixels.x - np.reshape(template, row.shape)) / 2
+    np.testing.assert_allclose(done.train.x, expected, rtol=1e-6, atol=1e-6)
+    with pytest.raises(SpecError, match=rf"or {row.size}, one per pixel, got 7"):
+        scale_by(Split(pixels, pixels), (0.5,) * 7, 1.0)
+
+
 @pytest.mark.parametrize(
     ("centre", "spread", "said"), [((1.0, 2.0), 1.0, "centre"), (1.0, (1.0,) * 4, "spread")]
 )

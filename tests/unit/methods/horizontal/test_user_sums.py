@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from raydpzv.data.users import UserParts
+from raydpzv.data.users import Known, Pairs, UserLaw, UserParts, share_users
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.dense import dense_whole
 from raydpzv.engine.row_readers import KeptRows
@@ -337,3 +339,32 @@ def test_a_step_that_leads_to_infinity_ends_the_run() -> None:
 def test_another_message_is_refused() -> None:
     with pytest.raises(TypeError, match="sums cannot serve Update"):
         user_sums.sum_of([Upload(0, 0, Update(np.zeros(3, np.float32)))])
+
+
+def upload_peak(size: int) -> int:
+    """The most memory of numpy's that a silo's upload takes: 40 silos, 10,000 users."""
+    held = share_users(Known(np.zeros(30_000, np.int64)), 40, UserLaw(12_000), KEY / "parts")
+    assert held.users > 10_000
+    assert len(held.pairs(0)) > 400
+    made_with = dataclasses.replace(noise("records", multiplier=1.0), users=held.users)
+    sums = UserSums(held, made_with, ULDP_SGD.config())
+
+    def vectors(pairs: Pairs, places: np.ndarray) -> np.ndarray:
+        return np.ones((len(places), size), np.float32)
+
+    tracemalloc.start()
+    try:
+        sums.upload(0, 1, size, vectors)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_silos_upload_takes_little_memory_whatever_the_number_of_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 21_840
+    most = 256_000_000 + 16 * size
+    assert upload_peak(size) < most / 3
+    monkeypatch.setattr(user_sums, "_BLOCK_NUMBERS", 1 << 23)  # the control: eight times as many at a time
+    assert upload_peak(size) > most
