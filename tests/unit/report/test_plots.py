@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from raydpzv.records import metrics
 from raydpzv.records.schema import RELEASE, SCHEMAS
-from raydpzv.report import clients, plots, style, traffic
+from raydpzv.report import clients, plots, style, traffic, user_level
 from raydpzv.report.figure import RunView
 from raydpzv.report.page import DRAWINGS
 from tests.helpers.report_views import figure, legend_text, view
@@ -24,6 +24,7 @@ VERTICAL = [
     d
     for d in DRAWINGS
     if d not in (traffic.bytes_per_update, traffic.missed_over_updates, traffic.lag_histogram)
+    and d is not user_level.records_per_user
 ]
 
 

@@ -81,7 +81,7 @@ def test_uploads_arrive_as_they_were_sent(drawn):
 
 
 def test_what_a_look_finds_arrives_as_it_was():
-    scored = Metrics(0.5, math.inf, 0.1, None, 0.25, Metrics(1 / 3, 2.5, 0.125))
+    scored = Metrics(0.5, math.inf, 0.1, None, 0.25, validation=Metrics(1 / 3, 2.5, 0.125))
     state = np.arange(10, dtype=np.float32).reshape(2, 5)
     assert work.read_looked("evaluate", frame(work.looked("evaluate", scored))) == scored
     assert work.read_looked("drift", frame(work.looked("drift", (1 / 3, 0.0)))) == (1 / 3, 0.0)
