@@ -385,14 +385,15 @@ def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
     x = split.train.x
     if split.train.vocabulary is not None:
         return split
+    return _rescale(split, _constants(centre, x, "centre"), _constants(spread, x, "spread"))
+
+
+def _constants(values: Constants, x: np.ndarray, name: str) -> np.ndarray:
+    """Return one number, one per column or one per pixel in a shape that goes with the features, float64."""
+    if np.size(values) == x[0].size:
+        return np.reshape(values, (1, *x.shape[1:])).astype(np.float64)
     shape = tuple(1 if axis in _pooled(x) else size for axis, size in enumerate(x.shape))
-    centre, spread = (
-        np.reshape(values, (1, *x.shape[1:])).astype(np.float64)
-        if np.size(values) == x[0].size
-        else per_column(values, math.prod(shape), name, pixels=x[0].size).reshape(shape)
-        for values, name in ((centre, "centre"), (spread, "spread"))
-    )
-    return _rescale(split, centre, spread)
+    return per_column(values, math.prod(shape), name, pixels=x[0].size).reshape(shape)
 
 
 def per_column(values: Constants, columns: int, name: str, pixels: int = 0) -> np.ndarray:
