@@ -214,7 +214,7 @@ def main() -> None:
     chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
     repeats, shorter, count, cases = chosen.repeats or (1 if chosen.quick else 5), 1, 300, list(CASES)
     if chosen.quick:
-        shorter, count, cases = 8, 20, cases[:3]
+        shorter, count, cases = 3, 20, cases[:3]
     before = environment()
     # Ray's workers are nice to others by default, which on a shared machine decides
     os.environ.setdefault("RAY_worker_niceness", "0")

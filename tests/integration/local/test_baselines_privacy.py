@@ -23,9 +23,9 @@ from tests.helpers.baseline_runs import NOISE, SHORT, T, run
 def test_a_refreshed_row_is_a_release_and_is_counted(monkeypatch):
     counts, charge = np.zeros((4, 1437), int), RowPrivacyFilter.charge
 
-    def counted(self, client, ids, releases):
+    def counted(self, client, ids, releases, attempt=None):
         counts[client, ids] += releases
-        return charge(self, client, ids, releases)
+        return charge(self, client, ids, releases, attempt)
 
     monkeypatch.setattr(RowPrivacyFilter, "charge", counted)
     extra = (

@@ -14,7 +14,7 @@ from raydpzv.registry import DATA_SOURCES
 FEW = ("budget.updates=4", "evaluate.every=4")
 VERTICAL = (*FEW, "method.batch=8", "privacy.noise=seeded", "record.staleness=false")
 ROUNDS = (*FEW, "split.clients=12", "method.cohort=2", "method.batch=4", "data.train_rows=100")
-USERS = (*FEW, "users.count=20", "data.train_rows=200")
+USERS = (*FEW, "users.count=60", "data.train_rows=300")
 SMALL = {
     "digits": ("data.train_rows=100", "data.test_rows=40"),
     "synthetic_reviews": ("data.rows=120",),

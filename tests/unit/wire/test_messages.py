@@ -71,6 +71,23 @@ BODIES: list[tuple[Body, int]] = [
         secure_sums.SampledCatchUp(SEEDS[0], floats(P), SEEDS[1], residues(N, 2 * W), residues(N, 2 * W)),
         8 * P + 4 * P + 8 * P + 4 * W * N,
     ),
+    (secure_sums.AttemptModel(floats(N), IDS[:1], IDS[:S]), 4 * N + 4 + 4 * S),
+    (
+        secure_sums.AttemptCatchUp(SEEDS[0], floats(P), SEEDS[1], IDS[:1], IDS[:S]),
+        8 * P + 4 * P + 8 * P + 4 + 4 * S,
+    ),
+    (
+        secure_sums.SampledAttemptModel(floats(N), residues(N, 2 * W), residues(N, 2 * W), IDS[:1], IDS[:S]),
+        4 * N + 4 * W * N + 4 + 4 * S,
+    ),
+    (
+        secure_sums.SampledAttemptCatchUp(
+            SEEDS[0], floats(P), SEEDS[1], residues(N, 2 * W), residues(N, 2 * W), IDS[:1], IDS[:S]
+        ),
+        8 * P + 4 * P + 8 * P + 4 * W * N + 4 + 4 * S,
+    ),
+    (secure_sums.DroppedOut(), 0),
+    (secure_sums.LateUpload(), 0),
     (secure_sums.MaskedSum(SEEDS[0]), 8 * P),
     (secure_sums.PackedSum(residues(K, 2 * W)), 2 * W * K),
     (secure_sums.KeysLost(), 0),
@@ -89,9 +106,13 @@ def test_a_body_is_exactly_as_long_as_promised(body: Body, size: int) -> None:
     assert len(body.encode()) == size or not body.metered
 
 
-def test_only_evaluation_and_what_an_agent_tells_itself_are_free_of_charge() -> None:
+def test_only_evaluation_what_an_agent_tells_itself_and_the_simulators_own_are_free_of_charge() -> None:
     unmetered = {type(body) for body, _ in BODIES if not body.metered}
-    assert unmetered == {messages.Evaluate, messages.TestEmbeddings, seeds.AgentSeeds, seeds.AgentScalars}
+    of_evaluation, of_agents = (
+        {messages.Evaluate, messages.TestEmbeddings},
+        {seeds.AgentSeeds, seeds.AgentScalars},
+    )
+    assert unmetered == {*of_evaluation, *of_agents, secure_sums.LateUpload}
 
 
 def assert_same(a: Body, b: Body) -> None:

@@ -24,9 +24,9 @@ from raydpzv.methods.horizontal.uldp_group import ULDP_GROUP
 from raydpzv.methods.horizontal.uldp_naive import ULDP_NAIVE
 from raydpzv.methods.horizontal.uldp_sgd import ULDP_SGD
 from raydpzv.methods.horizontal.user_sums import UserSums
-from raydpzv.methods.roles import Upload
+from raydpzv.methods.roles import Order, Upload
 from raydpzv.privacy.user_release import user_integers
-from raydpzv.wire.weights import Update
+from raydpzv.wire.weights import Update, Weights
 from tests.helpers.user_parties import (
     KEY,
     SILOS,
@@ -354,7 +354,7 @@ def upload_peak(size: int) -> int:
 
     tracemalloc.start()
     try:
-        sums.upload(0, 1, size, vectors)
+        sums.upload(Order(0, Weights(np.zeros(size, np.float32)), 1), size, vectors)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
