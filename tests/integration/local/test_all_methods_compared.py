@@ -21,11 +21,11 @@ FEW = ("budget.updates=8", "evaluate.every=8", "method.batch=8", "privacy.noise=
 
 def files(name, path):
     """Write a field's data; return the settings that point to it and keep its models small."""
-    if name == "mnist_field":
+    if name.startswith("mnist_"):
         return (f"data.folder={write_mnist(path)}", "model.hidden=[2, 2]", "model.embedding=4")
-    if name == "cifar10_field":
+    if name.startswith("cifar10_"):
         return (f"data.folder={write_cifar10(path)}", "model.hidden=[2, 2]", "model.embedding=4")
-    if name == "modelnet40_field":
+    if name.startswith("modelnet40_"):
         return (f"data.file={write_views(path)}", *TINY_RESNET)
     return (f"data.folder={write_reviews(path, 'csv')}", *TINY_TRANSFORMER)
 
@@ -61,3 +61,25 @@ def test_every_line_of_the_field_runs(name, tmp_path):
         summary = scenarios.run(line.spec).summary
         assert summary["updates"] == 8, str(line)
         assert bool(summary["epsilon"]) == (line.epsilon is not None), str(line)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mnist_epsilons",
+        "mnist_clips",
+        "cifar10_epsilons",
+        "cifar10_clips",
+        "modelnet40_epsilons",
+        "amazon_epsilons",
+    ],
+)
+def test_other_comparisons_run_on_the_same_files(name, tmp_path):
+    """One line with noise and one without: the others differ from them in a number."""
+    comparison = resolved(read_entrants(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW])
+    forms = {line.epsilon is not None: line for line in comparison.lines}
+    assert True in forms
+    for private, line in forms.items():
+        summary = scenarios.run(line.spec).summary
+        assert summary["updates"] == 8, str(line)
+        assert bool(summary["epsilon"]) == private, str(line)
