@@ -83,3 +83,9 @@ def test_other_comparisons_run_on_the_same_files(name, tmp_path):
         summary = scenarios.run(line.spec).summary
         assert summary["updates"] == 8, str(line)
         assert bool(summary["epsilon"]) == private, str(line)
+
+
+@pytest.mark.parametrize("name", ["mnist_decomfl", "fashion_decomfl"])
+def test_decomfl_on_pictures_with_its_own_networks(name, tmp_path):
+    few = (f"data.folder={write_mnist(tmp_path)}", "method.perturbations=2", *SMALL_ROUNDS)
+    assert scenarios.run(scenarios.load(name, few)).summary["updates"] == 2
