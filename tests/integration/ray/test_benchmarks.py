@@ -32,14 +32,9 @@ def test_throughput_finishes_on_ray(tmp_path):
     script_here("vfl_throughput.py", "--repeats", "1", "--works", "5", "--json", str(tmp_path / "t.json"))
     by_way = {f["way"]: f for f in json.loads((tmp_path / "t.json").read_text())["figures"]}
     assert by_way.keys() > {"bare", "LocalExecutor", "Ray", "Ray, wall clock", "Ray, no client actors"}
-    # the added work, of which an update has most of its CPU time, is done where it is said to be done; by shares, since
-    # an update's seconds hang on what else the processor does now and did while the work was calibrated
-    shares = {name: shares_of(figure["cpu_seconds_per_update"]) for name, figure in by_way.items()}
+    # the added work is most of an update's CPU time, wherever it is done; within one run, since seconds hang on what
+    # else the processor does now and did while the work was calibrated
+    seconds = {name: figure["cpu_seconds_per_update"] for name, figure in by_way.items()}
     for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
-        assert shares[way]["clients"] > 0.66
-    assert shares["Ray, no client actors"]["server"] > 0.66
-
-
-def shares_of(seconds):
-    """Parts of the CPU time, by group of processes."""
-    return {group: spent / sum(seconds.values()) for group, spent in seconds.items()}
+        assert seconds[way]["clients"] > seconds[way]["server"]
+    assert seconds["Ray, no client actors"]["server"] > seconds["Ray, no client actors"]["clients"]
