@@ -24,7 +24,7 @@ HEAD_START = 0.5
 """Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
 STARTING_RAY = "Ray to start"
 """The first stage of a run on actors (see `Status.stage`)."""
-_CONTROL_TIMEOUT = 60.0
+CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 
 
@@ -101,7 +101,7 @@ class Driver:
             self._write(self._control(self._server.drain.remote(), "rows"))
 
     def _control(self, reference: Any, what: str) -> Any:
-        return get(reference, _CONTROL_TIMEOUT, what)
+        return get(reference, CONTROL_TIMEOUT, what)
 
     def _rescue(self) -> None:
         """Save the rows of a run that broke off, if the server still lives."""

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from actors.cluster import connected
-from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
+from actors.driver import (
+    CONTROL_TIMEOUT,
+    HEAD_START,
+    LOOK,
+    STARTING_RAY,
+    Driver,
+    RunHooks,
+    drive,
+    is_ray_error,
+    translated,
+)
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
@@ -111,7 +121,7 @@ class _Driver(Driver):
         try:
             get(self._server.stop.remote("the run broke off"), _ENDING, "the server to stop")
             if self._loops:
-                self._stop_clients(self._actor_set)
+                self._stop_clients(self._actor_set, _ENDING)
         except Exception as error:
             if not is_ray_error(error):
                 raise
@@ -152,7 +162,7 @@ class _Driver(Driver):
                 actor_set.server.stop.remote(f"the budget of {spec.budget.seconds:g} seconds is spent")
             if self._status.stop_reason and not told:
                 told = True
-                self._stop_clients(actor_set)
+                self._stop_clients(actor_set, CONTROL_TIMEOUT)
             elif not told and self._status.updates // spec.evaluate.every > evaluated:
                 evaluated = self._status.updates // spec.evaluate.every
                 self._evaluate(actor_set)
@@ -161,11 +171,11 @@ class _Driver(Driver):
         self._control(actor_set.server.close.remote(), "the server to close")
         self._evaluate(actor_set)
 
-    def _stop_clients(self, actor_set: ActorSet) -> None:
+    def _stop_clients(self, actor_set: ActorSet, timeout: float) -> None:
         """Tell all client actors that the run is over; of one that is lost, the end of its loop will tell."""
         for call in [actor.stop.remote() for actor in actor_set.actors]:
             try:
-                self._control(call, "the clients to stop")
+                get(call, timeout, "the clients to stop")
             except Exception as error:
                 if not lost(error):
                     raise

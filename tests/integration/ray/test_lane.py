@@ -164,9 +164,9 @@ def test_a_client_that_is_killed_when_all_are_to_stop_is_replaced_too(small, tmp
 
     stop = _Driver._stop_clients
 
-    def kill_and_stop(self, actor_set):
+    def kill_and_stop(self, actor_set, timeout):
         ray.kill(actor_set.actors[1])
-        stop(self, actor_set)
+        stop(self, actor_set, timeout)
 
     monkeypatch.setattr(_Driver, "_stop_clients", kill_and_stop)
     run = scenarios.run(small(*LIVE), tmp_path / "run", runner="ray")

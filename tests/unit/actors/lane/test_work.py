@@ -15,6 +15,7 @@ from actors.serialization import known_tail, pack_work, unpack_work
 from raydpzv.errors import Diverged, LaneError, RunError
 from raydpzv.methods.roles import Metrics, Order, Release, Sync, Upload
 from raydpzv.privacy.mechanisms import Receipt
+from raydpzv.secure.attempts import Attempt
 from raydpzv.wire.messages import pack
 from raydpzv.wire.seeds import CatchUp, Scalars
 
@@ -68,12 +69,25 @@ def test_a_body_that_clients_share_travels_and_is_read_once():
     assert orders[0].body.missed_seeds.flags.aligned
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), SIZES, NUMBERS, st.booleans()), max_size=4))
+@given(
+    st.lists(
+        st.tuples(
+            *(st.integers(0, 99), SIZES, NUMBERS, st.booleans()),
+            st.none() | st.builds(Attempt, SIZES, SIZES, st.lists(SIZES, max_size=3).map(tuple)),
+            st.floats(0, 10) | st.just(math.nan),
+        ),
+        max_size=4,
+    )
+)
 def test_uploads_arrive_as_they_were_sent(drawn):
     receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, 64, 60, 0)
     sent = [
-        Upload(client, 3, scalars(count), loss, (Release(0, loss, receipt, 3),) if released else ())
-        for client, count, loss, released in drawn
+        Upload(
+            *(client, 3, scalars(count), loss, (Release(0, loss, receipt, 3),) if released else ()),
+            attempt=attempt,
+            cpu=cpu,
+        )
+        for client, count, loss, released, attempt, cpu in drawn
     ]
     found = work.read_uploads(frame(work.uploads(sent)))
     assert [plain(upload) for upload in found] == [plain(upload) for upload in sent]
