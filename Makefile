@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test check bench install clean
+.PHONY: demo test style check bench install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,19 +32,24 @@ demo: $(INSTALLED)
 	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
 	@printf "page:    "; $(BIN)/raydpzv report $(DEMO)
 
-check: $(INSTALLED)
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: style
+	$(BIN)/mypy
 
 # two processes, one with the tests that share a Ray; on a single core they would only be in each other's way
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2, os.cpu_count() or 1))')
 
-# the tests start many processes, which would all compile the sources anew
+# the tests start many processes, which would all compile the sources anew; types are checked beside the first tests,
+# which wait for kernels and for Ray
 test: export PYTHONDONTWRITEBYTECODE :=
-test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
+test: style
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
+	wait $$types || { echo "mypy found errors, see its lines among the first above"; exit 1; }; exit $$tests
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py

@@ -75,6 +75,16 @@ def test_every_sum_that_is_open_is_in_the_final_account():
     assert words not in verdict(replace(planned, late=False))[1]
 
 
+def test_the_final_account_counts_the_silos_that_took_part():
+    given = ("budget.updates=5", "split.clients=5", "method.aggregation=masked", "method.least_silos=2")
+    scopes = [
+        run_small("uldp_sgd", (*given, f"method.dropout={share}")).summary["epsilon"][0]["scope"]
+        for share in ("0.05", "0.4")
+    ]
+    assert "at least 5 in a release" in scopes[0], "the plan has to allow for 2"
+    assert "at least 2 in a release" in scopes[1], "control"
+
+
 @pytest.mark.parametrize("hidden", [[], [320]])
 def test_zeroth_order_sends_one_ciphertext_a_round_whatever_the_model(hidden):
     model = f"model.hidden={hidden}" if hidden else "model.kind=logistic"
