@@ -224,3 +224,30 @@ def _probe(address: str) -> None:
         raise InputError(
             f"no Ray cluster answers at {address} ({error}); start one or leave the address out"
         ) from None
+    if not address.startswith("ray://"):
+        _check_token(address)
+
+
+def _check_token(address: str) -> None:
+    """Raise InputError where a cluster takes those with its token alone, and ours is none or another.
+
+    Ray itself tries on for half a minute, and then says that it cannot connect.
+    """
+    try:
+        from ray._private.authentication import authentication_token_setup
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.exceptions import AuthenticationError
+    except ImportError:  # an older Ray, which knows no tokens
+        return
+    try:
+        # as ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
+        authentication_token_setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        # without it Ray ends the process where there is no token
+        authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        GcsClient(address=address)
+    except (AuthenticationError, RuntimeError) as error:
+        raise InputError(
+            f"Ray at {address} wanted the cluster's token, got none or another one; set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "
+            f"({' '.join(str(error).split())[:150]})"
+        ) from None

@@ -63,6 +63,14 @@ def run(
     set_: Set = None,
     seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write [default: runs/SCENARIO-...]")] = None,
+    or_resume: Annotated[
+        bool,
+        typer.Option(
+            "--or-resume",
+            help="Go on with the run in --out if one with these settings was stopped or killed there; show it if it is "
+            "complete. For jobs that may be started again at any time.",
+        ),
+    ] = False,
     runner: RunnerName = "local",
     address: Address = None,
     as_json: Json = False,
@@ -76,7 +84,12 @@ def run(
             from scenarios.run_commands import run as start
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
-        start(scenario, _changes(set_, seed), out, runner, output, address=address, verbose=verbose)
+        start(
+            *(scenario, _changes(set_, seed), out, runner, output),
+            or_resume=or_resume,
+            address=address,
+            verbose=verbose,
+        )
 
 
 @app.command()

@@ -24,7 +24,7 @@ from raydpzv.registry import RUNNERS
 from scenarios import screen
 from scenarios.comparison_progress import Watch, show_comparison
 from scenarios.exit_codes import STOPPED
-from scenarios.options import chosen_runner, new_folder
+from scenarios.options import chosen_runner, output_folder
 from scenarios.progress import stop_on_signal
 from scenarios.run_output import Output
 
@@ -56,7 +56,7 @@ def compare(
     comparison = resolved(_asked(what, methods, seeds, epsilons, targets, heads), changes)
     carry_out(
         comparison,
-        out or new_folder(f"compare-{comparison.name}"),
+        output_folder(out, f"compare-{comparison.name}"),
         how,
         notes=[] if epsilons else noise_dropped(what, comparison),
     )

@@ -11,6 +11,7 @@ import typer
 from raydpzv.config import catalog
 from raydpzv.errors import SpecError
 from raydpzv.registry import RUNNERS
+from scenarios import screen
 
 
 def scenario_names(incomplete: str) -> list[str]:
@@ -71,8 +72,25 @@ Explain = Annotated[
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
 
 
-def new_folder(name: str) -> Path:
-    """Return a folder below runs/ that is not there yet, with the time in its name."""
+_RAYS_COPY = "_ray_pkg_"
+"""How the folders begin into which Ray unpacks the working folder of a submitted job."""
+
+
+def output_folder(out: Path | None, name: str) -> Path:
+    """Return the folder to write: `out`, or else one below runs/ that is not there yet, with the time in its name.
+
+    Says on stderr where that is in the copy of the project that Ray deletes after a submitted job.
+    """
+    folder = out or _new_folder(name)
+    if any(part.startswith(_RAYS_COPY) for part in folder.absolute().parts):
+        screen.complain(
+            f"warning: {folder} is in the copy of this project that Ray made for the job and deletes after it; give "
+            "--out with the path of a folder that lasts"
+        )
+    return folder
+
+
+def _new_folder(name: str) -> Path:
     folder = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     found, count = folder, 1
     while found.exists():

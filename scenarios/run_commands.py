@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
 import raydpzv
 from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
+from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
 from raydpzv.sim.interfaces import Status
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
-from scenarios.options import chosen_runner, new_folder
+from scenarios.options import chosen_runner, output_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
 
@@ -35,15 +39,30 @@ def run(
     runner: str,
     output: Output,
     *,
+    or_resume: bool,
     address: str | None,
     verbose: bool,
 ) -> None:
-    """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given."""
+    """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given.
+
+    or_resume: go on with what is in that folder if it is a run with these settings; show it if it is complete.
+    """
     spec = raydpzv.load(scenario, changes)
     chosen = chosen_runner(runner)
     if address and chosen == "local":
         raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
-    folder = out or new_folder(f"{Path(scenario).stem}-seed{spec.seed}")
+    if or_resume and out is None:
+        raise SpecError("--or-resume: goes with --out FOLDER, where the run is or is to be; give both")
+    if or_resume and out is not None and RunFolder.begun(out):
+        moved = locations(as_tree(spec))
+        found = RunFolder.open(out, moved)
+        found.require_settings(spec)
+        if found.completed_by() is None:
+            resume(out, moved, chosen, output, address=address, verbose=verbose)
+        else:
+            _conclude(found.summary(), found.rows(), spec, out, output)
+        return
+    folder = output_folder(out, f"{Path(scenario).stem}-seed{spec.seed}")
     _watch(
         spec,
         folder,
@@ -114,12 +133,19 @@ def _watch(
             broken = RunFolder.open(folder)
             show_run(broken.summary(), broken.rows(), spec, folder, output)
         raise
-    show_run(result.summary, result.tables, spec, folder, output)
-    if result.summary["status"] == "stopped":
+    _conclude(result.summary, result.tables, spec, folder, output)
+
+
+def _conclude(
+    summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: Output
+) -> None:
+    """Show what came of a run, and leave with 130 if the user stopped it. Raises RunError if it diverged."""
+    show_run(summary, tables, spec, folder, output)
+    if summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual"
-        console.print(
+        screen.console(stderr=True).print(
             f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
         )
         raise typer.Exit(STOPPED)
-    if result.summary["failure"] == DIVERGED:
-        raise RunError(f"the run diverged: {result.summary['failure_reason']} (its record is in {folder})")
+    if summary["failure"] == DIVERGED:
+        raise RunError(f"the run diverged: {summary['failure_reason']} (its record is in {folder})")

@@ -34,7 +34,7 @@ from raydpzv.sim.interfaces import Status
 from scenarios import screen
 from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
-from scenarios.options import new_folder
+from scenarios.options import output_folder
 from scenarios.progress import stop_on_signal
 from scenarios.search_progress import SearchProgress, show_search
 
@@ -91,7 +91,7 @@ def search(
             soft_wrap=True,
         )
     asked = shlex.join([scenario, "--space", str(space), *(part for c in changes for part in ("--set", c))])
-    carry_out(plan, out or new_folder(f"tune-{plan.name}"), how, f"raydpzv tune {asked}")
+    carry_out(plan, output_folder(out, f"tune-{plan.name}"), how, f"raydpzv tune {asked}")
 
 
 def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions) -> None:

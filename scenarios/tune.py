@@ -18,7 +18,7 @@ from raydpzv.report import text
 from scenarios import screen
 from scenarios.compare import ComparisonOptions, made
 from scenarios.exit_codes import STOPPED
-from scenarios.options import new_folder
+from scenarios.options import output_folder
 from scenarios.run_output import tables_console
 
 _WIDTH = 120
@@ -35,7 +35,7 @@ def tune(
     file = read_grid(catalog.grid(grid))
     file = file.model_copy(update={"set": (*file.set, *changes)})
     comparison = grid_comparison(file)
-    folder = out or new_folder(f"tune-{comparison.name}")
+    folder = output_folder(out, f"tune-{comparison.name}")
     path = to or folder / "tuned.toml"
     _check_writable(path, folder)
     console = screen.console(stderr=True)

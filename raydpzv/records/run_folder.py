@@ -8,7 +8,7 @@ import os
 import shutil
 import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy as np
 import tomli_w
 from filelock import FileLock, Timeout
 
-from raydpzv.config.paths import check_moved
+from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_toml, overridden, parse
+from raydpzv.config.toml import as_toml, as_tree, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import as_json, write_atomically
@@ -114,9 +114,14 @@ class RunFolder:
         moved: where its data are now, as "data.folder=...", "data.file=..." or "arrivals.file=...". Raises DataError if
         there is no run, SpecError if `moved` has another setting.
         """
-        if not (path / _SCENARIO).is_file():
+        if not cls.begun(path):
             raise DataError(f"{path}: not a run folder (no {_SCENARIO} in it); give the folder of a run")
         return cls(path, moved=moved)
+
+    @staticmethod
+    def begun(path: Path) -> bool:
+        """Tell whether a run has begun in this folder."""
+        return (path / _SCENARIO).is_file()
 
     @classmethod
     def continued(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
@@ -191,6 +196,19 @@ class RunFolder:
     def _note(self) -> str:
         """What was said of the settings when the run began; "" where that is not on record."""
         return str(self.environment().get("note", "")) if (self.path / _ENVIRONMENT).is_file() else ""
+
+    def require_settings(self, spec: AnyScenario) -> None:
+        """Raise InputError unless the run on record has these settings, wherever its data lie.
+
+        Where "auto" is asked for, it is what the run chose.
+        """
+        here, asked = (dict(_leaves(unlocated(as_tree(each)))) for each in (self.spec(), spec))
+        for key in sorted(here.keys() | asked.keys()):
+            if asked.get(key) not in (here.get(key), "auto"):
+                raise InputError(
+                    f"{self.path}: holds a run with other settings: {key} is {_said(here.get(key))} there, asked for "
+                    f"is {_said(asked.get(key))}; choose another --out, or ask for the same settings"
+                )
 
     def rows(self) -> Rows:
         """Return the rows of the record."""
@@ -308,6 +326,19 @@ class RunFolder:
         return DataError(
             f"{self.path / name}: is damaged: wanted {wanted} ({reason}); bring it back from a copy, or run it again"
         )
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a tree by their dotted names."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def _said(value: object) -> str:
+    return "not set" if value is None else as_json(value).strip()
 
 
 def _today(summary: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -38,9 +39,12 @@ def answers(url: str) -> bool:
 
 @pytest.fixture
 def head():
-    """A Ray head with a dashboard of its own; ended by signal, never by `ray stop`, which would end others' too."""
+    """A Ray head with a token and a dashboard of its own; ended by signal, never by `ray stop`, which would end
+    others' too.
+    """
     port, dashboard, agent = free_port(), free_port(), free_port()
-    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled"}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **token}
     # socket paths below the temporary folder must stay under 107 bytes
     with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
         command = [
@@ -65,13 +69,13 @@ def head():
             assert process.poll() is None, "the head ended"
             assert time.monotonic() < limit, "the head did not come up within 90 s"
             time.sleep(0.3)
-        yield url, environment
+        yield url, f"127.0.0.1:{port}", environment
         process.terminate()
         process.wait(60)
 
 
 def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
-    url, environment = head
+    url, address, environment = head
     out = tmp_path / "run"
     command = [str(BIN / "ray"), "job", "submit", "--address", url, "--working-dir", str(ROOT), "--"]
     command += ["python", "-m", "scenarios", "run", "digits_dpzv", "--runner", "ray", "--json"]
@@ -87,3 +91,16 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     assert (out / "summary.json").exists()
     # the job joined the cluster and left it running
     assert answers(f"{url}/api/version")
+    for token in ("disabled", ""), ("token", secrets.token_hex(32)):
+        stranger = environment | dict(zip(("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), token, strict=True))
+        refused = subprocess.run(
+            [str(BIN / "raydpzv"), "run", "digits_dpzv", "--runner", "ray", "--address", address],
+            env=stranger,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert refused.returncode == 2, refused.stderr
+        assert "wanted the cluster's token, got none or another one" in refused.stderr
