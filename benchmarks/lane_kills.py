@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ KILLS, QUICK_KILLS = 30, 4
 DEADLINE = 500.0
 """Seconds for a run; the longest waits are some of `PATIENCE` in a row."""
 PATIENCE = 60.0
-"""Seconds that who waits for a stopped process waits: time enough for actors to come up on a busy machine."""
+"""Seconds that uploads of a stopped process are waited for: time enough for actors to come up on a busy machine."""
 ACTS = ("kill", "stop", "shut")
 SENT = (0.0, 0.5, 1.0)
 """Shares of the frame that are sent when the blow falls."""
@@ -87,8 +87,8 @@ ENDS = [(case, end) for case in (VERTICAL, HORIZONTAL) for end in case.frames]
 class Blow:
     """What befalls whom, and when.
 
-    number: of the line, where each of several actors has one; frame: of those that are sent from then on; sent: share of
-    it that is sent; mark: a file that is made as the blow falls.
+    number: of the line, where each of several actors has one; frame: of those that are sent from then on; sent: share
+    of it that is sent; mark: a file that is made as the blow falls.
     """
 
     act: str
@@ -155,13 +155,10 @@ CLASSES = {
 
 @contextmanager
 def struck(case: Case, blow: Blow) -> Iterator[None]:
-    """Let one of the actors that are made inside the block be struck; no wait of the driver be long."""
+    """Let one of the actors that are made inside the block be struck."""
     place, cls, how = CLASSES[case.scenario, blow.end]
-    with ExitStack() as stack:
-        changed = type(cls.__name__, (how, cls), {"blow": blow})
-        stack.enter_context(mock.patch(f"{place}.{cls.__name__}", changed))
-        for module in ("driver", "ledger_control"):
-            stack.enter_context(mock.patch(f"actors.{module}._CONTROL_TIMEOUT", PATIENCE))
+    changed = type(cls.__name__, (how, cls), {"blow": blow})
+    with mock.patch(f"{place}.{cls.__name__}", changed):
         yield
 
 
