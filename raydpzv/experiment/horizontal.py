@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,18 +27,20 @@ from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, tim
 from raydpzv.experiment.privacy_filter import user_privacy_filter
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.keys import Key
-from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 from raydpzv.zo.vectors import as_array
+
+if TYPE_CHECKING:  # a host needs neither
+    from raydpzv.ledger.ledger import Ledger
+    from raydpzv.records.checkpoint import Checkpoint
 
 _MOST_BYTES = 16 * 2**30
 """Memory that separate models of all clients may ask for."""

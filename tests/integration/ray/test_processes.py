@@ -43,7 +43,7 @@ print([name for name in names if name in sys.modules])
         (ClientActor, (*HEAVY, "torch._C", "pyarrow.parquet")),
         (VerticalServerActor, (*HEAVY, "torch._C")),
         (LedgerActor, (*HEAVY, "torch._C", "pydantic")),
-        (ClientGroupActor, (*HEAVY, "torch._C", "pyarrow.parquet")),
+        (ClientGroupActor, (*HEAVY, "torch._C", "pyarrow.lib")),
         (HorizontalServerActor, (*HEAVY, "torch._C")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
