@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from actors.lane.ledger_line import LedgerConversation, PackedSlice
+from actors.lane.ledger_line import LedgerConversation, PackedSlice, pack_slice, unpack_slice
 from actors.lane.line import LaneAddress
 from actors.lane.orders import LONGEST_WAIT
 from actors.lane.server import LaneServer
-from raydpzv.ledger.entries import COLUMNS, Slice, frozen
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
-
-_ORDER = sorted(COLUMNS, key=lambda name: -COLUMNS[name].itemsize)
-_ENTRY_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
 
 
 class LedgerActor:
@@ -89,19 +85,3 @@ class LedgerActor:
         if self._ledger is None:
             raise RuntimeError("the ledger is not open: open comes first")
         return self._ledger
-
-
-def pack_slice(updates: Slice) -> PackedSlice:
-    """Return a slice as numbers and one `bytes`."""
-    return updates.first, updates.last, b"".join(getattr(updates, name).tobytes() for name in _ORDER)
-
-
-def unpack_slice(packed: PackedSlice) -> Slice:
-    """Return the slice that was packed; its columns are read-only views."""
-    first, last, data = packed
-    count, place = len(data) // _ENTRY_BYTES, 0
-    columns: dict[str, np.ndarray] = {}
-    for name in _ORDER:
-        columns[name] = frozen(np.frombuffer(data, COLUMNS[name], count, place))
-        place += columns[name].nbytes
-    return Slice(first, last, **columns)

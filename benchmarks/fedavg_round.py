@@ -39,6 +39,7 @@ from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.fedavg import FedavgConfig
 from raydpzv.methods.horizontal.rounds import Cohorts
+from raydpzv.zo.vectors import as_array
 
 CASES = (Case("cnn_mnist", 0), Case("mlp", 0))
 QUICK = (Case("cnn_mnist", 0, clients=8, cohort=2, rows=160, batch=4),)
@@ -121,7 +122,7 @@ def check_models(case: Case) -> None:
     for number in (1, 2):
         bare.round(number)
     gap = np.abs(run_horizontal(prepared).models[MODEL] - bare.parameters()).max()
-    moved = np.abs(prepared.plan.initial().numpy() - bare.parameters()).max()
+    moved = np.abs(as_array(prepared.plan.initial()) - bare.parameters()).max()
     if not gap <= _CLOSE * moved:
         raise RunError(
             f"{case.model}: after two rounds on the same batches the models differ by {gap}, having moved by {moved}: "

@@ -16,11 +16,10 @@ from actors.lane.hosts import HostConnection, serve_host
 from actors.lane.line import LaneAddress, LaneSocket, dial
 from actors.lane.orders import LONGEST_WAIT
 from actors.lane.work import LOOKS
-from actors.ledger_client import LedgerRange
+from actors.ledger_connection import LedgerRange
 from actors.remote import get
 from actors.serialization import Wire, Work, known_tail, pack_upload, unpack_work
 from raydpzv.experiment.horizontal import PreparedHorizontal
-from raydpzv.experiment.run_horizontal import warm_up
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import processed
@@ -85,6 +84,10 @@ class ClientGroupActor:
 
     def warm_up(self) -> None:
         """Let throw-away parties make a run's first updates here, so that what compiles is no epoch's."""
+        from raydpzv.experiment.run_horizontal import (
+            warm_up,  # whole runs, which need what reports and folders need
+        )
+
         warm_up(self._prepared, self._device)
 
     def greet(self, server: Any) -> None:

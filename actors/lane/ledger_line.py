@@ -7,13 +7,18 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from actors.lane import requests
 from actors.lane.line import MOST, LaneAddress, dial
 from raydpzv.errors import LaneError, Stalled
+from raydpzv.ledger.entries import COLUMNS, Slice, frozen
 from raydpzv.sim.wall import Answer
 
 PackedSlice = tuple[int, int, bytes]
 """First and last version, and the columns' bytes, widest values first so that each column is aligned."""
+_COLUMNS = sorted(COLUMNS, key=lambda name: -COLUMNS[name].itemsize)
+_ENTRY_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
 _SINCE, _APPEND = range(2)
 _RANGE = struct.Struct("<Bqq")
 _FOUND = 16  # beside the kinds of `requests.answered`
@@ -95,3 +100,19 @@ class LedgerLine:
                 raise Stalled(
                     f"waited {self._timeout:g} s for {what}; raise resources.timeout if the work is that long"
                 ) from None
+
+
+def pack_slice(updates: Slice) -> PackedSlice:
+    """Return a slice as numbers and one `bytes`."""
+    return updates.first, updates.last, b"".join(getattr(updates, name).tobytes() for name in _COLUMNS)
+
+
+def unpack_slice(packed: PackedSlice) -> Slice:
+    """Return the slice that was packed; its columns are read-only views."""
+    first, last, data = packed
+    count, place = len(data) // _ENTRY_BYTES, 0
+    columns: dict[str, np.ndarray] = {}
+    for name in _COLUMNS:
+        columns[name] = frozen(np.frombuffer(data, COLUMNS[name], count, place))
+        place += columns[name].nbytes
+    return Slice(first, last, **columns)

@@ -8,9 +8,9 @@ Bits depend on the inputs alone (`raydpzv.engine.dense_kernel`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import torch
 
 from raydpzv.engine.compiled import kernel, scored
 from raydpzv.engine.dense import LAWS, DenseNetwork
@@ -18,6 +18,7 @@ from raydpzv.engine.objective import check_fit
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.split_model import Metrics
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.vectors import Vector, as_array
 
 _descend = kernel("descend")
 _descents = kernel("descents")
@@ -33,7 +34,8 @@ _POINT_FLOATS = 1 << 20
 class CompiledObjective:
     """Losses, gradients and scores of a dense network; see `raydpzv.engine.objective.Objective`.
 
-    Keeps nothing between calls, so that any number of threads may use it.
+    Its vectors are arrays; it takes tensors on the CPU as well. Keeps nothing between calls, so that any number of
+    threads may use it.
     """
 
     def __init__(self, network: DenseNetwork, rows: RowReader) -> None:
@@ -45,21 +47,25 @@ class CompiledObjective:
         """Number of parameters, d."""
         return self._size
 
+    def vector(self, values: Vector) -> np.ndarray:
+        """Return a copy of these numbers, float32 [d]."""
+        return np.array(as_array(values), np.float32)
+
     def twin(self) -> CompiledObjective:
         """Return this objective: threads share it."""
         return self
 
-    def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
+    def loss(self, at: Vector, rows: np.ndarray) -> float:
         """Return the mean cross-entropy on `rows`."""
         return float(self.losses_at(at, [rows])[0])
 
-    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+    def losses_at(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return the mean cross-entropy on each client's rows, float64 [M]."""
         check_fit(self._size, at)
-        return self._losses(at.numpy()[None], rows)[:, 0]
+        return self._losses(as_array(at)[None], rows)[:, 0]
 
     def losses(
-        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+        self, at: Vector, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:
         """Return the mean cross-entropy at `at + amount · u_p` on each client's rows, float64 [M, P]."""
         check_fit(self._size, at, *directions)
@@ -70,54 +76,55 @@ class CompiledObjective:
         ]
         return np.concatenate(blocks, axis=1)
 
-    def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
+    def gradient(self, at: Vector, rows: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the mean cross-entropy on `rows` and its gradient, float32 [d]."""
         check_fit(self._size, at)
-        gradient = torch.zeros(self._size)
-        given = (*self._located(rows), at.numpy(), self._sizes, self._widest, gradient.numpy())
+        gradient = np.zeros(self._size, np.float32)
+        given = (*self._located(rows), as_array(at), self._sizes, self._widest, gradient)
         return float(_loss_and_gradient(*given)), gradient
 
-    def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+    def gradients(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return the gradient of the mean cross-entropy on each batch, float32 [n, d]."""
         check_fit(self._size, at)
         found, ends = np.zeros((len(rows), self._size), np.float32), _ends(rows)
         _gradients(
-            *(*self._located(np.concatenate(rows)), ends, at.numpy(), self._sizes, self._widest, found)
+            *(*self._located(np.concatenate(rows)), ends, as_array(at), self._sizes, self._widest, found)
         )
         return found
 
-    def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
+    def descents(self, at: Vector, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
         """Return what SGD from `at` changes by each sequence of batches, float32 [n, d]."""
         check_fit(self._size, at)
         steps = [batch for batches in rows for batch in batches]
         found, last = np.empty((len(rows), self._size), np.float32), _ends(rows)
-        given = (*self._located(np.concatenate(steps)), _ends(steps), last, at.numpy(), self._sizes)
+        given = (*self._located(np.concatenate(steps)), _ends(steps), last, as_array(at), self._sizes)
         _descents(*given, self._widest, float(lr), found)
         return found
 
     def slopes(
-        self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+        self, at: Vector, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
         """Return the mean cross-entropy on `rows` and <∇f, u_p> of each direction, float64 [P]."""
         check_fit(self._size, at, *directions)
         loss, gradient = self.gradient(at, rows)
         found = np.empty(len(directions))
-        _inner_products(gradient.numpy(), *_seeds(directions), found)
+        _inner_products(gradient, *_seeds(directions), found)
         return loss, found
 
-    def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> CompiledDescent:
+    def descent(self, x: Vector, lr: float, momentum: float = 0.0) -> CompiledDescent:
         """Return a descent that changes x, float32 [d], in place."""
         return CompiledDescent(x, lr, momentum)
 
-    def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+    def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
         """Score the rows x [N, ...] with classes y [N], in blocks of 512."""
         check_fit(self._size, at)
-        return scored(_flat(x), y.numpy(), slice(0, len(y)), at.numpy(), self._sizes, self._widest)
+        given = _flat(x), _shared(as_array(y)), slice(0, len(y))
+        return scored(*given, as_array(at), self._sizes, self._widest)
 
-    def _points(self, at: torch.Tensor, directions: Sequence[Direction], amount: float) -> np.ndarray:
+    def _points(self, at: Vector, directions: Sequence[Direction], amount: float) -> np.ndarray:
         """Return the perturbed parameters, float32 [P, d]."""
         points = np.empty((len(directions), self._size), np.float32)
-        _points_along(at.numpy(), *_seeds(directions), float(amount), points)
+        _points_along(as_array(at), *_seeds(directions), float(amount), points)
         return points
 
     def _losses(self, points_Pd: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -130,20 +137,21 @@ class CompiledObjective:
     def _located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return features [N, F], labels [N], and where these rows are among them, int32 [B]."""
         x, y, ids = self._rows.located(rows)
-        return _flat(x), y.numpy(), ids
+        return _flat(x), _shared(y), ids
 
 
 class CompiledDescent:
     """w <- w - ηv with v <- βv + g, each product and sum rounded once."""
 
-    def __init__(self, x: torch.Tensor, lr: float, momentum: float) -> None:
-        self._x, self._lr, self._momentum = x.numpy(), float(lr), float(momentum)
-        self._velocity = np.zeros(x.numel() if momentum else 0, np.float32)
+    def __init__(self, x: Vector, lr: float, momentum: float) -> None:
+        self._x, self._lr, self._momentum = as_array(x), float(lr), float(momentum)
+        self._velocity = np.zeros(len(x) if momentum else 0, np.float32)
 
-    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+    def step(self, gradients: Sequence[Vector]) -> None:
         """Take one step along the gradient, whole or in the pieces of the flat vector."""
-        gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
-        _descend(self._x, self._velocity, gradient.numpy(), self._lr, self._momentum)
+        pieces = [as_array(gradient).reshape(-1) for gradient in gradients]
+        gradient = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        _descend(self._x, self._velocity, gradient, self._lr, self._momentum)
 
 
 def _ends(parts: Sequence[Sequence[object] | np.ndarray]) -> np.ndarray:
@@ -151,9 +159,23 @@ def _ends(parts: Sequence[Sequence[object] | np.ndarray]) -> np.ndarray:
     return np.cumsum([len(part) for part in parts])
 
 
-def _flat(x: torch.Tensor) -> np.ndarray:
-    """Features [N, ...] as [N, F] in the same memory; a tensor's counts as writable, what is not has other kernels."""
-    return x.reshape(len(x), -1).numpy()
+def _flat(x: Any) -> np.ndarray:
+    """Features [N, ...] as [N, F] in the same memory."""
+    return _shared(as_array(x).reshape(len(x), -1))
+
+
+def _shared(rows: np.ndarray) -> np.ndarray:
+    """Return the same memory as an array that counts as writable: of what is not, kernels would be compiled anew.
+
+    It may belong to others (Ray's object store); kernels never write to features and labels.
+    """
+    return rows if rows.flags.writeable else np.asarray(_Shared(rows))
+
+
+class _Shared:
+    def __init__(self, rows: np.ndarray) -> None:
+        place = {**rows.__array_interface__, "data": (rows.ctypes.data, False)}
+        self.__array_interface__, self._owner = place, rows
 
 
 def _seeds(directions: Sequence[Direction]) -> tuple[np.ndarray, int]:

@@ -1,8 +1,9 @@
 """What a horizontal method asks of the model that all clients train, whatever computes it: an `Objective`.
 
 The training objective is the mean loss at any flat parameter vector: of classes cross-entropy, of survival times Cox's
-partial likelihood, over a batch's records (`raydpzv.models.losses`). Parameters are torch's tensors, which the
-caller keeps and an objective never writes to, but for the one that it is given to descend on.
+partial likelihood, over a batch's records (`raydpzv.models.losses`). Parameters are vectors of the objective's own kind
+(arrays under compiled kernels, tensors under torch: `vector`), which the caller keeps and an objective never writes to,
+but for the one that it is given to descend on.
 """
 
 # M clients, N rows, B batch, n batches or sequences of them, P directions, d parameters
@@ -10,20 +11,20 @@ caller keeps and an objective never writes to, but for the one that it is given 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.engine.split_model import Metrics
 from raydpzv.errors import InputError
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.vectors import Vector, is_vector
 
 
 class FirstOrderDescent(Protocol):
     """Steps w <- w - ηv with v <- βv + g, on parameters that are changed in place."""
 
-    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+    def step(self, gradients: Sequence[Vector]) -> None:
         """Take one step along the gradient, whole or in the pieces of the flat vector."""
         ...
 
@@ -36,20 +37,24 @@ class Objective(Protocol):
         """Number of parameters, d."""
         ...
 
+    def vector(self, values: Vector) -> Vector:
+        """Return a copy of these numbers, float32 [d], array or vector, as the objective computes with them."""
+        ...
+
     def twin(self) -> Objective:
         """Return an objective on the same rows for another thread."""
         ...
 
-    def loss(self, at: torch.Tensor, rows: np.ndarray) -> float:
+    def loss(self, at: Vector, rows: np.ndarray) -> float:
         """Return the mean loss on `rows` (whole numbers [B]); nan or inf where the scores are."""
         ...
 
-    def losses_at(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+    def losses_at(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return what `loss` does on each client's rows, float64 [M]."""
         ...
 
     def losses(
-        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+        self, at: Vector, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
     ) -> np.ndarray:
         """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
@@ -58,15 +63,15 @@ class Objective(Protocol):
         """
         ...
 
-    def gradient(self, at: torch.Tensor, rows: np.ndarray) -> tuple[float, torch.Tensor]:
+    def gradient(self, at: Vector, rows: np.ndarray) -> tuple[float, Vector]:
         """Return the mean loss on `rows` and its gradient, float32 [d]."""
         ...
 
-    def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
+    def gradients(self, at: Vector, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return the gradient of the mean loss on each batch, float32 [n, d]."""
         ...
 
-    def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
+    def descents(self, at: Vector, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
         """Return what SGD from `at` changes by each sequence of batches, float32 [n, d].
 
         As with `gradients`, the bits of a row follow from its own batches, whichever others are here.
@@ -74,23 +79,23 @@ class Objective(Protocol):
         ...
 
     def slopes(
-        self, at: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+        self, at: Vector, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
         """Return the mean loss on `rows` and <∇f, u_p> of each direction, float64 [P]."""
         ...
 
-    def descent(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> FirstOrderDescent:
+    def descent(self, x: Vector, lr: float, momentum: float = 0.0) -> FirstOrderDescent:
         """Return a descent that changes x, float32 [d], in place."""
         ...
 
-    def evaluate(self, at: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Metrics:
-        """Score the rows x [N, ...] with classes y [N], or times and events y [N, 2]."""
+    def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
+        """Score the rows x [N, ...] with classes y [N], or times and events y [N, 2], of the objective's kind."""
         ...
 
 
-def check_fit(size: int, at: torch.Tensor, *directions: Direction) -> None:
+def check_fit(size: int, at: Vector, *directions: Direction) -> None:
     """Refuse what compiled kernels would take at its word: parameters and directions of another model."""
-    if at.shape != (size,) or at.dtype != torch.float32 or not at.is_contiguous():
+    if not is_vector(at) or len(at) != size:
         raise InputError(
             f"the model wants {size} contiguous float32 parameters, but got {at.dtype} of shape {tuple(at.shape)}: "
             "give the vector that belongs to it"

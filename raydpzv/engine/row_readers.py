@@ -1,16 +1,22 @@
-"""Where an objective gets a batch: from tensors on its device, or from rows that are made when they are asked for."""
+"""Where an objective gets a batch: from rows in memory, or from rows that are made when they are asked for.
+
+torch's objective reads tensors, compiled kernels arrays, and a process in which nobody reads tensors loads no torch.
+"""
 
 # N rows, B rows of a batch
 
 from __future__ import annotations
 
-from typing import Protocol
+import warnings
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from raydpzv.data.generated import GeneratedTable
 from raydpzv.errors import InputError
+from raydpzv.zo.vectors import as_array
 
 
 class RowReader(Protocol):
@@ -18,7 +24,7 @@ class RowReader(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Where the tensors are that are read."""
         ...
 
     @property
@@ -30,23 +36,26 @@ class RowReader(Protocol):
         """Return features, float32 [B, ...], and labels, int64 [B] or float64 [B, 2], of rows (whole numbers [B])."""
         ...
 
-    def located(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    def located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return features [N, ...] and labels [N] that have these rows among theirs, and where, int32 [B]."""
         ...
 
 
 class KeptRows:
-    """Rows in memory, shared, not copied, if on `device`. x: float32 [N, ...]; y: int64 [N] or float64 [N, 2]."""
+    """Rows in memory, shared, not copied, if on `device`.
 
-    def __init__(self, x: torch.Tensor, y: torch.Tensor, device: torch.device | str = "cpu") -> None:
+    x: float32 [N, ...]; y: int64 [N] or float64 [N, 2]; arrays, which may be read-only, or tensors.
+    """
+
+    def __init__(self, x: Any, y: Any, device: torch.device | str = "cpu") -> None:
         if len(x) != len(y):
             raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
-        self._x, self._y = x.to(device), y.to(device)
+        self._x, self._y, self._device = x, y, device
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
-        """Where its tensors are."""
-        return self._x.device
+        """Where the tensors are that are read."""
+        return torch.device(self._device)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,24 +66,43 @@ class KeptRows:
         """Return features and labels of some rows."""
         own = np.array(rows, np.int64)  # torch warns of read-only views
         ids = torch.from_numpy(own).to(self.device)
-        return self._x.index_select(0, ids), self._y.index_select(0, ids)
+        x, y = self._tensors
+        return x.index_select(0, ids), y.index_select(0, ids)
 
-    def located(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    def located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return all rows, and these rows' numbers."""
-        return self._x, self._y, np.array(rows, np.int32)
+        return as_array(self._x), as_array(self._y), np.array(rows, np.int32)
+
+    @cached_property
+    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return shared_tensor(self._x).to(self.device), shared_tensor(self._y).to(self.device)
 
 
 class GeneratedRows:
     """Rows that are made at every reading."""
 
     def __init__(self, table: GeneratedTable, device: torch.device | str = "cpu") -> None:
-        self._table, self.shape, self.device = table, table.shape, torch.device(device)
+        self._table, self.shape, self._device = table, table.shape, device
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the tensors are that are read."""
+        return torch.device(self._device)
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of some rows."""
         x_BF, y_B = self._table.take(rows)
         return torch.from_numpy(x_BF).to(self.device), torch.from_numpy(y_B).to(self.device)
 
-    def located(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    def located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return these rows alone."""
-        return *self.read(rows), np.arange(len(rows), dtype=np.int32)
+        return *self._table.take(rows), np.arange(len(rows), dtype=np.int32)
+
+
+def shared_tensor(rows: Any) -> torch.Tensor:
+    """Return a tensor of the same memory, which may belong to others and be read-only: data is never written to."""
+    if isinstance(rows, torch.Tensor):
+        return rows
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(rows)

@@ -34,6 +34,7 @@ from raydpzv.models.momentum import MomentumDescent
 from raydpzv.models.pooled_convolutions import PooledConvolutions
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.vectors import Vector
 
 _EVALUATION_ROWS = 512
 _STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
@@ -63,6 +64,12 @@ class TorchObjective:
         pooled = rows.device.type == "cpu" and PooledConvolutions.match(self._model.module, rows.shape)
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
         self._points_Pd = self._model.flat.unsqueeze(0)
+
+    def vector(self, values: Vector) -> torch.Tensor:
+        """Return a copy of these numbers, float32 [d], on the device of the rows."""
+        if isinstance(values, torch.Tensor):
+            return values.detach().to(self._device, copy=True)
+        return torch.tensor(values, device=self._device)
 
     def twin(self) -> TorchObjective:
         """Return another objective on the same rows, for another thread."""

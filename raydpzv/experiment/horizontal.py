@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,26 +19,28 @@ from raydpzv.data.users import Known, UserLaw, UserParts, check_least, share_use
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
-from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader
+from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, shared_tensor
 from raydpzv.engine.split_model import Metrics, score_parts
-from raydpzv.engine.torch_objective import TorchObjective
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
 from raydpzv.experiment.privacy_filter import user_privacy_filter
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.keys import Key
-from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
+from raydpzv.zo.vectors import as_array
+
+if TYPE_CHECKING:  # a host needs neither
+    from raydpzv.ledger.ledger import Ledger
+    from raydpzv.records.checkpoint import Checkpoint
 
 _MOST_BYTES = 16 * 2**30
 """Memory that separate models of all clients may ask for."""
@@ -47,13 +48,16 @@ _MOST_BYTES = 16 * 2**30
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Features [N, ...] and `Table.targets` of the test rows and, after them, those of `validated` validation rows."""
+    """Features [N, ...] and `Table.targets` of the test rows and, after them, those of `validated` validation rows.
 
-    x: torch.Tensor
-    y: torch.Tensor
+    Arrays or tensors, as the objective that scores them wants them.
+    """
+
+    x: Any
+    y: Any
     validated: int
 
-    def scored(self, score: Callable[[torch.Tensor, torch.Tensor], Metrics]) -> Metrics:
+    def scored(self, score: Callable[[Any, Any], Metrics]) -> Metrics:
         """Return what `score` finds on each part."""
         return score_parts(lambda part: score(self.x[part], self.y[part]), len(self.y), self.validated)
 
@@ -189,6 +193,8 @@ class PreparedHorizontal:
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
             return CompiledObjective(network, self._reader(device))
+        from raydpzv.engine.torch_objective import TorchObjective  # loads torch
+
         return TorchObjective(self.plan.module, self._reader(device), self.plan.loss)
 
     def objectives(self, device: str = "cpu") -> list[Objective]:
@@ -200,12 +206,14 @@ class PreparedHorizontal:
         train = self.split.train
         if isinstance(train, GeneratedTable):
             return GeneratedRows(train, device)
-        return KeptRows(_shared(train.x), _shared(train.targets), device)
+        return KeptRows(train.x, train.targets, device)
 
     def held_out(self, device: str = "cpu") -> HeldOut:
         """Return the held-out rows."""
-        x, y = (_shared(array).to(device) for array in self.split.held_out)
-        return HeldOut(x, y, self.split.validated)
+        x, y = self.split.held_out
+        if self.engine == "compiled":
+            return HeldOut(x, y, self.split.validated)
+        return HeldOut(shared_tensor(x).to(device), shared_tensor(y).to(device), self.split.validated)
 
     def client_group(self, updates: UpdateSource | None = None, device: str = "cpu") -> ClientGroup:
         """Return clients; updates: where those that follow a ledger find it."""
@@ -213,7 +221,6 @@ class PreparedHorizontal:
             self.objectives(device),
             self.parts,
             Key(self.spec.seed),
-            device,
             self.plan.replica(device) if self.seeded else None,
             updates,
             self.privacy.noise if self.privacy else None,
@@ -226,19 +233,12 @@ class PreparedHorizontal:
         parts = HorizontalServerParts(
             self.parts.sizes,
             Key(self.spec.seed),
-            lambda: self.plan.initial(device),
+            lambda: as_array(self.plan.initial(device)),
             lambda: self.plan.replica(device, follows_secret=False),
             ledger,
             self.privacy.noise if self.privacy else None,
         )
         return self.spec.descriptor.server(parts, self.spec.method)
-
-
-def _shared(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor of the same memory, which may belong to others and be read-only: data is never written to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
 
 
 def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> PreparedHorizontal:

@@ -12,6 +12,7 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.data.sources import Source
 from raydpzv.engine.dense import DenseNetwork, dense_whole
 from raydpzv.errors import DataError, SpecError
+from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
@@ -21,6 +22,7 @@ from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
 from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.zo.update import Rule
+from raydpzv.zo.vectors import Vector, as_array
 
 _MOST_PARAMETERS = 10**11
 MODEL = "shared"
@@ -158,11 +160,12 @@ class ModelPlan:
 
     def model(self, device: str = "cpu") -> FlatModel:
         """Return the network with its parameters before the first update."""
-        return FlatModel(self.module, Key(self.spec.seed) / "model", device)
+        return FlatModel(self.module, self._key, device)
 
-    def initial(self, device: str = "cpu") -> torch.Tensor:
-        """Return the parameters before the first update, float32 [d]."""
-        return self.model(device).flat
+    def initial(self, device: str = "cpu") -> Vector:
+        """Return the parameters before the first update, of the engine's kind: the same bits under either."""
+        network = self._compiled()
+        return network.initial(self._key) if network else self.model(device).flat
 
     @property
     def updates(self) -> UpdateRule | None:
@@ -172,10 +175,10 @@ class ModelPlan:
 
     def header(self) -> Header:
         """Return what identifies this run's ledger; only for methods with a rule."""
-        model, updates = self.model(), self._seeded()
-        rule = updates.rule
+        updates = self._seeded()
+        rule, network = updates.rule, self._compiled() or self.model()
         return Header(
-            {MODEL: Model(model.size, model.layout, model.sha256())},
+            {MODEL: Model(network.size, network.layout, sha256(as_array(self.initial())))},
             rule.law,
             rule.momentum,
             rule.damped,
@@ -201,6 +204,14 @@ class ModelPlan:
             step_seeds=updates.step_seeds,
             threads=self.spec.resources.threads,
         )
+
+    @property
+    def _key(self) -> Key:
+        return Key(self.spec.seed) / "model"
+
+    def _compiled(self) -> DenseNetwork | None:
+        """Return the network of a run under compiled kernels."""
+        return self.dense() if self.spec.model.engine == "compiled" else None
 
     @property
     def vectors(self) -> int:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -51,13 +50,13 @@ class WeightsEvaluator:
     """Looks at the weights that the server sends; they are the newest, whatever version is asked for."""
 
     def __init__(self, prepared: PreparedHorizontal, server: WeightsServer, device: str) -> None:
-        self._server, self._device = server, device
+        self._server = server
         self._objective = prepared.objective(device)
         self._held_out = prepared.held_out(device)
 
     def evaluate(self, version: int) -> Metrics:
         """Score the model on the held-out rows."""
-        x = torch.from_numpy(self._server.parameters()).to(self._device)
+        x = self._objective.vector(self._server.parameters())
         return self._held_out.scored(partial(self._objective.evaluate, x))
 
     def state(self, version: int) -> np.ndarray:

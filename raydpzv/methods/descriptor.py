@@ -293,7 +293,7 @@ class HorizontalServerParts:
 
     rows: np.ndarray
     key: Key
-    initial: Callable[[], torch.Tensor]
+    initial: Callable[[], np.ndarray]
     replica: Callable[[], Replica]
     ledger: Ledger | None = None
     users: UserNoiseParts | None = None
@@ -311,7 +311,6 @@ class ClientGroupParts:
     objectives: Sequence[Objective]
     parts: Partition
     key: Key
-    device: str = "cpu"
     replica: Replica | None = None
     updates: UpdateSource | None = None
     users: UserNoiseParts | None = None

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from raydpzv.errors import RunError
 from raydpzv.keys import Key, perturbation_seeds, shifted
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.tail_mean import TailMean
 from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.vectors import Vector, as_array, assign
 
 
 class UpdateSource(Protocol):
@@ -34,7 +34,7 @@ class Replica:
 
     def __init__(
         self,
-        x: torch.Tensor,
+        x: Vector,
         rule: Rule,
         *,
         secret: Key | None = None,
@@ -47,7 +47,7 @@ class Replica:
         self._secret, self._step_seeds, self._party, self._threads = secret, step_seeds, party, threads
 
     @property
-    def x(self) -> torch.Tensor:
+    def x(self) -> Vector:
         """The parameters, float32 [d]."""
         return self.descent.x
 
@@ -77,7 +77,7 @@ class Replica:
         for update in mine.each() if tail else (mine,):
             self.apply_steps(list(self._steps(update)))
             if tail and tail.covers(update.last):
-                tail.take(self.x.cpu().numpy())
+                tail.take(as_array(self.x))
         self.version = updates.last
 
     def _steps(self, updates: Slice) -> Iterator[Step]:
@@ -94,12 +94,12 @@ class Replica:
 
     def state(self) -> np.ndarray:
         """Return a copy of the parameters and of the V vectors that the rule keeps: float32 [1 + V, d]."""
-        return torch.stack([self.descent.x, *self.descent.kept]).cpu().numpy()
+        return np.stack([as_array(vector) for vector in (self.descent.x, *self.descent.kept)])
 
     def adopt(self, state: np.ndarray, version: int) -> None:
         """Take over the state of another replica."""
         for vector, values in zip((self.descent.x, *self.descent.kept), state, strict=True):
-            vector.copy_(torch.tensor(values))
+            assign(vector, values)
         self.version = version
 
     def twin(self) -> Replica:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.secure.attempts import Attempt
 from raydpzv.wire.messages import Body
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Release(NamedTuple):
@@ -185,7 +182,7 @@ class ClientGroup(Protocol):
 class LedgerGroup(ClientGroup, Protocol):
     """Clients around a replica that follows the ledger, which others may look at."""
 
-    def evaluate(self, version: int, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+    def evaluate(self, version: int, x: Any, y: Any) -> Metrics:
         """Score the model at `version` on held-out rows [N, ...] with classes [N]."""
         ...
 

@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 
 from raydpzv.errors import InputError, suggest
 from raydpzv.zo import device, kernels, philox
+from raydpzv.zo.vectors import Vector, as_array, is_vector, on_cpu
 
 Base = Literal["gaussian", "rademacher"]
 """What the generator makes. The sphere is the gaussian with `Direction.norm_factor` in the coefficient."""
@@ -29,7 +29,7 @@ _PIECES = 4
 
 
 def replay(
-    x: np.ndarray | torch.Tensor,
+    x: Vector,
     seeds: Sequence[int] | np.ndarray,
     coefficients: Sequence[float] | np.ndarray,
     *,
@@ -49,12 +49,10 @@ def replay(
         raise InputError(
             f"replay got {seeds_k.size} seeds and coefficients of shape {coefficients_k.shape}: give one per seed"
         )
-    if isinstance(x, torch.Tensor) and x.device.type != "cpu":
+    if on_cpu(x):
+        _on_cpu(as_array(x), seeds_k, coefficients_k, start, law, threads)
+    else:
         device.subtract(x, x, seeds_k, coefficients_k, start, law)
-        return
-    _on_cpu(
-        x.detach().numpy() if isinstance(x, torch.Tensor) else x, seeds_k, coefficients_k, start, law, threads
-    )
 
 
 def _on_cpu(
@@ -106,7 +104,7 @@ def _seeds(seeds: Sequence[int] | np.ndarray) -> np.ndarray:
         raise InputError(f"seeds must be whole numbers in 0..2^64-1: {error}") from None
 
 
-def _check(x: np.ndarray | torch.Tensor, start: int, law: str, threads: int) -> None:
+def _check(x: Vector, start: int, law: str, threads: int) -> None:
     if law not in get_args(Base):
         hint = (
             'use "gaussian" and fold Direction.norm_factor into the coefficients' if law == "sphere" else ""
@@ -114,8 +112,7 @@ def _check(x: np.ndarray | torch.Tensor, start: int, law: str, threads: int) -> 
         raise InputError(
             f'replay knows the laws "gaussian" and "rademacher", not {law!r}: {hint or suggest(law, get_args(Base))}'
         )
-    contiguous = x.is_contiguous() if isinstance(x, torch.Tensor) else x.flags.c_contiguous
-    if x.ndim != 1 or str(x.dtype).removeprefix("torch.") != "float32" or not contiguous:
+    if not is_vector(x):
         raise InputError(
             f"replay changes contiguous float32 vectors in place, not {x.dtype} of shape {tuple(x.shape)}: "
             "give it a flat view"

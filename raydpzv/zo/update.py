@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
 from raydpzv.zo import kernels
 from raydpzv.zo.apply_seeds import Base, in_pieces
 from raydpzv.zo.apply_seeds import replay as subtract
 from raydpzv.zo.directions import Direction, Law
+from raydpzv.zo.vectors import Vector, as_array, copied, on_cpu
 
 _PIECE = 1 << 16
 """Elements whose parameters and velocity (512 KiB) stay in the second cache while many steps are replayed."""
@@ -68,43 +69,44 @@ class Descent:
 
     DPZV (journal) Eq. (9), DeComFL Eq. (7) to (9). Each term is applied in order, one product and one sum per
     element, so that whoever applies the same pairs holds the same bits, however many steps are taken in one call.
-    x: contiguous float32 [d], changed in place; kept: what the rule keeps beside x, likewise: [v] with momentum,
-    [m, v, v̂] of adam, [w̃, ĝ] of svrg.
+    x: contiguous float32 [d], array or tensor, changed in place; kept: what the rule keeps beside x, likewise: [v] with
+    momentum, [m, v, v̂] of adam, [w̃, ĝ] of svrg.
     """
 
-    def __init__(self, x: torch.Tensor, rule: Rule, *, threads: int = 1) -> None:
+    def __init__(self, x: Vector, rule: Rule, *, threads: int = 1) -> None:
         self.x, self.rule = x, rule
-        self.kept = [torch.zeros_like(x) for _ in range(rule.vectors)]
-        if rule.optimizer == "adam":
-            for second_moment in self.kept[1:]:
-                second_moment.fill_(rule.v0)
+        self.kept = [copied(x) for _ in range(rule.vectors)]
+        for n, vector in enumerate(self.kept):
+            vector[:] = rule.v0 if rule.optimizer == "adam" and n else 0.0
         self._threads = threads
 
     def copy(self) -> Descent:
         """Return a descent that goes on from here on its own."""
-        twin = Descent(self.x.clone(), self.rule, threads=self._threads)
-        twin.kept = [vector.clone() for vector in self.kept]
+        twin = Descent(copied(self.x), self.rule, threads=self._threads)
+        twin.kept = [copied(vector) for vector in self.kept]
         return twin
 
     def apply(self, steps: Iterable[Step]) -> None:
         """Apply steps in order."""
-        found = [_Terms.of(step, self.rule, self.x.numel()) for step in steps]
+        size = len(self.x)
+        found = [_Terms.of(step, self.rule, size) for step in steps]
         if not found:
             return
         base: Base = "rademacher" if self.rule.law == "rademacher" else "gaussian"
         if self.rule.optimizer != "sgd":
             piece = partial(_by_element, self.rule, found, base, [self.x, *self.kept])
-            if self.x.device.type == "cpu":
-                in_pieces(self.x.numel(), 0, _PIECE, self._threads, _cut_small(piece))
+            if on_cpu(self.x):
+                in_pieces(size, 0, _PIECE, self._threads, _cut_small(piece))
             else:
-                piece(0, self.x.numel())
+                piece(0, size)
         elif not self.kept:
             seeds = np.concatenate([terms.seeds for terms in found])
             amounts = np.concatenate([terms.amounts for terms in found])
             subtract(self.x, seeds, amounts, law=base, threads=self._threads)
-        elif self.x.device.type == "cpu":
-            work = partial(_with_momentum, self.x, self.kept[0], found, np.float32(self.rule.momentum), base)
-            in_pieces(self.x.numel(), 0, _PIECE, self._threads, _cut_small(work))
+        elif on_cpu(self.x):
+            given = as_array(self.x), as_array(self.kept[0])
+            work = partial(_with_momentum, *given, found, np.float32(self.rule.momentum), base)
+            in_pieces(size, 0, _PIECE, self._threads, _cut_small(work))
         else:
             velocity = self.kept[0]
             for terms in found:
@@ -138,8 +140,8 @@ class _Terms:
 
 
 def _with_momentum(
-    x: torch.Tensor,
-    velocity: torch.Tensor,
+    x: np.ndarray,
+    velocity: np.ndarray,
     steps: Sequence[_Terms],
     momentum: np.float32,
     base: Base,
@@ -147,7 +149,7 @@ def _with_momentum(
     last: int,
 ) -> None:
     """Take all steps on one piece of the parameters."""
-    x_piece, v_piece = x.numpy()[first:last], velocity.numpy()[first:last]
+    x_piece, v_piece = x[first:last], velocity[first:last]
     for terms in steps:
         v_piece *= momentum
         subtract(v_piece, terms.seeds, terms.amounts, start=first, law=base)
@@ -158,14 +160,14 @@ def _by_element(
     rule: Rule,
     steps: Sequence[_Terms],
     base: Base,
-    vectors: Sequence[torch.Tensor],
+    vectors: Sequence[Vector],
     first: int,
     last: int,
 ) -> None:
     """Take all steps of a rule other than sgd on one piece of x and of what is kept beside it."""
-    on_cpu = vectors[0].device.type == "cpu"
-    pieces = [(v.numpy() if on_cpu else v)[first:last] for v in vectors]
-    of: Any = np if on_cpu else torch
+    here = on_cpu(vectors[0])
+    pieces = [(as_array(v) if here else v)[first:last] for v in vectors]
+    of: Any = np if here else importlib.import_module("torch")
     for terms in steps:
         gradient = of.zeros_like(pieces[0])
         subtract(gradient, terms.seeds, terms.amounts, start=first, law=base)

@@ -35,7 +35,7 @@ def _make_data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 X, Y = _make_data()
-START = torch.from_numpy((0.3 * (KEY / "start").generator().standard_normal(SIZE)).astype(np.float32))
+START = (0.3 * (KEY / "start").generator().standard_normal(SIZE)).astype(np.float32)
 
 
 def parts() -> UserParts:

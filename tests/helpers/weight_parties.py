@@ -67,7 +67,7 @@ def server(
     weights: np.ndarray | None = None,
 ) -> FedAvgServer:
     cohorts = Cohorts(clients, cohort or clients, KEY / "server")
-    return FedAvgServer(cohorts, initial(make), codec or Whole(), lr=lr, weights=weights)
+    return FedAvgServer(cohorts, initial(make).numpy(), codec or Whole(), lr=lr, weights=weights)
 
 
 def run(party: FedAvgServer, client_group: ClientGroup, rounds: int) -> tuple[np.ndarray, list[Upload]]:

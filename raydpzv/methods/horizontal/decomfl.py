@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Partition
@@ -50,6 +49,7 @@ from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
+from raydpzv.zo.vectors import Vector, as_array
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections_horizontal import HorizontalSections
@@ -150,9 +150,9 @@ class SeparateClients(LedgerFollower):
         for client, replica in self._clients.items():
             missed = self._history.since(replica.version, version)
             self._catch_up(client, replica, seeds_of(missed), missed.scalar, version)
-            gap = (replica.x - self._replica.x).abs()
+            gap = np.abs(as_array(replica.x) - as_array(self._replica.x))
             largest = max(largest, float(gap.max()))
-            share = max(share, float((gap > 0).double().mean()))
+            share = max(share, float((gap > 0).mean()))
         return Drift(largest, share)
 
     def _process(self, order: Order) -> Upload:
@@ -270,7 +270,7 @@ class LocalSteps(LocalWork):
     def _derivatives(
         self,
         objective: Objective,
-        x: torch.Tensor,
+        x: Vector,
         directions: Sequence[Direction],
         rows: Sequence[np.ndarray],
     ) -> tuple[list[float], np.ndarray]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import Diverged
@@ -26,6 +25,7 @@ from raydpzv.methods.horizontal.local_training import TrainingClientGroup
 from raydpzv.methods.horizontal.rounds import Cohorts, ModelServer, Sampled, cohorts, row_weights
 from raydpzv.methods.roles import Upload
 from raydpzv.settings.bounds import Fraction, Momentum, Positive
+from raydpzv.zo.vectors import Vector
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class FedAvgServer(ModelServer):
     def __init__(
         self,
         cohorts: Cohorts,
-        initial: torch.Tensor,
+        initial: np.ndarray,
         codec: Codec,
         *,
         lr: float = 1.0,
         weights: np.ndarray | None = None,
     ) -> None:
-        super().__init__(cohorts, initial, codec.wire_bytes(initial.numel()), weights)
+        super().__init__(cohorts, initial, codec.wire_bytes(initial.size), weights)
         self._codec, self._lr = codec, lr
 
     def _close(self, round: int, uploads: Sequence[Upload]) -> None:
@@ -121,7 +121,7 @@ class LocalSgd:
 class LocalTrainers(TrainingClientGroup[LocalSgd]):
     """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of its own."""
 
-    def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
+    def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
         descent = objective.descent(x, self._settings.lr, self._settings.momentum)
         losses = []
         for step in range(self._settings.steps):
@@ -149,7 +149,7 @@ def _method(config: type[Any], codec: Callable[[Any, Key], Codec]) -> Horizontal
     def clients(parts: ClientGroupParts, given: WeightsConfig) -> LocalTrainers:
         local = LocalSgd(given.undamped_lr, given.local_steps, given.momentum, given.batch)
         coded = codec(given, parts.key)
-        return LocalTrainers(parts.objectives, parts.parts, coded, local, parts.key, parts.device)
+        return LocalTrainers(parts.objectives, parts.parts, coded, local, parts.key)
 
     return HorizontalMethod(
         config=config, server=server, clients=clients, cohort=lambda given, clients: given.cohort

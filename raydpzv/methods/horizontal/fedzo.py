@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import direction_seed
@@ -26,6 +25,7 @@ from raydpzv.methods.horizontal.rounds import Directed, Sampled
 from raydpzv.settings.bounds import Positive
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.update import Descent, Rule, Step
+from raydpzv.zo.vectors import Vector
 
 Estimate = Literal["forward", "central"]
 
@@ -63,11 +63,11 @@ class LocalZerothOrder:
 class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
     """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of its own."""
 
-    def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
+    def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
         descent = Descent(x, Rule(self._settings.law))
         losses = []
         for step in range(self._settings.steps):
-            directions = self._directions(client, round, step, x.numel())
+            directions = self._directions(client, round, step, len(x))
             rows = self._rows(client, round, step)
             loss, slopes_P = self._slopes(objective, x, directions, rows)
             losses.append(loss)
@@ -83,7 +83,7 @@ class ZerothOrderTrainers(TrainingClientGroup[LocalZerothOrder]):
         ]
 
     def _slopes(
-        self, objective: Objective, x: torch.Tensor, directions: Sequence[Direction], rows: np.ndarray
+        self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
         """Return the loss at x and the slopes along the directions, float64 [P].
 
@@ -109,7 +109,7 @@ def _clients(parts: ClientGroupParts, config: FedzoConfig) -> ZerothOrderTrainer
         config.estimate,
         config.batch,
     )
-    return ZerothOrderTrainers(parts.objectives, parts.parts, Whole(), settings, parts.key, parts.device)
+    return ZerothOrderTrainers(parts.objectives, parts.parts, Whole(), settings, parts.key)
 
 
 FEDZO = HorizontalMethod(

@@ -10,7 +10,6 @@ from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
 
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.data.horizontal import Partition
@@ -19,6 +18,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.horizontal.compression import Codec
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.weights import Weights
+from raydpzv.zo.vectors import Vector, as_array
 
 
 class Settings(Protocol):
@@ -76,7 +76,7 @@ def model_of(order: Order) -> np.ndarray:
 class TrainingClientGroup(ObjectiveThreads, Generic[S]):
     """Clients that copy the weights they get, train the copy and return what changed. They keep nothing.
 
-    objectives: one per thread; device: theirs. codec: makes messages of updates. settings: the clients'. A subclass
+    objectives: one per thread; codec: makes messages of updates. settings: the clients'. A subclass
     says what training is (`_train`).
     """
 
@@ -87,20 +87,18 @@ class TrainingClientGroup(ObjectiveThreads, Generic[S]):
         codec: Codec,
         settings: S,
         key: Key,
-        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(objectives)
         self._parts, self._codec, self._settings, self._key = parts, codec, settings, key
-        self._device = device
 
     def _work(self, order: Order, objective: Objective) -> Upload:
         start = model_of(order)
-        x = torch.tensor(start, device=self._device)
+        x = objective.vector(start)
         loss = self._train(objective, x, order.client, order.round)
-        body = self._codec.encode(x.cpu().numpy() - start, order.client, order.round)
+        body = self._codec.encode(as_array(x) - start, order.client, order.round)
         return Upload(order.client, order.round - 1, body, loss)
 
-    def _train(self, objective: Objective, x: torch.Tensor, client: int, round: int) -> float:
+    def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
         """Train x, float32 [d], in place; return the loss at its start, on the first batch."""
         raise NotImplementedError
 

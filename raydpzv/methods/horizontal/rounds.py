@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import Key
@@ -140,11 +139,11 @@ class ModelServer(RoundServer):
     """
 
     def __init__(
-        self, cohorts: Cohorts, initial: torch.Tensor, upload_bytes: int, weights: np.ndarray | None = None
+        self, cohorts: Cohorts, initial: np.ndarray, upload_bytes: int, weights: np.ndarray | None = None
     ) -> None:
         super().__init__(cohorts, weights)
         self._upload_bytes = upload_bytes
-        self._x = _frozen(initial.numpy(force=True).copy())
+        self._x = _frozen(initial.copy())
 
     def parameters(self) -> np.ndarray:
         """Return a copy of x, float32 [d]."""

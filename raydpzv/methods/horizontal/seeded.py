@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from raydpzv.errors import Diverged, ReplayMismatch, RunError
 from raydpzv.keys import SERVER_PARTY, Key, step_seed
 from raydpzv.ledger.entries import SHARED, Slice
-from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order, Sync, Upload
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import REQUEST_BYTES, AgentSeeds, CatchUp, PulledModel, SeededScalars, Tail
 from raydpzv.zo.update import Rule
+
+if TYPE_CHECKING:
+    from raydpzv.ledger.ledger import Ledger
 
 Estimate = Literal["forward", "central", "projection"]
 SEED_BYTES, SCALAR_BYTES = 8, 4

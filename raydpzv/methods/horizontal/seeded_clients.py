@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from typing import Any
 
 import numpy as np
-import torch
 
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.horizontal.seeded import SeededSettings, client_seeds
@@ -17,6 +17,7 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.wire.seeds import PulledModel, Tail
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.vectors import Vector
 
 
 class LocalWork:
@@ -40,7 +41,7 @@ class LocalWork:
         by_client = {upload.client: upload for uploads in done for upload in uploads}
         return [by_client[order.client] for order in orders]
 
-    def evaluate(self, replica: Replica, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+    def evaluate(self, replica: Replica, x: Any, y: Any) -> Metrics:
         """Score a replica on held-out rows."""
         return self._objectives[0].evaluate(replica.x, x, y)
 
@@ -55,7 +56,7 @@ class LedgerFollower:
     def __init__(self, replica: Replica, history: UpdateSource, local: LocalWork) -> None:
         self._replica, self._history, self._local = replica, history, local
 
-    def evaluate(self, version: int, x: torch.Tensor, y: torch.Tensor) -> Metrics:
+    def evaluate(self, version: int, x: Any, y: Any) -> Metrics:
         """Score the model at `version` on held-out rows."""
         self._replica.go_to(version, self._history)
         return self._local.evaluate(self._replica, x, y)
@@ -80,7 +81,7 @@ class SharedClients(LedgerFollower):
 
 def central_differences(
     objective: Objective,
-    x: torch.Tensor,
+    x: Vector,
     directions: Sequence[Direction],
     radius: float,
     rows: Sequence[np.ndarray],

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
@@ -40,13 +39,13 @@ class TrainingSilos(ObjectiveThreads):
 
     def __init__(self, parts: ClientGroupParts, config: UldpAvgConfig) -> None:
         super().__init__(parts.objectives)
-        self._sums, self._device = UserSums(parts.parts, parts.users, config), parts.device
+        self._sums = UserSums(parts.parts, parts.users, config)
         self._config, self._key = config, parts.key / "users' epochs"
 
     def _work(self, order: Order, objective: Objective) -> Upload:
         if answer := self._sums.answer(order, objective.size):
             return answer
-        x, key = torch.tensor(model_of(order), device=self._device), self._key / order.client / order.round
+        x, key = objective.vector(model_of(order)), self._key / order.client / order.round
 
         def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             batches = [epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places]

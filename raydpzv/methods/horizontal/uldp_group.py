@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.sources import Source
 from raydpzv.engine.objective import Objective
@@ -32,6 +31,7 @@ from raydpzv.privacy.user_release import Integers, user_integers
 from raydpzv.registry import DATA_SOURCES, LOSSES
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.settings.sections_horizontal import HorizontalSections
+from raydpzv.zo.vectors import Vector, as_array
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class GroupSilos(ObjectiveThreads):
             raise SpecError(
                 f"method.group: {size} records of a user leave silo {empty[0]} without any; use more, or fewer silos"
             )
-        self._noise, self._config, self._device = release_of(parts.users), config, parts.device
+        self._noise, self._config = release_of(parts.users), config
 
     def _work(self, order: Order, objective: Objective) -> Upload:
         start, config = model_of(order), self._config
-        x, rows = torch.tensor(start, device=self._device), self._parts.rows(order.client)
+        x, rows = objective.vector(start), self._parts.rows(order.client)
         descent = objective.descent(x, config.lr)
         releases = []
         for step in range(config.steps):
@@ -85,9 +85,9 @@ class GroupSilos(ObjectiveThreads):
             )
             unit = self._noise.release.unit / (config.rate * len(rows))
             gradient_d = ((total + share) * unit).astype(np.float32)
-            descent.step([torch.from_numpy(gradient_d).to(self._device)])
+            descent.step([objective.vector(gradient_d)])
             releases += [Release(step, math.nan, receipt)] if receipt else []
-        body = Whole().encode(x.cpu().numpy() - start, order.client, order.round)
+        body = Whole().encode(as_array(x) - start, order.client, order.round)
         return Upload(order.client, order.round - 1, body, releases=tuple(releases))
 
     def _poisson(self, rows: np.ndarray, silo: int, number: int) -> np.ndarray:
@@ -95,7 +95,7 @@ class GroupSilos(ObjectiveThreads):
         generator = (self._noise.coins / "records of a step" / silo / number).generator()
         return rows[generator.random(len(rows)) < self._config.rate]
 
-    def _clipped(self, objective: Objective, x: torch.Tensor, batch: np.ndarray) -> tuple[Integers, int]:
+    def _clipped(self, objective: Objective, x: Vector, batch: np.ndarray) -> tuple[Integers, int]:
         """Return the sum of the records' clipped gradients, int64 [d], and how many were not finite."""
         release, total, nonfinite = self._noise.release, np.zeros(objective.size, np.int64), 0
         for block in blocks(batch, objective.size):

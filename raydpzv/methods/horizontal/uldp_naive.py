@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
 from raydpzv.methods.horizontal.absences import attempt_of
@@ -46,14 +44,10 @@ class NaiveSilos(ObjectiveThreads):
     def __init__(self, parts: ClientGroupParts, config: UldpNaiveConfig) -> None:
         super().__init__(parts.objectives)
         self._parts, self._noise = users_of(parts.parts), release_of(parts.users)
-        self._config, self._key, self._device = config, parts.key / "silos' epochs", parts.device
+        self._config, self._key = config, parts.key / "silos' epochs"
 
     def _work(self, order: Order, objective: Objective) -> Upload:
-        x, silo, release = (
-            torch.tensor(model_of(order), device=self._device),
-            order.client,
-            self._noise.release,
-        )
+        x, silo, release = objective.vector(model_of(order)), order.client, self._noise.release
         batches = epochs(self._parts.rows(silo), self._config, self._key / silo / order.round)
         update_1d = objective.descents(x, [batches], self._config.lr)
         integers_1d, nonfinite = user_integers(update_1d, clip=release.clip, bits=release.bits)

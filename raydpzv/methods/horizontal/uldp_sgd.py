@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
@@ -39,12 +38,12 @@ class GradientSilos(ObjectiveThreads):
 
     def __init__(self, parts: ClientGroupParts, config: UldpSgdConfig) -> None:
         super().__init__(parts.objectives)
-        self._sums, self._device = UserSums(parts.parts, parts.users, config), parts.device
+        self._sums = UserSums(parts.parts, parts.users, config)
 
     def _work(self, order: Order, objective: Objective) -> Upload:
         if answer := self._sums.answer(order, objective.size):
             return answer
-        x = torch.tensor(model_of(order), device=self._device)
+        x = objective.vector(model_of(order))
 
         def descents(pairs: Pairs, places: np.ndarray) -> np.ndarray:
             return -objective.gradients(x, [pairs.of(place) for place in places])

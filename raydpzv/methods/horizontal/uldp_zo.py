@@ -29,7 +29,6 @@ import numpy as np
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
-from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.aggregation import (
     Aggregation,
@@ -64,6 +63,7 @@ from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step
 
 if TYPE_CHECKING:
+    from raydpzv.ledger.ledger import Ledger
     from raydpzv.settings.sections_horizontal import HorizontalSections
 
 _VALUE_BYTES = 8

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import Pairs, UserParts
@@ -195,8 +194,8 @@ class UserSumServer(AgreeingRounds, ModelServer):
     def __init__(
         self, parts: HorizontalServerParts, gain: float, config: SumsOverUsers | None = None
     ) -> None:
-        initial: torch.Tensor = parts.initial()
-        size, silos = initial.numel(), len(parts.rows)
+        initial = parts.initial()
+        size, silos = initial.size, len(parts.rows)
         everybody = cohorts(parts, silos)
         super().__init__(config.available(silos, parts.key) if config else everybody, initial, 8 * size)
         self._gain = gain

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,46 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.zo import philox
 from scenarios.cli import app
 from tests.helpers.small_horizontal import OFTEN, SEEDED, resume, same, small, stopped
+
+WITHOUT_TORCH = """
+import pickle, sys
+from functools import partial
+from raydpzv.deferred import defer
+
+defer("torch")
+from raydpzv.experiment.model_evaluator import WeightsEvaluator
+from raydpzv.ledger.ledger import begin_ledger
+
+for prepared in pickle.load(sys.stdin.buffer):
+    ledger = begin_ledger(None, prepared.plan.header(), None) if prepared.seeded else None
+    server, group = prepared.server(ledger), prepared.client_group(ledger)
+    orders = server.first_orders()
+    for _ in range(2):
+        orders = [order for upload in group.process(orders) for order in server.receive(upload)]
+    look = WeightsEvaluator(prepared, server, "cpu").evaluate
+    if prepared.seeded:
+        look = lambda version: prepared.held_out().scored(partial(group.evaluate, version))
+    print(look(2).loss, type(sys.modules["torch"]).__name__)
+"""
+
+
+def test_servers_and_hosts_work_without_torch() -> None:
+    kinds = ("decomfl", "adam", "per_client", "fedavg", "topk", "fedzo", "generated")
+    specs = [small(kind, "model.engine=compiled") for kind in kinds]
+    specs += [scenarios.load(name, ["data.train_rows=200"]) for name in ("digits_users", "digits_users_zo")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input=pickle.dumps([prepare_horizontal(spec) for spec in specs]),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    lines = [line.split() for line in done.stdout.decode().splitlines()]
+    assert len(lines) == len(specs)
+    for spec, (loss, kind) in zip(specs, lines, strict=True):
+        assert 0 < float(loss) < 10, spec.method.name
+        assert kind == "_Deferred", f"{spec.method.name} used something of torch, which was imported for it"
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "fedavg", "fedzo"])
@@ -108,7 +152,7 @@ class Slow:
         self.prepared = prepare_horizontal(self.spec)
         train = self.prepared.split.train
         self.x, self.y = train.x.reshape(len(train.x), -1), train.y
-        self.start = self.prepared.plan.initial().numpy().copy()
+        self.start = self.prepared.plan.initial()
         self.run = scenarios.run(self.spec)
 
     def cohort(self) -> list[int]:

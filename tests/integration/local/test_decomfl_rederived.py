@@ -25,6 +25,7 @@ from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.horizontal.seeded import round_seeds
 from raydpzv.zo.directions import Direction
+from raydpzv.zo.vectors import as_array
 
 ROUNDS = 15
 SMALL = (
@@ -56,7 +57,7 @@ class Published:
         self._how, self._key, self._prepared = spec.method, Key(spec.seed), prepared
         self._settings = decomfl_settings(spec.method, self._key)
         self._cohorts = Cohorts(spec.split.clients, spec.method.cohort, self._key)
-        initial = prepared.plan.initial().numpy()
+        initial = as_array(prepared.plan.initial())
         self._clients = [Client(initial, spec.method) for _ in range(spec.split.clients)]
         self._module = prepared.plan.module().double()
         self._x, self._y = (torch.tensor(np.asarray(a)) for a in prepared.split.train.arrays)
@@ -113,7 +114,7 @@ def test_a_run_is_the_published_algorithm(engine: str) -> None:
     spec = raydpzv.load("digits_decomfl", [*SMALL, f"model.engine={engine}"])
     assert isinstance(spec, HorizontalScenario)
     prepared = prepare_horizontal(spec)
-    start = prepared.plan.initial().numpy().astype(np.float64)
+    start = as_array(prepared.plan.initial()).astype(np.float64)
     ours = raydpzv.run(spec).models["shared"]
     theirs = Published(prepared).run(ROUNDS)
     moved = np.linalg.norm(theirs - start)

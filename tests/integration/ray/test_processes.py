@@ -19,6 +19,7 @@ from actors.ledger_actor import LedgerActor
 from actors.processes import start_here
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
+from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.vertical import prepare_vertical
 
 ROOT = Path(__file__).parents[3]
@@ -42,14 +43,20 @@ print([name for name in names if name in sys.modules])
         (ClientActor, (*HEAVY, "torch._C", "pyarrow.parquet")),
         (VerticalServerActor, (*HEAVY, "torch._C")),
         (LedgerActor, (*HEAVY, "torch._C", "pydantic")),
-        (ClientGroupActor, HEAVY),
-        (HorizontalServerActor, HEAVY),
+        (ClientGroupActor, (*HEAVY, "torch._C", "pyarrow.lib")),
+        (HorizontalServerActor, (*HEAVY, "torch._C")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_actor_imports_what_its_role_needs_alone(actor, forbidden, tmp_path):
     experiment = prepare_vertical(scenarios.load("digits_dpzv"))
-    made_of = {ClientActor: experiment.clients, VerticalServerActor: experiment}.get(actor)
+    horizontal = prepare_horizontal(scenarios.load("digits_decomfl"))
+    made_of = {
+        ClientActor: experiment.clients,
+        VerticalServerActor: experiment,
+        ClientGroupActor: horizontal,
+        HorizontalServerActor: horizontal,
+    }.get(actor)
     (tmp_path / "arguments").write_bytes(ray.cloudpickle.dumps(made_of))
     command = [sys.executable, "-c", BEFORE_IT_WORKS, actor.__module__, ",".join(forbidden)]
     ended = subprocess.run(

@@ -151,7 +151,7 @@ def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
     run, prepared = scenarios.run(spec), prepare_horizontal(spec)
     settings = mezo_settings if kind == "mezo" else decomfl_settings
     given = settings(spec.method, Key(spec.seed))
-    state = 4 * prepared.plan.initial().numel() * (2 if given.rule.momentum else 1)
+    state = 4 * len(prepared.plan.initial()) * (2 if given.rule.momentum else 1)
     pull_after = getattr(spec.method, "pull_after", None)
     rows = run.rows("sync").to_pylist()
     down, up, at = 0, 0, dict[int, int]()

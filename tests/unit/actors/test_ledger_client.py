@@ -16,7 +16,8 @@ import pytest
 from actors.lane import requests
 from actors.lane.line import dial
 from actors.ledger_actor import LedgerActor
-from actors.ledger_client import LedgerRange, RelayedLedger
+from actors.ledger_client import RelayedLedger
+from actors.ledger_connection import LedgerRange
 from raydpzv.errors import InputError, LaneError, RunError
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
@@ -49,7 +50,7 @@ class _Method:
 
 @pytest.fixture(autouse=True)
 def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.ledger_client.get", lambda reference, timeout, what: reference)
+    monkeypatch.setattr("actors.ledger_connection.get", lambda reference, timeout, what: reference)
 
 
 def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
@@ -216,7 +217,7 @@ def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
 
     if lost:
         monkeypatch.setattr(handle.actor, "ready", died)
-        monkeypatch.setattr("actors.ledger_client.lost", lambda error: isinstance(error, ConnectionError))
+        monkeypatch.setattr("actors.ledger_connection.lost", lambda error: isinstance(error, ConnectionError))
     with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the line") as caught:
         late.since(0, None)
     assert isinstance(caught.value, LaneError) != lost

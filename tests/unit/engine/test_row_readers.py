@@ -41,7 +41,7 @@ def test_made_rows_have_the_losses_and_gradients_of_kept_ones(
         )
 
     made, kept = over(GeneratedRows(table)), over(KeptRows(x, y))
-    at, batches = prepared.plan.initial("cpu"), [np.array([7, 1100, 8]), np.array([3])]
+    at, batches = made.vector(prepared.plan.initial()), [np.array([7, 1100, 8]), np.array([3])]
     along = [Direction(seed, made.size) for seed in (1, 2)]
     assert np.array_equal(made.losses(at, along, 0.1, batches), kept.losses(at, along, 0.1, batches))
     for one, other in zip(made.gradient(at, batches[0]), kept.gradient(at, batches[0]), strict=True):

@@ -98,12 +98,18 @@ def test_many_steps_in_one_call_have_the_bits_of_one_after_the_other(law: Law, r
     rule = replace(rule, law=law)
     steps = [step(number, 3)._replace(anchor=rule.anchors(number + 1)) for number in range(7)]
     one, two, three = (Descent(start(), rule, threads=threads) for threads in (1, 1, 3))
+    of_arrays = Descent(start().numpy(), rule)
     for each in steps:
         one.apply([each])
     two.apply(steps[:2])
     two.apply([])
     two.apply(steps[2:])
     three.apply(steps)
+    of_arrays.copy().apply(steps[2:])
+    of_arrays.apply(steps)
+    assert isinstance(of_arrays.x, np.ndarray)
+    for mine, other in zip((one.x, *one.kept), (of_arrays.x, *of_arrays.kept), strict=True):
+        assert np.array_equal(mine.numpy(), other)
     for other in (two, three):
         assert torch.equal(one.x, other.x)
         assert all(map(torch.equal, one.kept, other.kept))

@@ -77,7 +77,7 @@ def test_masked_sums_move_the_model_by_the_same_bits(
 def test_private_weights_move_it_as_weights_known_to_all_but_for_rounding(sampling: float) -> None:
     plain = Running("plain", multiplier=0.0, sampling=sampling)
     private = Running("private_weights", multiplier=0.0, sampling=sampling)
-    start, ours, theirs = START.numpy(), private.until(1), plain.until(1)
+    start, ours, theirs = START, private.until(1), plain.until(1)
     # each pair's weighed integers are cut to whole ones where weights are known, dithers are within half a unit each
     rounding = 2.0 * UNIT * (USERS * SILOS + SILOS) / (sampling * USERS)
     assert np.abs(ours - theirs).max() < rounding < 0.01 * np.abs(theirs - start).max()

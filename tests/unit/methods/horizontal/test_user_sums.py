@@ -83,7 +83,7 @@ def pairs_of(held: UserParts) -> dict[tuple[int, int], np.ndarray]:
 @WEIGHTS
 @pytest.mark.parametrize("cap", [3, 10**6])
 def test_a_round_of_uldp_sgd_is_its_rederivation(weights: str, cap: int) -> None:
-    held, start = parts(), START.numpy().astype(np.float64)
+    held, start = parts(), START.astype(np.float64)
     vectors = {pair: gradient(start, rows) for pair, rows in pairs_of(held).items()}
     expected = start - 2.0 * weighed_mean(held, vectors, weights, cap)
     found = Round(ULDP_SGD, noise(weights), weights=weights, count_cap=cap, server_lr=2.0)
@@ -99,7 +99,7 @@ def test_a_round_of_uldp_sgd_is_its_rederivation(weights: str, cap: int) -> None
 
 @WEIGHTS
 def test_a_round_of_uldp_avg_is_its_rederivation(weights: str) -> None:
-    held, start = parts(), START.numpy().astype(np.float64)
+    held, start = parts(), START.astype(np.float64)
     vectors = {pair: descended(start, rows, 4, 0.3) for pair, rows in pairs_of(held).items()}
     expected = start + 1.5 * weighed_mean(held, vectors, weights, 10**6)
     found = Round(ULDP_AVG, noise(weights), weights=weights, server_lr=1.5, local_epochs=4, lr=0.3, batch=999)
@@ -107,7 +107,7 @@ def test_a_round_of_uldp_avg_is_its_rederivation(weights: str) -> None:
 
 
 def test_a_round_of_uldp_naive_is_its_rederivation() -> None:
-    held, start = parts(), START.numpy().astype(np.float64)
+    held, start = parts(), START.astype(np.float64)
     updates = [clipped(descended(start, held.rows(silo), 4, 0.3), CLIP) for silo in range(SILOS)]
     found = Round(ULDP_NAIVE, noise("uniform"), server_lr=1.5, local_epochs=4, lr=0.3, batch=999)
     assert found.model == pytest.approx(start + 1.5 * np.mean(updates, axis=0), abs=ROUNDING)
@@ -115,7 +115,7 @@ def test_a_round_of_uldp_naive_is_its_rederivation() -> None:
 
 def test_a_round_of_uldp_group_is_its_rederivation() -> None:
     """With γ = 1 every kept record is in every step; the sum of clipped gradients is divided by γ n_s."""
-    held, start = parts(), START.numpy().astype(np.float64)
+    held, start = parts(), START.astype(np.float64)
     kept = held.at_most(5, KEY / "records of a user")
     updates = []
     for silo in range(SILOS):
@@ -265,7 +265,7 @@ def test_what_breaks_the_bound_is_seen_to_break_it() -> None:
         return float(np.linalg.norm(totals[0] - totals[1]))
 
     assert 0.9 * release.sensitivity < moved(ULDP_SGD, noise("records")) <= release.sensitivity
-    vectors = np.stack([gradient(START.numpy(), rows, x.numpy(), y.numpy()) for rows in mine])
+    vectors = np.stack([gradient(START, rows, x.numpy(), y.numpy()) for rows in mine])
     integers, _ = user_integers(vectors, clip=CLIP, bits=16)
     assert np.linalg.norm(integers.sum(0)) > release.sensitivity, "every pair with weight 1"
     singly = np.clip(vectors, -CLIP, CLIP).mean(0) / release.unit
@@ -291,7 +291,7 @@ def test_only_users_that_are_drawn_count_and_the_coin_is_one_for_all_silos(metho
     counts = parts().counts()[:, sums.drawn(1)]
     assert np.array_equal(counts.sum(0), held.counts().sum(0)[sums.drawn(1)])
     assert np.array_equal(sampled.total, rest.total)
-    assert sampled.model - START.numpy() == pytest.approx((rest.model - START.numpy()) / 0.4, abs=1e-5)
+    assert sampled.model - START == pytest.approx((rest.model - START) / 0.4, abs=1e-5)
 
 
 def test_noise_has_the_stated_variance_in_the_sum_over_silos() -> None:

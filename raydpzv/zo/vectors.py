@@ -1,0 +1,47 @@
+"""Parameters as what computes with them has them: arrays under compiled kernels, tensors on any device under torch.
+
+Whoever moves parameters or looks at them does so by what arrays and tensors have in common, or by what stands here, so
+that a process without tensors never loads torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Vector = Any
+"""float32 [d], contiguous: `numpy.ndarray` or `torch.Tensor`."""
+
+
+def as_array(x: Vector) -> np.ndarray:
+    """Return the numbers as an array: the same memory where they are on the CPU, else a copy there."""
+    found: np.ndarray = x if isinstance(x, np.ndarray) else x.numpy(force=True)
+    return found
+
+
+def is_vector(x: Vector) -> bool:
+    """Tell whether x is contiguous float32 [d]."""
+    if isinstance(x, np.ndarray):
+        return x.ndim == 1 and x.dtype == np.float32 and x.flags.c_contiguous
+    return x.dim() == 1 and str(x.dtype) == "torch.float32" and bool(x.is_contiguous())
+
+
+def on_cpu(x: Vector) -> bool:
+    """Tell whether the numbers are in this machine's memory."""
+    return isinstance(x, np.ndarray) or x.device.type == "cpu"
+
+
+def copied(x: Vector) -> Vector:
+    """Return a copy of the same kind, on the same device."""
+    return x.copy() if isinstance(x, np.ndarray) else x.clone()
+
+
+def assign(x: Vector, values: np.ndarray) -> None:
+    """Write values to x."""
+    if isinstance(x, np.ndarray):
+        x[:] = values
+        return
+    import torch
+
+    x.copy_(torch.tensor(values))
