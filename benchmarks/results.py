@@ -288,6 +288,8 @@ END = """
 - DPZV journal, Figure 4 (preprint, Figure 6), memory: `python -m benchmarks.memory_figure`.
 - VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv run multiview_vafl` (or `multiview12_vafl`), which wants
   the file that docs/data.md describes. Figure 7, the training loss of LSTMs: in the rows of each run of `lstm_times`.
+- Uldp-FL, Figures 4 to 8 and 10: comparisons with their settings, which want files of their data, stand on
+  [its page](methods/uldp.md#the-papers-figures), measured figures of ours below them.
 - DeComFL, Table 1, numbers sent: held against M, m and P by a test. Its language models and the Hessian's spectrum
   (Tables 2 and 6, Figure 5) are not in the program.
 """

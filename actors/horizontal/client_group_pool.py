@@ -25,11 +25,12 @@ Noted = Callable[[int, str], None]
 class ClientGroupPool:
     """The host actors of a run, and new ones in place of those that are lost.
 
-    prepared: a reference to the data, which travels once; ledger: the ledger actor (None for methods that send
-    weights); bundles: the hosts' follow the server's in the placement group; made: what is there when a host is.
+    prepared: for each host a reference to what it gets, the same for all where all get the data, which travel once;
+    ledger: the ledger actor (None for methods that send weights); bundles: the hosts' follow the server's in the
+    placement group; made: what is there when a host is.
     """
 
-    prepared: Any
+    prepared: Sequence[Any]
     ledger: Any | None
     plan: Plan
     group: Any
@@ -74,7 +75,7 @@ class ClientGroupPool:
         return start(
             *(ClientGroupActor, groups, {"ctl": 1, "look": 1}),
             *(share.bundle(), self.group, host + 1),
-            *(self.prepared, share.gpus, self.ledger),
+            *(self.prepared[host], share.gpus, self.ledger),
         )
 
 

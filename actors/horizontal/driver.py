@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -53,10 +54,15 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
 
 
 def _room_for(prepared: PreparedHorizontal) -> int:
-    """Bytes of object store: the data lies there once per machine; the rest is for messages."""
-    return OBJECT_STORE + sum(
-        held.nbytes for held in (prepared.split.train, prepared.split.test, prepared.parts)
-    )
+    """Bytes of object store: the data lies there once per machine; the rest is for messages.
+
+    Hosts that get their own rows alone get a copy each of the held-out ones.
+    """
+    split, hosts = prepared.split, prepared.spec.resources.hosts
+    copies = 1
+    if prepared.user_parts is not None:
+        copies = min(prepared.parts.clients, (os.cpu_count() or 1) if hosts == "auto" else hosts)
+    return OBJECT_STORE + split.train.nbytes + copies * (split.test.nbytes + prepared.parts.nbytes)
 
 
 @contextmanager
@@ -65,14 +71,19 @@ def _actor_set(prepared: PreparedHorizontal, plan: Plan, group: Any) -> Iterator
     import ray
 
     resources = prepared.spec.resources
-    data, seen = ray.put(prepared), prepared.for_server()
+    hosts, seen = range(len(plan.actors)), prepared.for_server()
+    if seen is prepared:
+        shared = ray.put(prepared)
+        data, given = [shared for _ in hosts], shared
+    else:
+        data, given = [ray.put(prepared.for_host(host, len(hosts))) for host in hosts], ray.put(seen)
     ledger = ledger_actor() if prepared.seeded else None
     pool = ClientGroupPool(data, ledger, plan, group, resources.restarts, resources.timeout)
     pool.raise_all()
     groups = {"ctl": HorizontalServerActor.CONTROL, "look": HorizontalServerActor.LOOKING}
     server, made = start(
         *(HorizontalServerActor, groups, {"ctl": 1, "look": 1}, plan.server.bundle(), group, 0),
-        data if seen is prepared else ray.put(seen),
+        given,
     )
     ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]
     well = False

@@ -147,10 +147,16 @@ def _over(
         ends = _panel(ax, shown, by, divisor, look)
         if len(values) == 1:  # beside another panel the words would have no margin
             style.mark_ends(ax, ends)
-        style.title(ax, "no noise" if value is None else f"calibrated to ε = {calibrated(value)}")
+        style.title(ax, _noise_words(value, shown))
     _name_axes(axes, len(values), axis)
     _legend(figure, moving, look)
     return ReportFigure(f"accuracy_over_{name}", _caption(caption, lines, moving, values), figure)
+
+
+def _noise_words(value: float | None, shown: Sequence[Line]) -> str:
+    if value is not None:
+        return f"calibrated to ε = {calibrated(value)}"
+    return "noise calibrated to no ε, or none" if any(line.noisy for line in shown) else "no noise"
 
 
 def _name_axes(axes: NDArray[Any], panels: int, axis: str) -> None:

@@ -79,6 +79,11 @@ class Line:
     not_run: int
 
     @property
+    def noisy(self) -> bool:
+        """Whether noise was asked for."""
+        return self.epsilon is not None or any(run.get("multiplier") for run in self.runs)
+
+    @property
     def failed(self) -> list[Mapping[str, Any]]:
         """The runs that failed."""
         return [run for run in self.runs if run["outcome"] in FAILURES]

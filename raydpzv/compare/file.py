@@ -72,6 +72,8 @@ class ComparisonFile(Section):
     """How many seeds, from 0, or which."""
     epsilons: Epsilons = ("none",)
     """Values of ε that noise is calibrated to; "none": no noise."""
+    multiplier: Positive | None = None
+    """Noise multiplier σ of all methods that protect users, each with its own ε, in place of values of ε."""
     targets: Shares = (0.8, 0.9)
     """Test accuracies whose cost in updates, bytes and seconds is asked for."""
     entrants: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
@@ -98,7 +100,8 @@ def asked(
             raise SpecError(
                 f"{what[0]}: is a comparison with entrants of its own; leave out further scenarios and --methods"
             )
-        return read_entrants(path).model_copy(update=dict(changes))
+        given = dict(changes) | ({"multiplier": None} if "epsilons" in changes else {})
+        return read_entrants(path).model_copy(update=given)
     for name in what[1:]:
         if catalog.comparison(name) is not None:
             raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
@@ -148,16 +151,31 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
     """
     base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_entrants(o)])
     first, last = (tuple(o for o in items if _of_entrants(o)) for items in (file.set, overrides))
+    _check_multiplier(file, base)
     lines = [
         line
         for entry in file.entrants or (MethodEntry(label=base.method.name),)
-        for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file.epsilons, base, last)
+        for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
     if isinstance(base, VerticalScenario):
         lines += _controls(file, base, lines, first, last)
         if not file.heads:
             _check_heads(lines)
     return Comparison(file.name, file.title, by_seed(file.seeds), file.targets, tuple(lines), file.heads)
+
+
+def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
+    if file.multiplier is None:
+        return
+    if not isinstance(base, HorizontalScenario) or base.users is None:
+        raise SpecError(
+            f"multiplier: goes with methods that protect users, and {file.scenario} has none ([users]); give epsilons"
+        )
+    if file.epsilons != ("none",):
+        raise SpecError(
+            f"multiplier: wanted either a noise multiplier or values of ε that noise is calibrated to, got "
+            f"{file.multiplier:g} and epsilons = {list(file.epsilons)}; leave one out"
+        )
 
 
 def _check_heads(lines: Sequence[PlannedLine]) -> None:
@@ -187,22 +205,32 @@ def _head(method: Any) -> dict[str, Any]:
 
 
 def _lines(
-    entry: MethodEntry, epsilons: Sequence[float | str], base: AnyScenario, last: Sequence[str]
+    entry: MethodEntry, file: ComparisonFile, base: AnyScenario, last: Sequence[str]
 ) -> Iterator[PlannedLine]:
     method = _method(entry, base)
     label = entry.label or entry.scenario or str(method["method"]["name"])
-    wanted = [e for e in epsilons if entry.epsilons is None or e in entry.epsilons]
+    wanted = [e for e in file.epsilons if entry.epsilons is None or e in entry.epsilons]
     is_control = METHODS[method["method"]["name"]].control
+    multiplier = file.multiplier if _protects(method["method"]["name"]) else None
     for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
+        noisy = epsilon is not None or multiplier is not None
         _check_overrides([*entry.set, *entry.private, *last], label)
-        spec = _spec(base, method, epsilon, _items(entry, epsilon, last), label)
-        yield PlannedLine(label, epsilon, is_control, spec)
+        items = _items(entry, last, noisy=noisy)
+        spec = _spec(base, method, epsilon, items, label, multiplier)
+        said = label if multiplier is None else f"{label}, σ = {multiplier:g}"
+        yield PlannedLine(said, epsilon, is_control, spec)
 
 
-def _items(entry: MethodEntry, epsilon: float | None, last: Sequence[str]) -> list[str]:
+def _protects(name: str) -> bool:
+    """Tell whether a method clips and noises what it releases of users."""
+    method = METHODS[name]
+    return method.kind == "horizontal" and method.users(method.config()) is not None
+
+
+def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]:
     """Return a method's overrides; without noise those of privacy for all are left out, but not its own clip."""
-    if epsilon is not None:
+    if noisy:
         return [*entry.set, *entry.private, *last]
     own = [o for o in entry.set if _key(o) not in _OF_NOISE]
     return own + [o for o in last if not _key(o).startswith("privacy.")]
@@ -235,7 +263,12 @@ def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spec(
-    base: AnyScenario, method: dict[str, Any], epsilon: float | None, items: Sequence[str], label: str
+    base: AnyScenario,
+    method: dict[str, Any],
+    epsilon: float | None,
+    items: Sequence[str],
+    label: str,
+    multiplier: float | None = None,
 ) -> AnyScenario:
     tree = as_tree(base) | {"method": method["method"]}
     if METHODS[method["method"]["name"]].kind != base.kind:
@@ -255,27 +288,28 @@ def _spec(
             tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
         tree["privacy"] = privacy
     else:
-        _of_users(tree, base, method["clip"], epsilon)
+        wanted = {"epsilon": epsilon, "multiplier": multiplier}
+        _of_users(tree, base, method["clip"], {k: v for k, v in wanted.items() if v is not None})
     where = label if epsilon is None else f"{label} at ε={epsilon:g}"
     return _named(lambda: changed(tree, items, where), where)
 
 
 def _of_users(
-    tree: dict[str, Any], base: HorizontalScenario, clip: float | None, epsilon: float | None
+    tree: dict[str, Any], base: HorizontalScenario, clip: float | None, wanted: Mapping[str, float]
 ) -> None:
-    """Put in the [privacy] of a horizontal method at an ε: none where it protects no users."""
+    """Put in the [privacy] of a horizontal method with the wanted noise: none where it protects no users."""
     name, given = tree["method"]["name"], tree.pop("privacy", {})
-    protects = METHODS[name].users(METHODS[name].config()) is not None
-    if epsilon is not None and not protects:
+    protects = _protects(name)
+    if wanted and not protects:
         raise SpecError(
             f"epsilons: {name} adds no noise here; horizontal methods without users compare without ε (epsilons = "
             '["none"])'
         )
-    if epsilon is None:
+    if not wanted:
         tree["budget"] = {k: v for k, v in tree["budget"].items() if k != "epsilon"}
     if protects:
         kept = {k: v for k, v in given.items() if k in ("delta", "against", "noise")}
-        noise = {"mode": "none"} if epsilon is None else kept | {"mode": "user", "epsilon": epsilon}
+        noise = {**kept, "mode": "user", **wanted} if wanted else {"mode": "none"}
         tree["privacy"] = noise | ({} if clip is None else {"clip": clip})
 
 

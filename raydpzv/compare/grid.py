@@ -107,6 +107,10 @@ def read_grid(path: Path) -> GridFile:
         file = GridFile.model_validate({"name": path.stem, **tree})
     except ValidationError as error:
         raise SpecError(fault(error, path.name, GridFile, GridEntry)) from None
+    if file.multiplier is not None:
+        raise SpecError(
+            "multiplier: goes with comparisons; a grid's choices are made at values of ε: give epsilons"
+        )
     both = sorted(set(by_seed(file.seeds)) & set(by_seed(file.report_seeds)))
     if both:
         raise SpecError(

@@ -34,7 +34,7 @@ _NOT_DRAWN = {
     "accuracy_over_bytes": "nothing travels",
     "accuracy_over_vector_length": "no horizontal run has sent a number",
     "accuracy_over_seconds": "no time passes: no delays are simulated",
-    "accuracy_over_epsilon": "no noise is added, there is no ε",
+    "accuracy_over_epsilon": "no noise is calibrated to an ε",
     "bytes_to_target": "no line that sends anything reached a target with half of its runs",
     "seconds_to_target": "no line in which time passes reached a target with half of its runs",
 }

@@ -126,7 +126,7 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
     """
     stated = claims.to_pylist()
     noised = {_place(c) for c in stated if c["mechanism"] != "none"}
-    if not noised and any(r["epsilon"] is not None and r["outcome"] != "ok" for r in runs.to_pylist()):
+    if not noised and any(_asked(r) and r["outcome"] != "ok" for r in runs.to_pylist()):
         return "Privacy: of the lines with noise no run has a result; nothing can be said."
     if not noised:
         return "Privacy: no line adds noise; there is no ε, and nothing is private."
@@ -148,6 +148,11 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
         said = f"proved against the clients for {len(proved)}: {' to '.join(dict.fromkeys(ends))}; "
         said += "; ".join(dict.fromkeys(_terms(c) for c in (proved[0], proved[-1])))
     return f"Privacy: {len(private)} of {len(noised)} lines with noise are private; {said}"
+
+
+def _asked(run: Mapping[str, Any]) -> bool:
+    """Tell whether noise was asked for."""
+    return run["epsilon"] is not None or run["multiplier"] is not None
 
 
 def _bound(claim: Mapping[str, Any]) -> float:
@@ -245,10 +250,10 @@ def _shared(groups: Sequence[Sequence[ComparedClaim]]) -> list[ComparedClaim]:
 
 
 def _without(runs: pa.Table, noised: set[Place]) -> Iterable[str]:
-    places = list(dict.fromkeys(_place(r) for r in runs.to_pylist()))
-    plain = [label for label, epsilon in places if epsilon is None and (label, None) not in noised]
+    places = {_place(r): _asked(r) for r in runs.to_pylist()}
+    plain = [place[0] for place, asked in places.items() if not asked and place not in noised]
     if plain:
         yield f"{'; '.join(plain)}: no noise, no ε."
-    for label, epsilon in places:
-        if epsilon is not None and (label, epsilon) not in noised:
+    for (label, epsilon), asked in places.items():
+        if asked and (label, epsilon) not in noised:
             yield f"{named(label, epsilon)}: no run has come to its end, no ε is stated."

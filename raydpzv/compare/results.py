@@ -15,7 +15,7 @@ from raydpzv.compare.curves import EARLY, NOT_RUN
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
 from raydpzv.compare.table import CLAIMS, CURVES, RUNS
-from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario
 from raydpzv.errors import InputError
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
@@ -111,6 +111,7 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         why = f"{why}; {said}" if why else said
     return {
         "method": planned.spec.method.name,
+        "multiplier": _multiplier(planned.spec),
         "control": planned.line.control,
         "run": planned.folder,
         "status": summary.get("status", "missing"),
@@ -122,6 +123,10 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "private": summary.get("private") is True,
         "verdict": str(summary.get("privacy_verdict", "")),
     }
+
+
+def _multiplier(spec: AnyScenario) -> float | None:
+    return spec.privacy.multiplier if isinstance(spec, HorizontalScenario) and spec.privacy else None
 
 
 _NUMBERS = (

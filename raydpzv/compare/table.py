@@ -1,7 +1,8 @@
 """Runs side by side: the rows that a comparison keeps, and the one table they fold into.
 
-A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: no noise); its runs
-differ in their seeds. A run has failed if its outcome is one of FAILURES. Failed runs stay in every median and range:
+A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: none, or noise by a
+multiplier that the label names); its runs differ in their seeds. A run has failed if its outcome is one of FAILURES.
+Failed runs stay in every median and range:
 
 - with accuracy 0 (final, best, at equal budgets) and other scores of 0 where the run ends without a model, since it
   predicts nothing;
@@ -37,7 +38,8 @@ RUNS = pa.schema(
         ("label", pa.string()),
         ("method", pa.string()),
         ("control", pa.bool_()),
-        ("epsilon", pa.float64()),  # that the noise is calibrated to; null: no noise
+        ("epsilon", pa.float64()),  # that the noise is calibrated to; null: to none
+        ("multiplier", pa.float64()),  # of the noise, given in place of an ε; null: none is
         ("seed", pa.int64()),
         ("run", pa.string()),  # folder below runs/
         ("status", pa.string()),  # "done", "stopped", "failed" or "missing"

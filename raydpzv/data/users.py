@@ -14,8 +14,8 @@ records in a silo must be several, records are shared out in packs of as many.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -48,6 +48,10 @@ class Pairs:
     def of(self, place: int) -> np.ndarray:
         """Return the row numbers of the user at a place, ascending."""
         return self.rows[self.offsets[place] : self.offsets[place + 1]]
+
+
+_NOBODY = Pairs(np.zeros(1, np.int64), np.arange(2), np.zeros(1, np.int64))
+"""One record of user 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +100,25 @@ class UserParts:
         silos = np.repeat(np.arange(self.clients), np.diff(self.starts))
         counts_SU[silos, self.owners] = np.diff(self.offsets)
         return counts_SU
+
+    def among(self, own: Sequence[int], rows: np.ndarray) -> UserParts:
+        """Return the same with places in `rows` [n], the own silos' row numbers, ascending; those of others are 0."""
+        places = np.zeros_like(self.ids)
+        for silo in own:
+            first, last = self.offsets[self.starts[silo : silo + 2]]
+            places[first:last] = np.searchsorted(rows, self.ids[first:last])
+        return replace(self, ids=places)
+
+    def alone(self, own: Sequence[int]) -> UserParts:
+        """Return the own silos as they are, and in each of the others one record, of user 0."""
+        pairs = [self.pairs(silo) if silo in own else _NOBODY for silo in range(self.clients)]
+        return UserParts(
+            self.users,
+            np.concatenate([p.rows for p in pairs]),
+            np.cumsum([0, *map(len, pairs)]),
+            np.concatenate([p.users for p in pairs]),
+            np.cumsum([0, *np.concatenate([p.counts for p in pairs])]),
+        )
 
     def most_records(self, group: int | Literal["max", "median"]) -> int:
         """Return how many records of a user may be used, k, which "max" and "median" read off the users' numbers."""

@@ -118,8 +118,8 @@ class PreparedHorizontal:
 
     @property
     def pinned(self) -> bool:
-        """Whether a client's work stays with one process, which keeps the client's own model or keys."""
-        return self.separate or self.spec.descriptor.own_keys(self.spec.method)
+        """Whether a client's work stays with one process, which keeps the client's own model, keys or rows."""
+        return self.separate or self.spec.descriptor.own_keys(self.spec.method) or self.user_parts is not None
 
     @property
     def measured(self) -> bool:
@@ -145,6 +145,27 @@ class PreparedHorizontal:
             self,
             split=replace(self.split, train=self.split.test.select(np.zeros_like(silos[:-1]))),
             parts=UserParts(self.parts.clients, silos[:-1], silos, silos[:-1], silos),
+        )
+
+    def for_host(self, host: int, hosts: int) -> PreparedHorizontal:
+        """Return what a host's process gets: of a method that protects users, its own silos' rows and no others.
+
+        Its silos are those m with m mod `hosts` = `host`, of at most as many hosts as silos. The others' numbers of
+        records stay where a user's weight or its used records depend on them; elsewhere they have one record each. A
+        row of its own stands for all of theirs.
+        """
+        parts = self.user_parts
+        if parts is None or not isinstance(self.split, Split):
+            return self
+        own = range(host, parts.clients, hosts)
+        rows = np.sort(np.concatenate([parts.rows(silo) for silo in own]))
+        plan = self.spec.descriptor.users(self.spec.method)
+        assert plan is not None
+        kept = parts if plan.counts_shared else parts.alone(own)
+        return replace(
+            self,
+            split=replace(self.split, train=self.split.train.select(rows)),
+            parts=kept.among(own, rows),
         )
 
     @property

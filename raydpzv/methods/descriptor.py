@@ -282,6 +282,12 @@ class UserPlan:
     rate: float = 1.0
     steps: int = 1
 
+    @property
+    def counts_shared(self) -> bool:
+        """Whether a silo's work depends on how many records its users have in the others."""
+        by_records = self.weights == "records" and self.aggregation != "private_weights"
+        return self.kind == "group" or (self.kind == "sum" and by_records)
+
 
 @dataclass(frozen=True)
 class HorizontalServerParts:

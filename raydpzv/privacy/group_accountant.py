@@ -27,6 +27,8 @@ from raydpzv.privacy.mean_accountant import discretisation, poisson_epsilon
 _POINTS = 60_000  # of one step's loss distribution, each of which takes dp-accounting some 10 µs
 _WIDEST = 1 << 26  # points of the composed one
 _ORDERS = (*(1 + 2.0 ** (power / 4) for power in range(-16, 25)), 96.0, 128.0)
+_WORK = 1 << 25  # terms of one divergence, at most: some tenths of a second
+_BLOCK = 1 << 20  # of them kept at a time
 _QUADRATURE = 1 / 8  # of σ: the trapezoidal rule on Gaussian tails is exact in double precision
 
 
@@ -61,7 +63,8 @@ def _group_epsilon(
     if relation == "add_remove":
         return min(unsampled, float(losses.get_epsilon_for_delta(delta)))
     by_divergence = min(
-        converted(steps * _replaced_rdp(order, multiplier, group, rate), order, delta) for order in _ORDERS
+        converted(steps * _replaced_rdp(order, multiplier, group, rate), order, delta)
+        for order in _orders(multiplier, group)
     )
     return min(unsampled, _replaced(losses, delta), by_divergence)
 
@@ -69,8 +72,16 @@ def _group_epsilon(
 def group_epsilon_rdp(*, multiplier: float, group: int, rate: float, steps: int, delta: float) -> float:
     """Return ε (add_remove) by Rényi divergences of the mixture: a second opinion, looser than by its losses."""
     return min(
-        converted(steps * mixture_rdp(order, multiplier, group, rate), order, delta) for order in _ORDERS
+        converted(steps * mixture_rdp(order, multiplier, group, rate), order, delta)
+        for order in _orders(multiplier, group)
     )
+
+
+def _orders(multiplier: float, group: int) -> tuple[float, ...]:
+    """Return the orders that are worth their work: large groups spend so much that the least orders decide."""
+    reach = 40 * multiplier
+    points = [2 * (reach + 2 * order * group) / (multiplier * _QUADRATURE) for order in _ORDERS]
+    return tuple(order for order, n in zip(_ORDERS, points, strict=True) if n * group <= _WORK) or _ORDERS[:1]
 
 
 def lemma_9_epsilon(
@@ -107,8 +118,14 @@ def mixture_rdp(order: float, multiplier: float, group: int, rate: float) -> flo
         )
     reach = 40 * multiplier
     x = np.arange(-reach - order * group, reach + order * group, multiplier * _QUADRATURE)
+    blocks = np.array_split(x, 1 + len(x) * len(j) // _BLOCK)
     base = -(x**2) / (2 * multiplier**2) - math.log(multiplier * math.sqrt(2 * math.pi))
-    ratio = logsumexp(chances[:, None] + (j[:, None] * x - j[:, None] ** 2 / 2) / multiplier**2, axis=0)
+    ratio = np.concatenate(
+        [
+            logsumexp(chances[:, None] + (j[:, None] * block - j[:, None] ** 2 / 2) / multiplier**2, axis=0)
+            for block in blocks
+        ]
+    )
     width = math.log(multiplier * _QUADRATURE)
     moments = [logsumexp(base + power * ratio) + width for power in (order, 1 - order)]
     return float(max(moments)) / (order - 1)

@@ -27,7 +27,7 @@ class Sampled(MethodConfig):
     """Clients sampled per round, m."""
     batch: Count = 32
     """Rows per local step, B; a client with fewer uses all of them."""
-    local_steps: Annotated[int, Bounds(ge=1, le=1000)] = 1
+    local_steps: Annotated[int, Bounds(ge=1, le=10_000)] = 1
     """Local steps per round, K."""
     weights: Literal["uniform", "rows"] = "uniform"
     """Clients of a cohort count alike, or by their numbers of rows."""

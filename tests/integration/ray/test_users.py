@@ -39,6 +39,11 @@ class Watched(PreparedHorizontal):
         self._write("server", pickle.dumps(fields_of(self)))
         return PreparedHorizontal.server(self, ledger, device)
 
+    def for_host(self, host, hosts):
+        found = PreparedHorizontal.for_host(self, host, hosts)
+        self._write(f"host {host}", pickle.dumps(fields_of(found)))
+        return found
+
     def client_group(self, updates=None, device="cpu"):
         group = PreparedHorizontal.client_group(self, updates, device)
         process, calls = group.process, []
@@ -99,10 +104,18 @@ def test_masked_training_for_users_has_the_bits_of_one_process_and_the_server_se
         assert found[name] == local[name], name
     assert scopes(found) == scopes(local)
     sent = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert len(sent) > 6
+    assert len(sent) > 8
     assert "server" in sent
+    hosts = [sent.pop(f"host {host}") for host in (0, 1)]
     assert not any(rows_found(prepared, data) for data in sent.values())
-    # controls: all that a host gets, and an update that is a row
+    whose = [set(np.concatenate([prepared.parts.rows(silo) for silo in (host, host + 2)])) for host in (0, 1)]
+    train, other = prepared.split.train.x, (1, 0)
+    for host, data in enumerate(hosts):
+        own = {train[row].tobytes() for row in whose[host]}
+        foreign = {train[row].tobytes() for row in whose[other[host]]} - own
+        assert (all(row in data for row in own), any(row in data for row in foreign)) == (True, False)
+        assert all(row in hosts[other[host]] for row in foreign), "control: the other host has them"
+    # controls: all that there is, and an update that is a row
     assert rows_found(prepared, pickle.dumps(fields_of(prepared))) == len(
         np.unique(prepared.split.train.x, axis=0)
     )

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import pyarrow as pa
 import pytest
 
 import raydpzv
+from raydpzv.compare.accuracy_plots import accuracy_over_updates
+from raydpzv.compare.curves import lines
+from raydpzv.compare.file import asked, resolved
+from raydpzv.compare.grid import read_grid
+from raydpzv.compare.privacy_table import compared_privacy, privacy_line
+from raydpzv.errors import SpecError
+from raydpzv.privacy.gdp import epsilon_of
 
 FILE = """
 scenario = "digits_dpzv"
@@ -27,3 +37,64 @@ def test_a_files_own_seeds_epsilons_and_targets_are_taken_unless_others_are_give
     found = raydpzv.compare(str(path), tmp_path / "other", seeds=[6], epsilons=["none"], targets=[0.6])
     assert {(r["epsilon"], r["seed"]) for r in found.runs.to_pylist()} == {(None, 6)}
     assert "reached_0.6" in (tmp_path / "other" / "table.csv").read_text()
+
+
+BY_MULTIPLIER = """
+scenario = "digits_users"
+set = ["budget.updates=2", "evaluate.every=2", "users.count=30", "data.train_rows=300"]
+seeds = [0]
+multiplier = 5.0
+
+[[entrants]]
+label = "AVG"
+private = ["method.server_lr=0.5"]
+
+[[entrants]]
+label = "FedAvg"
+set = ["method.name=fedavg", "method.cohort=5"]
+"""
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_multiplier_stands_with_its_lines_whose_epsilon_follows(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(BY_MULTIPLIER)
+    found = raydpzv.compare(str(path), tmp_path / "own")
+    noisy, plain = found.runs.to_pylist()
+    assert (noisy["label"], noisy["epsilon"], noisy["multiplier"]) == ("AVG, σ = 5", None, 5.0)
+    assert (plain["label"], plain["epsilon"], plain["multiplier"]) == ("FedAvg", None, None)
+    stated = {(c["adversary"], c["relation"]): c["claimed"] for c in found.claims.to_pylist() if c["holds"]}
+    assert stated["external", "add_remove"] == pytest.approx(epsilon_of(math.sqrt(2) / 5, 1e-5))
+    privacy = compared_privacy(found.claims, found.runs)
+    assert privacy.without == ("FedAvg: no noise, no ε.",)
+    assert {place for row in privacy.rows for place in row.who} == {("AVG, σ = 5", None)}
+    lost = found.runs.set_column(
+        found.runs.schema.get_field_index("outcome"), "outcome", pa.array(["failed", "ok"])
+    )
+    nothing = found.claims.slice(0, 0)
+    assert compared_privacy(nothing, lost).without[1] == (
+        "AVG, σ = 5: no run has come to its end, no ε is stated."
+    )
+    assert "of the lines with noise no run has a result" in privacy_line(nothing, lost)
+    titles = {ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes}
+    assert "no noise" not in titles
+
+
+def test_values_of_epsilon_take_the_place_of_a_multiplier_and_both_are_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(BY_MULTIPLIER)
+    spec = resolved(asked([str(path)], (), {"epsilons": ("none",)})).lines[0].spec
+    assert spec.privacy.mode == "none"
+    assert spec.method.server_lr == 6.0, "private is for noise"
+    assert resolved(asked([str(path)])).lines[0].spec.method.server_lr == 0.5
+    path.write_text("epsilons = [3.0]\n" + BY_MULTIPLIER)
+    with pytest.raises(SpecError, match=r"multiplier: wanted either .* got 5 and epsilons = \[3.0\]"):
+        resolved(asked([str(path)]))
+    path.write_text('scenario = "digits_decomfl"\nmultiplier = 5.0')
+    with pytest.raises(
+        SpecError, match="multiplier: goes with methods that protect users, and digits_decomfl"
+    ):
+        resolved(asked([str(path)]))
+    path.write_text(BY_MULTIPLIER)
+    with pytest.raises(SpecError, match="a grid's choices are made at values of ε"):
+        read_grid(path)
