@@ -16,9 +16,11 @@ from actors.horizontal.server_actor import HorizontalServerActor
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
-from actors.placement import Plan, plan_hosts, reserved
+from actors.placement import plan_hosts
 from actors.processes import end, start
 from actors.remote import get, lost
+from actors.reservation import reserved
+from actors.shares import Plan
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -48,7 +50,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
             return _Driver(prepared, actor_set, watch)
 
         options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
-        with reserved(plan, fewer="hosts") as group:
+        with reserved(plan) as group:
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
 

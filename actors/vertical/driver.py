@@ -24,8 +24,10 @@ from actors.driver import (
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
-from actors.placement import Plan, plan, reserved
+from actors.placement import plan
 from actors.remote import get, lost
+from actors.reservation import reserved
+from actors.shares import Plan
 from actors.vertical.actor_set import ActorSet, create, dismiss
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
