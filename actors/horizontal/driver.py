@@ -40,7 +40,8 @@ class _ActorSet:
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
     """Run on Ray. Raises InputError before anything is written, RunError after."""
     options.progress(Status(stage=STARTING_RAY))
-    with connected(options.address, verbose=options.verbose, object_store_memory=_room_for(prepared)):
+    room = OBJECT_STORE + prepared.nbytes
+    with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
         plan = plan_hosts(prepared.spec, ray.cluster_resources())
@@ -52,13 +53,6 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
         options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
         with reserved(plan) as group:
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
-
-
-def _room_for(prepared: PreparedHorizontal) -> int:
-    """Bytes of object store: the data lies there once per machine; the rest is for messages."""
-    return OBJECT_STORE + sum(
-        held.nbytes for held in (prepared.split.train, prepared.split.test, prepared.parts)
-    )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.cluster import connected
+from actors.cluster import OBJECT_STORE, connected
 from actors.driver import (
     CONTROL_TIMEOUT,
     HEAD_START,
@@ -48,7 +48,8 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
     options.progress(Status(stage=STARTING_RAY))
-    with connected(options.address, verbose=options.verbose):
+    room = OBJECT_STORE + experiment.nbytes
+    with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
         placed = plan(spec, ray.cluster_resources())
