@@ -30,7 +30,7 @@ def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
         gpu if resources.server_gpus == "auto" else float(resources.server_gpus),
     )
     each = tuple(Share(c, g) for c, g in zip(cpus, gpus, strict=True))
-    found = Plan(server, each, held, resources.placement)
+    found = Plan(server, each, held, resources.placement, resources.patience)
     _check(found, total)
     return found
 
@@ -46,7 +46,8 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
     hosts = max(1, min(wanted, most))
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
     host = Share(each, float(resources.host_gpus))
-    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, resources.placement, "host", "hosts")
+    where = resources.placement, resources.patience
+    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *where, "host", "hosts")
     _check(found, total)
     return found
 
@@ -100,7 +101,7 @@ def _auto_gpu(total: float, actors: int) -> float:
 
 
 def _check(plan: Plan, total: Mapping[str, float]) -> None:
-    """Raise Unplaceable for a share that no cluster can give, or that this one cannot."""
+    """Raise Unplaceable for a share that no cluster can give, or that this one cannot if nobody waits for more."""
     names = ["resources.server", *(f"resources.{plan.member} (actor {a})" for a in range(len(plan.actors)))]
     for name, share in zip(names, (plan.server, *plan.actors), strict=True):
         if share.gpus > 1 and share.gpus != int(share.gpus):
@@ -108,5 +109,5 @@ def _check(plan: Plan, total: Mapping[str, float]) -> None:
         if 0 < share.gpus < RESOLUTION or 0 < share.cpus < RESOLUTION:
             raise Unplaceable(f"{name}: a share below Ray's resolution of {RESOLUTION:g} was asked; raise it")
     lack = lack_in_all(plan, total)
-    if lack:
+    if lack and not plan.patience:
         raise Unplaceable(str(lack))

@@ -23,6 +23,7 @@ from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.operator_file import read_key
 from raydpzv.settings.sections import ResourcesSection
 from raydpzv.sim.interfaces import Status
@@ -90,7 +91,8 @@ def side_by_side(
         gpus = max(gpu_share(planned.spec, there) for planned in queue)
         count = slots(len(queue), jobs, gpus, there)
         each = Share(1.0, gpus)
-        with reserved(Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")) as group:
+        plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
+        with reserved(plan, RunOptions()) as group:
             _Slots(queue, root, group, each, count, progress, ended, stop).run()
 
 

@@ -25,7 +25,7 @@ class Share:
 class Plan:
     """The server's share, and for every client actor its share and the clients it holds.
 
-    placement: as the setting resources.placement. member: what an actor beside the server is, in messages and in names
+    placement, patience: as in [resources]. member: what an actor beside the server is, in messages and in names
     of settings; fewer: the setting by which there are fewer of them.
     """
 
@@ -33,6 +33,7 @@ class Plan:
     actors: tuple[Share, ...]
     clients: tuple[tuple[int, ...], ...]
     placement: str = "pack"
+    patience: float = 0.0
     member: str = "client"
     fewer: str = "client_actors"
 

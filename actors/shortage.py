@@ -16,11 +16,15 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Lack:
-    """What was asked and what there is; how much of it is missing; what a user may do."""
+    """What was asked and what there is; how much of it is missing; what a user may do.
+
+    lasts: until the cluster grows; else until something ends that is on it.
+    """
 
     asked: str
     missing: str
     remedy: str
+    lasts: bool = True
 
     def __str__(self) -> str:
         return f"resources: {self.asked}; {self.remedy}"

@@ -50,8 +50,8 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
-        options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
-        with reserved(plan) as group:
+        with reserved(plan, options) as group:
+            options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
 

@@ -53,8 +53,8 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
         import ray
 
         placed = plan(spec, ray.cluster_resources())
-        options.progress(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
-        with reserved(placed) as group:
+        with reserved(placed, options) as group:
+            options.progress(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
             actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
             return drive(experiment, options, actor_set, driver)
 

@@ -126,6 +126,7 @@ COMMON = {
     "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     # what Ray makes of it: tests/integration/ray/test_reservation.py
     "resources.placement": Change('"spread"', watch=("plan",)),
+    "resources.patience": Change("60.0", watch=("plan",)),
 }
 VERTICAL = COMMON | {
     "data.time": Change('"x"', refused="takes no time"),
