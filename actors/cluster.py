@@ -20,7 +20,7 @@ from raydpzv.own_packages import shadowing
 
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
-"""Bytes of object store for a Ray of our own: models stay in actors, so little is needed."""
+"""Bytes of object store for messages in a Ray of our own; models stay in actors. The data of a run comes on top."""
 _COMES_UP = 120
 """Seconds that the processes of a Ray of our own have to come up: Ray's 30 are too few where much else runs."""
 

@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from actors.shares import RESOLUTION, Plan, Share
+from actors.shortage import lack_in_all
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections_horizontal import HorizontalResourcesSection
-
-RESOLUTION = 1e-4
-"""Ray's smallest fraction of a resource."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one actor gets."""
-
-    cpus: float
-    gpus: float
-
-    def bundle(self) -> dict[str, float]:
-        """Return the share as a placement-group bundle."""
-        wanted = {"CPU": self.cpus, "GPU": self.gpus}
-        return {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": RESOLUTION}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The server's share, and for every client actor its share and the clients it holds."""
-
-    server: Share
-    actors: tuple[Share, ...]
-    clients: tuple[tuple[int, ...], ...]
-
-    def bundles(self) -> list[dict[str, float]]:
-        """Return one bundle per actor, the server's first."""
-        return [share.bundle() for share in (self.server, *self.actors)]
 
 
 def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
@@ -60,8 +29,9 @@ def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
         cpu if resources.server_cpus == "auto" else float(resources.server_cpus),
         gpu if resources.server_gpus == "auto" else float(resources.server_gpus),
     )
-    found = Plan(server, tuple(Share(c, g) for c, g in zip(cpus, gpus, strict=True)), held)
-    _check(found, total, "client", "client_actors")
+    each = tuple(Share(c, g) for c, g in zip(cpus, gpus, strict=True))
+    found = Plan(server, each, held, resources.placement, resources.patience)
+    _check(found, total)
     return found
 
 
@@ -76,8 +46,9 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
     hosts = max(1, min(wanted, most))
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
     host = Share(each, float(resources.host_gpus))
-    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts)
-    _check(found, total, "host", "hosts")
+    where = resources.placement, resources.patience
+    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *where, "host", "hosts")
+    _check(found, total)
     return found
 
 
@@ -107,41 +78,6 @@ def _host_slots(resources: HorizontalResourcesSection, total: Mapping[str, float
     return int((there - reserved) / cpus + 1e-9)
 
 
-def reserve(
-    bundles: Sequence[Mapping[str, float]], timeout: float = 30.0, *, fewer: str = "client_actors"
-) -> Any:
-    """Return a placement group that holds the bundles; Unplaceable if the cluster cannot give it in time.
-
-    fewer: the setting that a user may lower.
-    """
-    import ray
-    from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-
-    group, started = placement_group([dict(b) for b in bundles], strategy="PACK"), time.monotonic()
-    while not group.wait(0.5):
-        state = placement_group_table(group)["stats"]["scheduling_state"]
-        if state == "INFEASIBLE" or time.monotonic() - started > timeout:
-            free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-            remove_placement_group(group)
-            raise Unplaceable(
-                f"resources: Ray cannot place {len(bundles)} actors ({state}): asked {_total(bundles)}, free now "
-                f"{free}; a share must fit on one machine and one GPU; lower the shares or {fewer}"
-            )
-    return group
-
-
-@contextmanager
-def reserved(plan: Plan, *, fewer: str = "client_actors") -> Iterator[Any]:
-    """A placement group for the actors of a plan, given back at the end; as `reserve`."""
-    import ray
-
-    group = reserve(plan.bundles(), fewer=fewer)
-    try:
-        yield group
-    finally:
-        ray.util.remove_placement_group(group)
-
-
 def _client_shares(
     value: float | str | tuple[float, ...], held: Sequence[Sequence[int]], count: int, auto: float
 ) -> list[float]:
@@ -164,25 +100,14 @@ def _auto_gpu(total: float, actors: int) -> float:
     return math.floor(1 / math.ceil(actors / int(total)) / RESOLUTION) * RESOLUTION
 
 
-def _check(plan: Plan, total: Mapping[str, float], member: str, fewer: str) -> None:
-    names = ["resources.server", *(f"resources.{member} (actor {a})" for a in range(len(plan.actors)))]
+def _check(plan: Plan, total: Mapping[str, float]) -> None:
+    """Raise Unplaceable for a share that no cluster can give, or that this one cannot if nobody waits for more."""
+    names = ["resources.server", *(f"resources.{plan.member} (actor {a})" for a in range(len(plan.actors)))]
     for name, share in zip(names, (plan.server, *plan.actors), strict=True):
         if share.gpus > 1 and share.gpus != int(share.gpus):
             raise Unplaceable(f"{name}: {share.gpus:g} GPUs asked; above 1 a share must be a whole number")
         if 0 < share.gpus < RESOLUTION or 0 < share.cpus < RESOLUTION:
             raise Unplaceable(f"{name}: a share below Ray's resolution of {RESOLUTION:g} was asked; raise it")
-    for kind in ("CPU", "GPU"):
-        amounts = [bundle.get(kind, 0.0) for bundle in plan.bundles()]
-        need, there = sum(amounts), total.get(kind, 0.0)
-        settings = [f"{who}_{kind.lower()}s" for who in (["server"] if amounts[0] else []) + [member]]
-        if need > there + 1e-9:
-            raise Unplaceable(
-                f"resources: {len([a for a in amounts if a])} actors ask {need:g} {kind} in all "
-                f"(server {amounts[0]:g}, {member}s {sum(amounts[1:]):g}), the cluster has {there:g}; "
-                f"lower {' and '.join(settings)}, or {fewer}"
-            )
-
-
-def _total(bundles: Sequence[Mapping[str, float]]) -> str:
-    kinds = sorted({kind for bundle in bundles for kind in bundle})
-    return ", ".join(f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds)
+    lack = lack_in_all(plan, total)
+    if lack and not plan.patience:
+        raise Unplaceable(str(lack))

@@ -15,13 +15,15 @@ from typing import Any
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
-from actors.placement import Plan, Share, reserved
 from actors.processes import end, start
 from actors.remote import get, lost
+from actors.reservation import reserved
+from actors.shares import Plan, Share
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.operator_file import read_key
 from raydpzv.settings.sections import ResourcesSection
 from raydpzv.sim.interfaces import Status
@@ -89,7 +91,8 @@ def side_by_side(
         gpus = max(gpu_share(planned.spec, there) for planned in queue)
         count = slots(len(queue), jobs, gpus, there)
         each = Share(1.0, gpus)
-        with reserved(Plan(each, (each,) * (count - 1), ()), fewer="--jobs") as group:
+        plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
+        with reserved(plan, RunOptions()) as group:
             _Slots(queue, root, group, each, count, progress, ended, stop).run()
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.device import claim_device
-from actors.placement import Share
 from actors.run_pool import gpu_share
+from actors.shares import Share
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError
 from raydpzv.methods.roles import Metrics

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from actors.horizontal.client_group_actor import ClientGroupActor
-from actors.placement import Plan
 from actors.processes import end, start
 from actors.remote import get, lost
 from actors.serialization import pack_work, unpack_upload
+from actors.shares import Plan
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
 

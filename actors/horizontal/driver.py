@@ -17,9 +17,11 @@ from actors.horizontal.server_actor import HorizontalServerActor
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
-from actors.placement import Plan, plan_hosts, reserved
+from actors.placement import plan_hosts
 from actors.processes import end, start
 from actors.remote import get, lost
+from actors.reservation import reserved
+from actors.shares import Plan
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -39,7 +41,8 @@ class _ActorSet:
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
     """Run on Ray. Raises InputError before anything is written, RunError after."""
     options.progress(Status(stage=STARTING_RAY))
-    with connected(options.address, verbose=options.verbose, object_store_memory=_room_for(prepared)):
+    room = OBJECT_STORE + _data_bytes(prepared)
+    with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
         plan = plan_hosts(prepared.spec, ray.cluster_resources())
@@ -48,21 +51,21 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
-        options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
-        with reserved(plan, fewer="hosts") as group:
+        with reserved(plan, options) as group:
+            options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
 
-def _room_for(prepared: PreparedHorizontal) -> int:
-    """Bytes of object store: the data lies there once per machine; the rest is for messages.
+def _data_bytes(prepared: PreparedHorizontal) -> int:
+    """Bytes that a run's data take in the object store, where they lie once per machine.
 
     Hosts that get their own rows alone get a copy each of the held-out ones.
     """
-    split, hosts = prepared.split, prepared.spec.resources.hosts
-    copies = 1
-    if prepared.user_parts is not None:
-        copies = min(prepared.parts.clients, (os.cpu_count() or 1) if hosts == "auto" else hosts)
-    return OBJECT_STORE + split.train.nbytes + copies * (split.test.nbytes + prepared.parts.nbytes)
+    if prepared.user_parts is None:
+        return prepared.nbytes
+    hosts = prepared.spec.resources.hosts
+    copies = min(prepared.parts.clients, (os.cpu_count() or 1) if hosts == "auto" else hosts)
+    return prepared.nbytes + (copies - 1) * (prepared.split.test.nbytes + prepared.parts.nbytes)
 
 
 @contextmanager

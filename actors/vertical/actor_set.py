@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.placement import Plan
 from actors.processes import end, start
 from actors.remote import get
+from actors.shares import Plan
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.executor import holders
 from actors.vertical.server_actor import VerticalServerActor

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.cluster import connected
+from actors.cluster import OBJECT_STORE, connected
 from actors.driver import (
     CONTROL_TIMEOUT,
     HEAD_START,
@@ -24,8 +24,10 @@ from actors.driver import (
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
-from actors.placement import Plan, plan, reserved
+from actors.placement import plan
 from actors.remote import get, lost
+from actors.reservation import reserved
+from actors.shares import Plan
 from actors.vertical.actor_set import ActorSet, create, dismiss
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
@@ -46,12 +48,13 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
     options.progress(Status(stage=STARTING_RAY))
-    with connected(options.address, verbose=options.verbose):
+    room = OBJECT_STORE + experiment.nbytes
+    with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
         placed = plan(spec, ray.cluster_resources())
-        options.progress(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
-        with reserved(placed) as group:
+        with reserved(placed, options) as group:
+            options.progress(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
             actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
             return drive(experiment, options, actor_set, driver)
 

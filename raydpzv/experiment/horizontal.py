@@ -95,6 +95,11 @@ class PreparedHorizontal:
         """What computes the model."""
         return self.spec.model.engine
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data that actors are given: all rows, and which client holds each."""
+        return self.split.train.nbytes + self.split.test.nbytes + self.parts.nbytes
+
     @cached_property
     def plan(self) -> ModelPlan:
         """The model and how it moves, which needs no data."""

@@ -55,6 +55,13 @@ class PreparedVertical:
         """What computes the models."""
         return self.spec.model.engine
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data that actors are given: each client's columns, the server's labels."""
+        columns = [array for client in self.clients for array in (client.x_train, client.x_held_out)]
+        labels = (self.server.y_train, self.server.y_held_out, self.numbers)
+        return sum(array.nbytes for array in (*columns, *labels))
+
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
         return privacy_filter(self.setting, self.spec.budget)

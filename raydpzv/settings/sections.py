@@ -214,6 +214,11 @@ class ResourcesSection(Section):
     """GPU share of the server actor."""
     client_actors: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Actors that hold the clients: "auto" one each; fewer share; 0 puts them into the server's actor."""
+    placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
+    """How actors lie on the machines of a cluster: on as few as can be, or on as many; strict_pack: all on one;
+    strict_spread: each on its own."""
+    patience: NotNegative = 0.0
+    """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0
     """Seconds to wait for one piece of work before the run counts as stalled."""
     lane: Literal["auto", "socket", "ray"] = "auto"

@@ -103,6 +103,11 @@ class HorizontalResourcesSection(Section):
     """GPU share of a host actor. Without Ray: 0 is the CPU, anything else the GPU if there is one."""
     server_cpus: NotNegative | Literal["auto"] = "auto"
     """CPU share of the server actor, which also watches over the hosts."""
+    placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
+    """How actors lie on the machines of a cluster: on as few as can be, or on as many; strict_pack: all on one;
+    strict_spread: each on its own."""
+    patience: NotNegative = 0.0
+    """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0
     """Seconds to wait for one piece of work before the run counts as stalled."""
     lane: Literal["auto", "socket", "ray"] = "auto"

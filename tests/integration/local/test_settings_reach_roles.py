@@ -124,6 +124,9 @@ COMMON = {
     "record.flush": Change("1e-9", watch=("parts",)),
     # which of the two a run on actors takes: tests/integration/ray/test_lane.py, test_horizontal.py
     "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
+    # what Ray makes of it: tests/integration/ray/test_reservation.py
+    "resources.placement": Change('"spread"', watch=("plan",)),
+    "resources.patience": Change("60.0", watch=("plan",)),
 }
 VERTICAL = COMMON | {
     "data.time": Change('"x"', refused="takes no time"),

@@ -1,0 +1,83 @@
+"""A place for each actor of a run on the cluster's machines, reserved before anything starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from actors.shares import Plan
+from actors.shortage import Amounts, Lack, lack
+from raydpzv.errors import StoppedEarly, Unplaceable
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.sim.interfaces import Status
+
+_BUSY = 30.0
+"""Seconds to wait for a cluster that has what is asked, but not free."""
+_LOOK = 0.5
+"""Seconds between looks at what is missing."""
+
+
+@contextmanager
+def reserved(plan: Plan, options: RunOptions) -> Iterator[Any]:
+    """A placement group for the actors of a plan, given back at the end.
+
+    options: whom to tell what is missing while the cluster may still grow, and what ends the wait. Raises Unplaceable
+    if the cluster cannot give it in time, StoppedEarly.
+    """
+    import ray
+    from ray.util.placement_group import placement_group
+
+    missing = lack(plan, machines())
+    if missing and not plan.patience:
+        raise Unplaceable(str(missing))
+    # an autoscaler grows for what is asked and pending
+    group = placement_group(plan.bundles(), strategy=plan.placement.upper())
+    try:
+        _await(group, plan, options)
+        yield group
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def _await(group: Any, plan: Plan, options: RunOptions) -> None:
+    """Wait until the group is placed: for what others use, or for a cluster that grows."""
+    started = time.monotonic()
+    while not group.wait(_LOOK):
+        missing = lack(plan, machines()) or _unplaced(group, plan)
+        limit = plan.patience if missing.lasts else max(plan.patience, _BUSY)
+        if options.stop.is_set():
+            raise StoppedEarly("stopped while the run waited for resources; nothing was started")
+        if time.monotonic() - started > limit:
+            waited = f" (waited {limit:g} s; or raise resources.patience)" if limit else ""
+            raise Unplaceable(f"{missing}{waited}")
+        options.progress(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
+
+
+def _unplaced(group: Any, plan: Plan) -> Lack:
+    """Return why Ray places nothing, as far as it says: its machines are busy, or fractions do not fit on one GPU."""
+    import ray
+    from ray.util.placement_group import placement_group_table
+
+    state = placement_group_table(group)["stats"]["scheduling_state"]
+    bundles = plan.bundles()
+    free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+    return Lack(
+        f"Ray cannot place {len(bundles)} actors ({state}): asked {_total(bundles)}",
+        "free resources",
+        f"free now {free}; a share must fit on one machine and one GPU; lower the shares or {plan.fewer}",
+        lasts=state == "INFEASIBLE",
+    )
+
+
+def machines() -> list[Amounts]:
+    """Return what each machine of the cluster has, busy or not."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _total(bundles: list[dict[str, float]]) -> str:
+    kinds = sorted({kind for bundle in bundles for kind in bundle})
+    return ", ".join(f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds)

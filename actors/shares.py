@@ -1,0 +1,42 @@
+"""The shares of a run's actors, and how they are to lie on the machines of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESOLUTION = 1e-4
+"""Ray's smallest fraction of a resource."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one actor gets."""
+
+    cpus: float
+    gpus: float
+
+    def bundle(self) -> dict[str, float]:
+        """Return the share as a placement-group bundle."""
+        wanted = {"CPU": self.cpus, "GPU": self.gpus}
+        return {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": RESOLUTION}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The server's share, and for every client actor its share and the clients it holds.
+
+    placement, patience: as in [resources]. member: what an actor beside the server is, in messages and in names
+    of settings; fewer: the setting by which there are fewer of them.
+    """
+
+    server: Share
+    actors: tuple[Share, ...]
+    clients: tuple[tuple[int, ...], ...]
+    placement: str = "pack"
+    patience: float = 0.0
+    member: str = "client"
+    fewer: str = "client_actors"
+
+    def bundles(self) -> list[dict[str, float]]:
+        """Return one bundle per actor, the server's first."""
+        return [share.bundle() for share in (self.server, *self.actors)]
