@@ -18,6 +18,7 @@ from raydpzv.version import __version__
 if TYPE_CHECKING:
     from raydpzv.compare.compare_methods import compare
     from raydpzv.config.catalog import load
+    from raydpzv.experiment.callbacks import Callback
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import run
 
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
         ...
 
 
-__all__ = ["Run", "__version__", "compare", "load", "methods", "run"]
+__all__ = ["Callback", "Run", "__version__", "compare", "load", "methods", "run"]
 
 _ROOMS = ("compare", "methods")
 """Packages that can be called."""
 _DOORS = {
+    "Callback": "raydpzv.experiment.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",

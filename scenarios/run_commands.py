@@ -14,13 +14,13 @@ from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Diverged, RunError, SpecError
+from raydpzv.experiment.callbacks import Callback
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
-from raydpzv.sim.interfaces import Status
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
 from scenarios.options import chosen_runner, new_folder
@@ -48,12 +48,12 @@ def run(
         spec,
         folder,
         replace(output, stage=LOADING),
-        lambda progress, stop: raydpzv.run(
+        lambda watch, stop: raydpzv.run(
             spec,
             folder,
             runner=chosen,
             scenario=Path(scenario).stem,
-            progress=progress,
+            callbacks=watch,
             stop=stop,
             address=address,
             verbose=verbose,
@@ -86,8 +86,9 @@ def resume(
         experiment.spec,
         folder.path,
         replace(output, stage="the run to go on"),
-        lambda progress, stop: RUNNERS[chosen](
-            experiment, RunOptions(folder, name, progress, stop, address, verbose)
+        lambda watch, stop: RUNNERS[chosen](
+            experiment,
+            RunOptions(folder, name, None, stop, address, verbose, callbacks=watch),
         ),
     )
 
@@ -96,7 +97,7 @@ def _watch(
     spec: AnyScenario,
     folder: Path,
     output: Output,
-    start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
+    start: Callable[[Sequence[Callback], threading.Event], raydpzv.Run],
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
 
@@ -107,8 +108,8 @@ def _watch(
         console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
-        with failures(folder), stop_on_signal(console) as stop, live as progress:
-            result = start(progress, stop)
+        with failures(folder), stop_on_signal(console) as stop, live as view:
+            result = start([view], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
             broken = RunFolder.open(folder)

@@ -37,7 +37,7 @@ class _ActorSet:
 
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
     """Run on Ray. Raises InputError before anything is written, RunError after."""
-    options.progress(Status(stage=STARTING_RAY))
+    options.watch.status(Status(stage=STARTING_RAY))
     with connected(options.address, verbose=options.verbose, object_store_memory=_room_for(prepared)):
         import ray
 
@@ -47,7 +47,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
-        options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
+        options.watch.status(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
         with reserved(plan, fewer="hosts") as group:
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
@@ -126,7 +126,7 @@ class _Driver(Driver):
         if self._prepared.spec.resources.lane != "ray":
             self._lane = open_lane(self._server, self._pool.actors, self._timeout, len(self._pool.actors))
         if self._prepared.spec.clock.kind == "virtual":
-            self._progress(Status(stage=FIRST_EVALUATION))
+            self._callbacks.status(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
         else:
             self._wall()
@@ -162,7 +162,7 @@ class _Driver(Driver):
                 self._writer.add(rows)
 
     def _wall(self) -> None:
-        self._progress(Status(stage=WARM_UP))
+        self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up()
         clock = WallClock.starting_in(HEAD_START)
         opening = self._server.open_wall.remote(clock.origin, self._pool.actors[0])
