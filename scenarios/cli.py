@@ -23,6 +23,7 @@ from scenarios.options import (
     Explain,
     Jobs,
     Json,
+    Log,
     Moved,
     Quiet,
     RunnerName,
@@ -64,6 +65,7 @@ def run(
     seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write [default: runs/SCENARIO-...]")] = None,
     runner: RunnerName = "local",
+    log: Log = None,
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -76,7 +78,7 @@ def run(
             from scenarios.run_commands import run as start
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
-        start(scenario, _changes(set_, seed), out, runner, output, address=address, verbose=verbose)
+        start(scenario, _changes(set_, seed), out, runner, output, log=log, address=address, verbose=verbose)
 
 
 @app.command()
@@ -272,6 +274,7 @@ def resume(
         ),
     ] = None,
     moved: Moved = None,
+    log: Log = None,
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -284,7 +287,7 @@ def resume(
             from scenarios.run_commands import resume as go_on
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
-        go_on(run, moved or (), runner, output, address=address, verbose=verbose)
+        go_on(run, moved or (), runner, output, log=log, address=address, verbose=verbose)
 
 
 @app.command()

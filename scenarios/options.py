@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raydpzv.config import catalog
 from raydpzv.errors import SpecError
-from raydpzv.registry import RUNNERS
+from raydpzv.registry import LOGS, RUNNERS
+
+if TYPE_CHECKING:
+    from raydpzv.experiment.callbacks import Callback
 
 
 def scenario_names(incomplete: str) -> list[str]:
@@ -68,6 +71,13 @@ Explain = Annotated[
     bool,
     typer.Option("--explain", help="Also print the notes: what each ε rests on, and the rest of the tables."),
 ]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        help="Also write to the run's folder: csv (scalars), tensorboard (event files), json (a structured log); comma "
+        "between them."
+    ),
+]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
 
 
@@ -79,6 +89,11 @@ def new_folder(name: str) -> Path:
         count += 1
         found = folder.with_name(f"{folder.name}-{count}")
     return found
+
+
+def chosen_logs(names: str | None) -> list[Callback]:
+    """Return what writes the logs of these names, comma between them. Raises InputError."""
+    return [LOGS[name.strip()]() for name in names.split(",")] if names is not None else []
 
 
 def chosen_runner(name: str) -> str:

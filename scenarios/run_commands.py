@@ -23,7 +23,7 @@ from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
-from scenarios.options import chosen_runner, new_folder
+from scenarios.options import chosen_logs, chosen_runner, new_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
 
@@ -35,10 +35,15 @@ def run(
     runner: str,
     output: Output,
     *,
+    log: str | None,
     address: str | None,
     verbose: bool,
 ) -> None:
-    """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given."""
+    """Run a scenario with changed settings (key=value) and show what came of it.
+
+    out: the run folder if it is given; log: names of what is also written there (`LOGS`), comma between them.
+    """
+    logs = chosen_logs(log)
     spec = raydpzv.load(scenario, changes)
     chosen = chosen_runner(runner)
     if address and chosen == "local":
@@ -48,6 +53,7 @@ def run(
         spec,
         folder,
         replace(output, stage=LOADING),
+        logs,
         lambda watch, stop: raydpzv.run(
             spec,
             folder,
@@ -62,9 +68,19 @@ def run(
 
 
 def resume(
-    run: Path, moved: Sequence[str], runner: str | None, output: Output, *, address: str | None, verbose: bool
+    run: Path,
+    moved: Sequence[str],
+    runner: str | None,
+    output: Output,
+    *,
+    log: str | None,
+    address: str | None,
+    verbose: bool,
 ) -> None:
     """Go on with a run, a comparison or a search, and show what came of it; moved: where its data lie now."""
+    logs = chosen_logs(log)
+    if logs and (is_search(run) or is_comparison(run)):
+        raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
     if is_search(run):
         from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
 
@@ -86,6 +102,7 @@ def resume(
         experiment.spec,
         folder.path,
         replace(output, stage="the run to go on"),
+        logs,
         lambda watch, stop: RUNNERS[chosen](
             experiment,
             RunOptions(folder, name, None, stop, address, verbose, callbacks=watch),
@@ -97,6 +114,7 @@ def _watch(
     spec: AnyScenario,
     folder: Path,
     output: Output,
+    logs: Sequence[Callback],
     start: Callable[[Sequence[Callback], threading.Event], raydpzv.Run],
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
@@ -109,7 +127,7 @@ def _watch(
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
         with failures(folder), stop_on_signal(console) as stop, live as view:
-            result = start([view], stop)
+            result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
             broken = RunFolder.open(folder)
