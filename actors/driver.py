@@ -12,9 +12,9 @@ import numpy as np
 
 from actors.remote import get
 from raydpzv.errors import RaydpzvError, RunError, Stalled
-from raydpzv.experiment.callbacks import Callbacks
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.records.callbacks import Callbacks
 from raydpzv.sim.interfaces import USER, Spent, Status
 
 C = TypeVar("C")

@@ -18,9 +18,9 @@ from raydpzv.version import __version__
 if TYPE_CHECKING:
     from raydpzv.compare.compare_methods import compare
     from raydpzv.config.catalog import load
-    from raydpzv.experiment.callbacks import Callback
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import run
+    from raydpzv.records.callbacks import Callback
 
     def methods() -> dict[str, str]:
         """Return every method's name and what it is, in one line."""
@@ -32,7 +32,7 @@ __all__ = ["Callback", "Run", "__version__", "compare", "load", "methods", "run"
 _ROOMS = ("compare", "methods")
 """Packages that can be called."""
 _DOORS = {
-    "Callback": "raydpzv.experiment.callbacks",
+    "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",

@@ -270,7 +270,7 @@ LOGS = Registry(
         "json": "raydpzv.exporters.json_log:JsonLog",
     },
 )
-"""Classes of `raydpzv.experiment.callbacks.Callback` that write to the run's folder."""
+"""Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder."""
 
 PREPARERS = Registry(
     "kind of learning",

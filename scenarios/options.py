@@ -13,7 +13,7 @@ from raydpzv.errors import SpecError
 from raydpzv.registry import LOGS, RUNNERS
 
 if TYPE_CHECKING:
-    from raydpzv.experiment.callbacks import Callback
+    from raydpzv.records.callbacks import Callback
 
 
 def scenario_names(incomplete: str) -> list[str]:

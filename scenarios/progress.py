@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.experiment.callbacks import Callback, StatusCallback
+from raydpzv.records.callbacks import Callback, StatusCallback
 from raydpzv.report.client_table import rates_asked
 from raydpzv.report.text import CHANGES, duration, size
 from raydpzv.sim.interfaces import Status

@@ -14,10 +14,10 @@ from raydpzv.compare.folder import PLAN, is_comparison
 from raydpzv.compare.plan import read_comparison
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Diverged, RunError, SpecError
-from raydpzv.experiment.callbacks import Callback
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
+from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search

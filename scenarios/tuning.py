@@ -20,10 +20,10 @@ from typing import Any
 from actors.tune_trainable import TrialHooks, trainable_class, trial_gpus, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
-from raydpzv.experiment.callbacks import StatusCallback
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.search.space import in_order, literal
 
 __all__ = ["resources", "trainable"]

@@ -11,11 +11,11 @@ from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
-from raydpzv.experiment.callbacks import StatusCallback
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.operator_file import read_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Evaluated, Status, unheard

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from raydpzv.errors import DataError, StoppedEarly
-from raydpzv.experiment.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
+from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
 from raydpzv.records.operator_file import OperatorSecrets, new_key

@@ -10,13 +10,13 @@ from typing import Any
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.callbacks import Callback
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Mapping
 from typing import Any
 
-from raydpzv.experiment.callbacks import RunStart
 from raydpzv.exporters.scalar_log import ScalarLog, own_folder
+from raydpzv.records.callbacks import RunStart
 
 FILE = "scalars.csv"
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from raydpzv.experiment.callbacks import Callback, Evaluation, Fault, RunStart
 from raydpzv.exporters.scalar_log import INTERVAL, evaluation_scalars, own_folder, status_scalars
 from raydpzv.files import json_line
+from raydpzv.records.callbacks import Callback, Evaluation, Fault, RunStart
 from raydpzv.sim.interfaces import Status
 
 FILE = "log.jsonl"
@@ -27,43 +27,42 @@ class JsonLog(Callback):
         self._run, self._update = run.name, 0
         spec = run.spec
         names = {"scenario": run.scenario, "method": spec.method.name, "seed": spec.seed}
-        self._line("start", **names, clock=spec.clock.kind, runner=run.runner)
+        self._line("start", names | {"clock": spec.clock.kind, "runner": run.runner})
 
     def status(self, status: Status) -> None:
         """Say where the run stands."""
         if not status.stage:
             self._update = status.updates
-            self._line("status", time=status.time, **status_scalars(status))
+            self._line("status", {"time": status.time} | status_scalars(status))
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Say what was measured."""
-        scores = evaluation_scalars(evaluation)
-        self._line("evaluation", update=evaluation.update, actor="server", time=evaluation.time, **scores)
+        place = {"update": evaluation.update, "actor": "server", "time": evaluation.time}
+        self._line("evaluation", place | evaluation_scalars(evaluation))
 
     def fault(self, fault: Fault) -> None:
         """Say who failed, and how."""
-        client = _CLIENT.fullmatch(fault.party)
-        self._line(
-            "fault",
-            level="error" if fault.party == "run" else "warning",
-            actor="driver" if fault.party == "run" else fault.party,
-            client=int(client[1]) if client else None,
-            time=fault.time,
-            kind=fault.kind,
-            message=fault.message,
-        )
+        client, whole = _CLIENT.fullmatch(fault.party), fault.party == "run"
+        who = {
+            "level": "error" if whole else "warning",
+            "actor": "driver" if whole else fault.party,
+            "client": int(client[1]) if client else None,
+        }
+        self._line("fault", who | {"time": fault.time, "kind": fault.kind, "message": fault.message})
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
         """Say how the run ended, and close the file."""
         told = summary or {}
         self._update = told.get("updates", self._update)
         kept = {name: told.get(name) for name in ("status", "stopped_by", "accuracy", "loss", "digest")}
-        self._line("end", level="error" if kept["status"] == "failed" else "info", **kept)
+        level = "error" if kept["status"] == "failed" else "info"
+        self._line("end", kept | {"level": level})
         self._file.close()
 
-    def _line(self, event: str, *, level: str = "info", actor: str = "driver", **more: Any) -> None:
+    def _line(self, event: str, more: Mapping[str, Any]) -> None:
         # the time of day, which joins it to the logs of other programs; the run's own clock is `time`
-        line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "event": event}
-        line |= {"run": self._run, "actor": actor, "client": None, "update": self._update, **more}
-        self._file.write(json_line(line))
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"at": at, "level": "info", "event": event, "run": self._run}
+        who = {"actor": "driver", "client": None, "update": self._update}
+        self._file.write(json_line({**line, **who, **more}))
         self._file.flush()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raydpzv.errors import InputError
-from raydpzv.experiment.callbacks import Callback, Evaluation, RunStart
+from raydpzv.records.callbacks import Callback, Evaluation, RunStart
 from raydpzv.sim.interfaces import Status
 
 INTERVAL = 1.0

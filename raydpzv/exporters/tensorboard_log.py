@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.errors import InputError
-from raydpzv.experiment.callbacks import RunStart
 from raydpzv.exporters.scalar_log import ScalarLog, own_folder
+from raydpzv.records.callbacks import RunStart
 
 FOLDER = "tensorboard"
 _FLUSH = 10

@@ -11,11 +11,11 @@ import pytest
 import scenarios
 from raydpzv.config.settings_reference import settings_page
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment.callbacks import StatusCallback
 from raydpzv.experiment.summary import NO_ACCOUNT, Ending, summarise
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.privacy.mean_claims import claims
 from raydpzv.records import metrics
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.schema import SCHEMAS
 from tests.helpers.public_data import PUBLIC
 

@@ -12,10 +12,10 @@ import pytest
 
 import raydpzv
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.callbacks import Fault, RunStart
 from raydpzv.exporters.json_log import JsonLog
 from raydpzv.exporters.scalar_log import status_scalars
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.records.callbacks import Fault, RunStart
 from raydpzv.registry import LOGS
 from raydpzv.sim.interfaces import PrivacyLoss, Status
 from scenarios.options import chosen_logs

@@ -9,7 +9,7 @@ import pytest
 
 import raydpzv
 from raydpzv.errors import InputError
-from raydpzv.experiment.callbacks import Callback, Callbacks, StatusCallback
+from raydpzv.records.callbacks import Callback, Callbacks, StatusCallback
 from raydpzv.sim.interfaces import Status
 
 EVENTS = ("start", "status", "rows", "evaluation", "fault", "end")
