@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +16,8 @@ import raydpzv
 from actors.ray_metrics import METRICS, MOST_CLIENTS, OTHERS, RayMetrics
 from raydpzv.records.callbacks import Evaluation, Fault, RunStart
 from raydpzv.records.schema import SCHEMAS
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture
@@ -98,3 +103,33 @@ def test_faults_of_actors_are_restarts_and_undefined_scores_are_left_out(exporte
         ("raydpzv_ledger_updates",): 7,
     }
     assert all(name.startswith("raydpzv_") and metric.description for name, metric in METRICS.items())
+
+
+def test_the_dashboard_asks_for_what_is_exported_and_for_tags_that_it_has():
+    dashboard = json.loads((DOCS / "grafana.json").read_text())
+    exported = {metric.exported(name): metric for name, metric in METRICS.items()}
+    asked = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            names = re.findall(r"\b(ray_\w+)\{", target["expr"])
+            tags = re.findall(r"(\w+)=~", target["expr"]) + re.findall(
+                r"\{\{(\w+)\}\}", target["legendFormat"]
+            )
+            for by in re.findall(r"by \(([^)]*)\)", target["expr"]):
+                tags += by.split(", ")
+            assert names, target
+            assert set(tags) <= set.intersection(*(set(exported[name].tags) for name in names)), target
+            asked |= set(names)
+    assert asked == exported.keys()
+    for variable in dashboard["templating"]["list"][1:]:
+        (name, tag) = re.search(r"label_values\((\w+)[^,]*, (\w+)\)", variable["query"]).groups()
+        assert tag in exported[name].tags
+    places = [tuple(panel["gridPos"][key] for key in "xy") for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+
+
+def test_the_page_lists_what_is_exported():
+    lines = re.findall(r"^\| `(ray_\w+)` \| ([^|]*) \|", (DOCS / "watching.md").read_text(), re.MULTILINE)
+    assert dict(lines) == {
+        metric.exported(name): ", ".join(metric.tags[2:]) for name, metric in METRICS.items()
+    }
