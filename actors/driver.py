@@ -14,6 +14,7 @@ from actors.remote import get
 from raydpzv.errors import RaydpzvError, RunError, Stalled
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.records.callbacks import Callbacks
 from raydpzv.sim.interfaces import USER, Spent, Status
 
 C = TypeVar("C")
@@ -30,11 +31,11 @@ CONTROL_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class RunHooks:
-    """What a driver is given besides the actors: where rows go, how the run is closed, whom to tell, when to stop."""
+    """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop."""
 
     writer: RowWriter
     finalizer: RunFinalizer
-    progress: Callable[[Status], None]
+    callbacks: Callbacks
     stop: threading.Event
 
 
@@ -43,7 +44,7 @@ class Driver:
 
     def __init__(self, server: Any, watch: RunHooks) -> None:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
-        self._progress, self._stop = watch.progress, watch.stop
+        self._callbacks, self._stop = watch.callbacks, watch.stop
         self._stop_sent = False
         self._status = Status()
 
@@ -96,7 +97,7 @@ class Driver:
             self._stop_sent = True
             self._control(self._server.stop.remote(USER), "the server to stop")
         self._status = self._control(self._server.status.remote(), "the server's status")
-        self._progress(self._status)
+        self._callbacks.status(self._status)
         if self._writer.due():
             self._write(self._control(self._server.drain.remote(), "rows"))
 
@@ -144,8 +145,8 @@ def drive(
         actor_set as actors,
         run_folder(options, experiment, runner="ray", device="as placed by Ray") as folder,
     ):
-        writer = RowWriter(folder, experiment.spec.record.flush)
-        watch = RunHooks(writer, RunFinalizer(experiment, writer, options), options.progress, options.stop)
+        writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
+        watch = RunHooks(writer, RunFinalizer(experiment, writer, options), options.watch, options.stop)
         driver = make(actors, watch)
         try:
             return driver.run()

@@ -52,7 +52,7 @@ def _await(group: Any, plan: Plan, options: RunOptions) -> None:
         if time.monotonic() - started > limit:
             waited = f" (waited {limit:g} s; or raise resources.patience)" if limit else ""
             raise Unplaceable(f"{missing}{waited}")
-        options.progress(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
+        options.watch.status(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
 
 
 def _unplaced(group: Any, plan: Plan) -> Lack:

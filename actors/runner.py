@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from actors.horizontal.driver import run_horizontal
+from actors.ray_metrics import RayMetrics
 from actors.vertical.driver import run_vertical
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared
@@ -17,5 +19,8 @@ _BY_KIND: dict[str, Callable[[Any, RunOptions], Run]] = {
 
 
 def run_on_ray(experiment: Prepared, options: RunOptions | None = None) -> Run:
-    """Run on Ray: one server actor, and actors that hold the clients."""
-    return _BY_KIND[experiment.spec.kind](experiment, options or RunOptions())
+    """Run on Ray: one server actor, and actors that hold the clients; its metrics are on Ray's endpoint."""
+    given = options or RunOptions()
+    return _BY_KIND[experiment.spec.kind](
+        experiment, replace(given, callbacks=[*given.callbacks, RayMetrics()])
+    )

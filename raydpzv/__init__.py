@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from raydpzv.config.catalog import load
     from raydpzv.experiment.finalize import Run
     from raydpzv.experiment.runner import run
+    from raydpzv.records.callbacks import Callback
 
     def methods() -> dict[str, str]:
         """Return every method's name and what it is, in one line."""
         ...
 
 
-__all__ = ["Run", "__version__", "compare", "load", "methods", "run"]
+__all__ = ["Callback", "Run", "__version__", "compare", "load", "methods", "run"]
 
 _ROOMS = ("compare", "methods")
 """Packages that can be called."""
 _DOORS = {
+    "Callback": "raydpzv.records.callbacks",
     "Run": "raydpzv.experiment.finalize",
     "load": "raydpzv.config.catalog",
     "run": "raydpzv.experiment.runner",

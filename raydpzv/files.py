@@ -47,6 +47,11 @@ def as_json(value: Any) -> str:
     return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def json_line(value: Any) -> str:
+    """Return the same in one line, for files to which lines are added."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else value if math.isfinite(value) else "infinity"

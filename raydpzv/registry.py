@@ -1,4 +1,4 @@
-"""What a scenario can name, in one place: methods, data sources, splits, models, heads, losses, runners, scenarios.
+"""What a scenario can name, in one place: methods, data sources, splits, models, heads, losses, runners, logs.
 
 An entry is a name and where to find it, "module:attribute". Nothing is imported before it is asked for, so that a list
 of names costs nothing and a layer can offer what lies above it (the Ray runner) without importing upward. A new method
@@ -260,6 +260,17 @@ RUNNERS = Registry(
     {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"},
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
+
+LOGS = Registry(
+    "log",
+    "--log",
+    {
+        "csv": "raydpzv.exporters.csv_log:CsvLog",
+        "tensorboard": "raydpzv.exporters.tensorboard_log:TensorBoardLog",
+        "json": "raydpzv.exporters.json_log:JsonLog",
+    },
+)
+"""Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder."""
 
 PREPARERS = Registry(
     "kind of learning",

@@ -23,6 +23,7 @@ from scenarios.options import (
     Explain,
     Jobs,
     Json,
+    Log,
     Moved,
     Quiet,
     RunnerName,
@@ -72,6 +73,7 @@ def run(
         ),
     ] = False,
     runner: RunnerName = "local",
+    log: Log = None,
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -87,6 +89,7 @@ def run(
         start(
             *(scenario, _changes(set_, seed), out, runner, output),
             or_resume=or_resume,
+            log=log,
             address=address,
             verbose=verbose,
         )
@@ -285,6 +288,7 @@ def resume(
         ),
     ] = None,
     moved: Moved = None,
+    log: Log = None,
     address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -297,7 +301,7 @@ def resume(
             from scenarios.run_commands import resume as go_on
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
-        go_on(run, moved or (), runner, output, address=address, verbose=verbose)
+        go_on(run, moved or (), runner, output, log=log, address=address, verbose=verbose)
 
 
 @app.command()

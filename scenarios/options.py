@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raydpzv.config import catalog
 from raydpzv.errors import SpecError
-from raydpzv.registry import RUNNERS
+from raydpzv.registry import LOGS, RUNNERS
 from scenarios import screen
+
+if TYPE_CHECKING:
+    from raydpzv.records.callbacks import Callback
 
 
 def scenario_names(incomplete: str) -> list[str]:
@@ -69,6 +72,13 @@ Explain = Annotated[
     bool,
     typer.Option("--explain", help="Also print the notes: what each ε rests on, and the rest of the tables."),
 ]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        help="Also write to the run's folder: csv (scalars), tensorboard (event files), json (a structured log); comma "
+        "between them."
+    ),
+]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
 
 
@@ -97,6 +107,11 @@ def _new_folder(name: str) -> Path:
         count += 1
         found = folder.with_name(f"{folder.name}-{count}")
     return found
+
+
+def chosen_logs(names: str | None) -> list[Callback]:
+    """Return what writes the logs of these names, comma between them. Raises InputError."""
+    return [LOGS[name.strip()]() for name in names.split(",")] if names is not None else []
 
 
 def chosen_runner(name: str) -> str:

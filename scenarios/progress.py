@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.experiment.finalize import Paced, unwatched
+from raydpzv.records.callbacks import Callback, StatusCallback
 from raydpzv.report.client_table import rates_asked
 from raydpzv.report.text import CHANGES, duration, size
 from raydpzv.sim.interfaces import Status
@@ -41,20 +41,20 @@ def live_progress(
     quiet: bool = False,
     stage: str = LOADING,
     interval: float = INTERVAL,
-) -> Iterator[Callable[[Status], None]]:
-    """Show progress while the block runs; yields the function to call with where the run stands.
+) -> Iterator[Callback]:
+    """Show progress while the block runs; yields the run's callback that draws it.
 
     quiet: show nothing; stage: what the run waits for until it says so itself; interval: seconds between the lines
     that are printed where `console` is no terminal.
     """
     if quiet:
-        yield unwatched
+        yield Callback()
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
-            yield Paced(update)
+            yield StatusCallback(update)
     else:
         with _lines(spec, console, stage, interval) as update:
-            yield Paced(update)
+            yield StatusCallback(update)
 
 
 @contextmanager

@@ -20,14 +20,14 @@ from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import continued
+from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
-from raydpzv.sim.interfaces import Status
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
-from scenarios.options import chosen_runner, output_folder
+from scenarios.options import chosen_logs, chosen_runner, output_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
 
@@ -40,13 +40,16 @@ def run(
     output: Output,
     *,
     or_resume: bool,
+    log: str | None,
     address: str | None,
     verbose: bool,
 ) -> None:
     """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given.
 
-    or_resume: go on with what is in that folder if it is a run with these settings; show it if it is complete.
+    or_resume: go on with what is in that folder if it is a run with these settings; show it if it is complete. log:
+    names of what is also written there (`LOGS`), comma between them.
     """
+    logs = chosen_logs(log)
     spec = raydpzv.load(scenario, changes)
     chosen = chosen_runner(runner)
     if address and chosen == "local":
@@ -58,7 +61,7 @@ def run(
         found = RunFolder.open(out, moved)
         found.require_settings(spec)
         if found.completed_by() is None:
-            resume(out, moved, chosen, output, address=address, verbose=verbose)
+            resume(out, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
             _conclude(found.summary(), found.rows(), spec, out, output)
         return
@@ -67,12 +70,13 @@ def run(
         spec,
         folder,
         replace(output, stage=LOADING),
-        lambda progress, stop: raydpzv.run(
+        logs,
+        lambda watch, stop: raydpzv.run(
             spec,
             folder,
             runner=chosen,
             scenario=Path(scenario).stem,
-            progress=progress,
+            callbacks=watch,
             stop=stop,
             address=address,
             verbose=verbose,
@@ -81,9 +85,19 @@ def run(
 
 
 def resume(
-    run: Path, moved: Sequence[str], runner: str | None, output: Output, *, address: str | None, verbose: bool
+    run: Path,
+    moved: Sequence[str],
+    runner: str | None,
+    output: Output,
+    *,
+    log: str | None,
+    address: str | None,
+    verbose: bool,
 ) -> None:
     """Go on with a run, a comparison or a search, and show what came of it; moved: where its data lie now."""
+    logs = chosen_logs(log)
+    if logs and (is_search(run) or is_comparison(run)):
+        raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
     if is_search(run):
         from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
 
@@ -105,8 +119,10 @@ def resume(
         experiment.spec,
         folder.path,
         replace(output, stage="the run to go on"),
-        lambda progress, stop: RUNNERS[chosen](
-            experiment, RunOptions(folder, name, progress, stop, address, verbose)
+        logs,
+        lambda watch, stop: RUNNERS[chosen](
+            experiment,
+            RunOptions(folder, name, None, stop, address, verbose, callbacks=watch),
         ),
     )
 
@@ -115,7 +131,8 @@ def _watch(
     spec: AnyScenario,
     folder: Path,
     output: Output,
-    start: Callable[[Callable[[Status], None], threading.Event], raydpzv.Run],
+    logs: Sequence[Callback],
+    start: Callable[[Sequence[Callback], threading.Event], raydpzv.Run],
 ) -> None:
     """Run with live progress, show what came of it, and leave with 130 if the user stopped it.
 
@@ -126,8 +143,8 @@ def _watch(
         console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
-        with failures(folder), stop_on_signal(console) as stop, live as progress:
-            result = start(progress, stop)
+        with failures(folder), stop_on_signal(console) as stop, live as view:
+            result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():
             broken = RunFolder.open(folder)

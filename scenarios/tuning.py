@@ -20,9 +20,10 @@ from typing import Any
 from actors.tune_trainable import TrialHooks, trainable_class, trial_gpus, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
-from raydpzv.experiment.finalize import Paced, RunOptions
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.search.space import in_order, literal
 
 __all__ = ["resources", "trainable"]
@@ -42,7 +43,8 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         settings = in_order(f"{name}={literal(value)}" for name, value in config.items())
         own = None if folder is None else folder / (_folder_name(config) or "as-set")
-        options = RunOptions(own, progress=Paced(hooks.progress), stop=hooks.stop, evaluated=hooks.evaluated)
+        watch = [StatusCallback(hooks.progress)]
+        options = RunOptions(own, stop=hooks.stop, evaluated=hooks.evaluated, callbacks=watch)
         run_local(prepare(override(spec, settings)), options)
         return ""
 

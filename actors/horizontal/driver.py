@@ -40,7 +40,7 @@ class _ActorSet:
 
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
     """Run on Ray. Raises InputError before anything is written, RunError after."""
-    options.progress(Status(stage=STARTING_RAY))
+    options.watch.status(Status(stage=STARTING_RAY))
     room = OBJECT_STORE + _data_bytes(prepared)
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
@@ -52,7 +52,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
             return _Driver(prepared, actor_set, watch)
 
         with reserved(plan, options) as group:
-            options.progress(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
+            options.watch.status(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
             return drive(prepared, options, _actor_set(prepared, plan, group), driver)
 
 
@@ -140,7 +140,7 @@ class _Driver(Driver):
         if self._prepared.spec.resources.lane != "ray":
             self._lane = open_lane(self._server, self._pool.actors, self._timeout, len(self._pool.actors))
         if self._prepared.spec.clock.kind == "virtual":
-            self._progress(Status(stage=FIRST_EVALUATION))
+            self._callbacks.status(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
         else:
             self._wall()
@@ -176,7 +176,7 @@ class _Driver(Driver):
                 self._writer.add(rows)
 
     def _wall(self) -> None:
-        self._progress(Status(stage=WARM_UP))
+        self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up()
         clock = WallClock.starting_in(HEAD_START)
         opening = self._server.open_wall.remote(clock.origin, self._pool.actors[0])

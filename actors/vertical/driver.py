@@ -47,14 +47,14 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
         raise SpecError(
             "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
         )
-    options.progress(Status(stage=STARTING_RAY))
+    options.watch.status(Status(stage=STARTING_RAY))
     room = OBJECT_STORE + experiment.nbytes
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
         placed = plan(spec, ray.cluster_resources())
         with reserved(placed, options) as group:
-            options.progress(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
+            options.watch.status(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
             actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
             return drive(experiment, options, actor_set, driver)
 
@@ -100,7 +100,7 @@ class _Driver(Driver):
         if self._experiment.spec.clock.kind == "virtual":
             if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
                 open_lane(self._server, self._actor_set.actors, self._timeout, len(self._actor_set.actors))
-            self._progress(Status(stage=FIRST_EVALUATION))
+            self._callbacks.status(Status(stage=FIRST_EVALUATION))
             self._virtual = [self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held)]
             self._await(self._virtual[0])
         else:
@@ -142,7 +142,7 @@ class _Driver(Driver):
         spec = self._experiment.spec
         if spec.resources.lane != "ray":
             self._lane = open_lane(actor_set.server, actor_set.actors, self._timeout, len(actor_set.holder))
-        self._progress(Status(stage=WARM_UP))
+        self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up(actor_set)
         clock = WallClock.starting_in(HEAD_START)
         self._control(actor_set.server.open_wall.remote(clock.origin), "the server to open")

@@ -12,9 +12,10 @@ from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.diagnostics import DIVERGED
-from raydpzv.experiment.finalize import Paced, RunOptions
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.operator_file import read_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Evaluated, Status, unheard
@@ -82,7 +83,9 @@ def run_planned(
     try:
         experiment, out = _begun(planned, folder)
         options = RunOptions(
-            *(out, planned.line.label, Paced(progress), stop or threading.Event()),
+            *(out, planned.line.label),
+            stop=stop or threading.Event(),
+            callbacks=[StatusCallback(progress)],
             data_key=data_key,
             evaluated=evaluated,
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
+from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
 from raydpzv.records.operator_file import OperatorSecrets, new_key
@@ -26,9 +28,6 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
-
-_PACE = 0.1
-"""Seconds between two calls of a `Paced` callback."""
 
 
 @dataclass(frozen=True)
@@ -47,85 +46,57 @@ class Run:
         return self.tables[name]
 
 
-def unwatched(status: Status) -> None:
-    """The progress callback of a run that nobody watches: where the run stands is then not put together."""
-
-
-class Paced:
-    """A progress callback that is told where a run stands every tenth of a second, and once more at its end.
-
-    To put that together after every update was a twentieth of a comparison's CPU time.
-    """
-
-    def __init__(self, progress: Callable[[Status], None]) -> None:
-        self._progress, self._next = progress, 0.0
-
-    def __call__(self, status: Status) -> None:
-        """Tell it."""
-        self._progress(status)
-
-    def due(self) -> bool:
-        """Tell whether it is time again."""
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + _PACE
-        return True
-
-
-def asked_after(progress: Callable[[Status], None]) -> Callable[[], bool]:
-    """Return what tells, after each update, whether `progress` is to be called."""
-    if isinstance(progress, Paced):
-        return progress.due
-    return lambda: progress is not unwatched
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """What a run is given beside its scenario.
 
     out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
-    on record; left out: the scenario's own. progress: called after every update with where the run stands, if it is not
-    `Paced`. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join and whether to
-    show what actors print. evaluated: called after every evaluation, by the local runner alone, which waits for it.
+    on record; left out: the scenario's own. progress: a function of where the run stands, for a callback that is told
+    so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join
+    and whether to show what actors print. evaluated: called after every evaluation, by the local runner alone, which
+    waits for it and ends with its errors. callbacks: told of the run while it is at work (`Callback`).
     """
 
     out: Path | RunFolder | None = None
     scenario: str = ""
-    progress: Callable[[Status], None] = unwatched
+    progress: Callable[[Status], None] | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     address: str | None = None
     verbose: bool = False
     data_key: bytes | None = field(default=None, repr=False)
     evaluated: Evaluated = unheard
+    callbacks: Sequence[Callback] = ()
+
+    @cached_property
+    def watch(self) -> Callbacks:
+        """Who is told of the run."""
+        each = [StatusCallback(self.progress, interval=0.0)] if self.progress else []
+        return Callbacks([*each, *self.callbacks])
 
 
 @contextmanager
 def run_folder(
     options: RunOptions, experiment: Prepared, *, runner: str, device: str
 ) -> Iterator[RunFolder | None]:
-    """Give the run folder to write to, new or continued, locked while the block runs."""
+    """Give the run folder to write to, new or continued, locked while the block runs; tell callbacks of both ends."""
     out, scenario = options.out, options.scenario or experiment.spec.name
-    if out is None:
-        yield None
-        return
-    if isinstance(out, RunFolder):
-        folder = out
-    else:
+    folder = out if isinstance(out, RunFolder) else None
+    if isinstance(out, Path):
         named = {"engine": experiment.engine, "scenario": scenario}
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
         folder = RunFolder.create(out, experiment.spec, facts, operator)
-    with folder:
+    start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
+    with folder or nullcontext(), options.watch.told(start):
         yield folder
 
 
 class RowWriter:
-    """Where rows go: the run folder if there is one, else memory."""
+    """Where rows go: the run folder if there is one, else memory; and to whom watches the run."""
 
-    def __init__(self, folder: RunFolder | None, every: float) -> None:
-        self.folder = folder
+    def __init__(self, folder: RunFolder | None, every: float, watch: Callbacks) -> None:
+        self.folder, self._watch = folder, watch
         self._every, self._last = every, time.monotonic()
         self._kept: list[Rows] = []
 
@@ -140,6 +111,7 @@ class RowWriter:
             self.folder.append(rows)
         else:
             self._kept.append(rows)
+        self._watch.rows(rows)
 
     def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> None:
         """Take in rows and, if there is a folder, the place from which the run can go on after them."""
@@ -163,7 +135,7 @@ class RunFinalizer:
     def __init__(self, experiment: Prepared, writer: RowWriter, options: RunOptions) -> None:
         self._experiment, self._writer = experiment, writer
         self._scenario = options.scenario or experiment.spec.name
-        self._progress = options.progress
+        self._watch = options.watch
         self._started = time.monotonic()
 
     def done(
@@ -174,8 +146,7 @@ class RunFinalizer:
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> Run:
         """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
-        if isinstance(self._progress, Paced):
-            self._progress(status)
+        self._watch.last_status(status)
         ends = [_model_row(name, x, status.updates) for name, x in models.items()]
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)))
         folder, reason = self._writer.folder, status.stop_reason or ""
@@ -228,6 +199,7 @@ class RunFinalizer:
         folder = self._writer.folder
         if folder:
             folder.write_summary(summary)
+        self._watch.summary(summary)
         return Run(summary, rows, models, folder.path if folder else None)
 
 

@@ -14,7 +14,7 @@ import torch
 from raydpzv.data.table import Split
 from raydpzv.errors import Diverged
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, asked_after, run_folder
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.model_evaluator import (
@@ -102,10 +102,9 @@ class _Session:
         checkpoint: Checkpoint | None,
     ) -> None:
         self._prepared, self._device, self._ledger = prepared, device, ledger
-        self._writer = RowWriter(folder, prepared.spec.record.flush)
+        self._writer = RowWriter(folder, prepared.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(prepared, self._writer, options)
-        self._progress, self._stop = options.progress, options.stop
-        self._asked = asked_after(options.progress)
+        self._watch, self._stop = options.watch, options.stop
         self._checkpoint = checkpoint
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
@@ -140,13 +139,13 @@ class _Session:
         return {"drift": {"largest": drift.largest, "share": drift.share}}
 
     def _tick(self) -> None:
-        if self._asked():
-            self._progress(self._server_loop.status())
+        if self._watch.due():
+            self._watch.status(self._server_loop.status())
         if self._prepared.asynchronous and self._writer.due():
             self._writer.add(self._recorder.drain())
 
     def _virtual(self) -> None:
-        self._progress(Status(stage=FIRST_EVALUATION))
+        self._watch.status(Status(stage=FIRST_EVALUATION))
         run = virtual_run(
             self._prepared,
             self._server_loop,
@@ -178,7 +177,7 @@ class _Session:
 
     def _wall(self) -> None:
         assert self._ledger is not None
-        self._progress(Status(stage=WARM_UP))
+        self._watch.status(Status(stage=WARM_UP))
         hosts = local_hosts(self._prepared)
         pool = [self._prepared.client_group(self._ledger, self._device) for _ in range(hosts)]
         warm_up(self._prepared, self._device)

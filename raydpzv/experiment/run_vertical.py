@@ -10,7 +10,7 @@ import torch
 
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, asked_after, run_folder
+from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.release_ledger import open_release_ledger, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
@@ -52,11 +52,10 @@ class _Session:
         options: RunOptions,
     ) -> None:
         self._experiment = experiment
-        self._writer = RowWriter(folder, experiment.spec.record.flush)
+        self._writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(experiment, self._writer, options)
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
-        self._progress, self._stop = options.progress, options.stop
-        self._asked = asked_after(options.progress)
+        self._watch, self._stop = options.watch, options.stop
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._server_loop = ServerLoop(
@@ -78,13 +77,13 @@ class _Session:
         return self._finalizer.done(models, self._server_loop.status(), self._privacy_filter.spent(), facts)
 
     def _tick(self) -> None:
-        if self._asked():
-            self._progress(self._server_loop.status())
+        if self._watch.due():
+            self._watch.status(self._server_loop.status())
         if self._writer.due():
             self._writer.add(self._recorder.drain())
 
     def _virtual(self) -> None:
-        self._progress(Status(stage=FIRST_EVALUATION))
+        self._watch.status(Status(stage=FIRST_EVALUATION))
         host = LocalExecutor(self._clients)
         VirtualRun(
             self._server_loop,
@@ -98,7 +97,7 @@ class _Session:
 
     def _wall(self) -> None:
         spec, timing = self._experiment.spec, self._experiment.timing
-        self._progress(Status(stage=WARM_UP))
+        self._watch.status(Status(stage=WARM_UP))
         warm_up(self._experiment, local_device(spec))
         clock = WallClock.starting_in(HEAD_START)
         wall = LockedServerLoop(

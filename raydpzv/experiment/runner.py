@@ -9,13 +9,14 @@ from typing import Any
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import SpecError
-from raydpzv.experiment.finalize import Run, RunOptions, unwatched
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
@@ -36,7 +37,8 @@ def run(
     *,
     runner: str = "local",
     scenario: str = "",
-    progress: Callable[[Status], None] = unwatched,
+    progress: Callable[[Status], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     stop: threading.Event | None = None,
     address: str | None = None,
     verbose: bool = False,
@@ -45,8 +47,14 @@ def run(
 
     spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
     nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
-    starts a local one). The others as in `RunOptions`. Raises InputError before anything is written, RunError after.
+    starts a local one). callbacks: told of the run while it is at work (docs/watching.md). The others as in
+    `RunOptions`. Raises InputError before anything is written, RunError after.
     """
+    for given in callbacks:
+        if not isinstance(given, Callback):
+            raise InputError(
+                f"callbacks: wanted objects of raydpzv.Callback, got {given!r}; derive a class from it"
+            )
     start = RUNNERS[runner]
     options = RunOptions(
         Path(out) if out is not None else None,
@@ -55,13 +63,14 @@ def run(
         stop or threading.Event(),
         address,
         verbose,
+        callbacks=callbacks,
     )
-    given = load(spec) if isinstance(spec, str) else spec
-    if runner == "local" and given.resources.lane == "socket":
+    asked = load(spec) if isinstance(spec, str) else spec
+    if runner == "local" and asked.resources.lane == "socket":
         raise SpecError(
             'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
         )
-    found: Run = start(prepare(given), options)
+    found: Run = start(prepare(asked), options)
     return found
 
 

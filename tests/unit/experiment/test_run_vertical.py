@@ -11,11 +11,11 @@ import pytest
 import scenarios
 from raydpzv.config.settings_reference import settings_page
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.experiment import finalize
 from raydpzv.experiment.summary import NO_ACCOUNT, Ending, summarise
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.privacy.mean_claims import claims
 from raydpzv.records import metrics
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.schema import SCHEMAS
 from tests.helpers.public_data import PUBLIC
 
@@ -223,11 +223,10 @@ def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     assert {c["epsilon"] for c in bound["epsilon"]} == {c.epsilon for c in claims(planned.setting)}
 
 
-def test_a_paced_callback_is_told_of_the_first_update_and_of_the_end(small, monkeypatch):
-    monkeypatch.setattr(finalize, "_PACE", math.inf)
+def test_a_paced_callback_is_told_of_the_first_update_and_of_the_end(small):
     each, paced = [], []
     scenarios.run(small(), progress=each.append)
-    scenarios.run(small(), progress=finalize.Paced(paced.append))
+    scenarios.run(small(), callbacks=[StatusCallback(paced.append, interval=math.inf)])
     assert [status.updates for status in each] == [0, *range(1, 121), 120]
     assert [status.updates for status in paced] == [0, 1, 120]
     assert paced[-1].stop_reason == "120 updates done"
@@ -237,11 +236,14 @@ def test_a_wall_run_that_breaks_off_leaves_no_client_running(small):
     spec = small("clock.kind=wall", "arrivals.rate=50", "budget.updates=100000")
     before = threading.active_count()
 
+    class Planted(BaseException):
+        """What is no Exception ends a run, as Ctrl-C does."""
+
     def fail(status):
         if status.updates > 20:
-            raise ArithmeticError("planted")
+            raise Planted("planted")
 
-    with pytest.raises(ArithmeticError, match="planted"):
+    with pytest.raises(Planted, match="planted"):
         scenarios.run(spec, progress=fail)
     assert threading.active_count() == before
 

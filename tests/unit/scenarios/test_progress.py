@@ -15,7 +15,7 @@ def shown(status, *overrides, scenario="digits_dpzv", terminal=True):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
     with live_progress(scenarios.load(scenario, overrides), console) as progress:
-        progress(status)
+        progress.status(status)
     return stream.getvalue()
 
 

@@ -68,9 +68,9 @@ def test_off_a_terminal_the_start_says_what_it_waits_for_and_lines_follow():
     with live_progress(spec, console(stream), interval=0.01) as progress:
         assert stream.written.wait(30)
         assert "waiting for the data to load" in stream.getvalue()
-        progress(Status(stage="5 actors to come up"))
+        progress.status(Status(stage="5 actors to come up"))
         assert "waiting for 5 actors to come up" in stream.getvalue()
-        progress(STATUS)
+        progress.status(STATUS)
         stream.written.clear()
         assert stream.written.wait(30)
     assert all(line.strip() for line in stream.getvalue().splitlines())
@@ -84,9 +84,9 @@ def test_nothing_is_printed_before_the_interval_is_over_nor_if_that_is_wanted():
         with live_progress(
             spec, console(stream, terminal=terminal), quiet=quiet, interval=interval
         ) as progress:
-            progress(STATUS)
+            progress.status(STATUS)
             if quiet:
-                progress(Status(stage="warm-up"))
+                progress.status(Status(stage="warm-up"))
         assert stream.getvalue() == ""
 
 
@@ -119,7 +119,7 @@ def test_a_horizontal_view_sums_its_clients_up():
 def test_the_start_of_a_live_view_says_what_it_waits_for():
     stream = io.StringIO()
     with live_progress(scenarios.load("digits_dpzv"), console(stream, terminal=True)) as progress:
-        progress(Status(stage="Ray to start"))
+        progress.status(Status(stage="Ray to start"))
     assert "starting: waiting for the data to load" in stream.getvalue()
     assert "starting: waiting for Ray to start" in stream.getvalue()
 

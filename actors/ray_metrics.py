@@ -1,0 +1,137 @@
+"""Metrics of a run on Ray's metrics endpoint (Prometheus), folded from its rows as they come to the driver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from raydpzv.records import metrics
+from raydpzv.records.callbacks import Callback, Evaluation, Fault, RunStart
+from raydpzv.records.store import Rows
+
+MOST_CLIENTS = 64
+"""Clients with a value of their own, the first ones; the others share one."""
+OTHERS = "other"
+_RUN, _CLIENT = ("run", "scenario"), ("run", "scenario", "client")
+
+
+class Metric(NamedTuple):
+    """What is exported under a name: Ray's class of it, its tags, what it is."""
+
+    kind: str
+    tags: tuple[str, ...]
+    description: str
+
+    def exported(self, name: str) -> str:
+        """Return the name on the endpoint."""
+        return f"ray_{name}_total" if self.kind == "Counter" else f"ray_{name}"
+
+
+METRICS = {
+    "raydpzv_updates": Metric("Counter", _RUN, "Updates of the model"),
+    "raydpzv_uploads": Metric("Counter", _CLIENT, "Uploads served"),
+    "raydpzv_late_epochs": Metric("Counter", _CLIENT, "Activations that fell into a running round trip"),
+    "raydpzv_round_trips": Metric("Counter", _CLIENT, "Uploads whose answer was applied"),
+    "raydpzv_round_trip_seconds": Metric("Counter", _CLIENT, "From waking to applying, on the run's clock"),
+    "raydpzv_reads": Metric("Counter", _CLIENT, "Cached embeddings used, or models worked at"),
+    "raydpzv_staleness": Metric("Counter", _CLIENT, "Age of all that was read, in updates"),
+    "raydpzv_bytes": Metric("Counter", (*_RUN, "direction"), "Tensor bytes on the wire, up or down"),
+    "raydpzv_restarts": Metric("Counter", _RUN, "Actors that were lost and made again"),
+    "raydpzv_ledger_updates": Metric("Gauge", _RUN, "Updates that the ledger holds"),
+    "raydpzv_epsilon": Metric(
+        "Gauge", (*_RUN, "adversary"), "Epsilon so far; no value where nothing is proved"
+    ),
+    "raydpzv_accuracy": Metric("Gauge", (*_RUN, "part"), "Accuracy of the last evaluation"),
+    "raydpzv_loss": Metric("Gauge", (*_RUN, "part"), "Loss of the last evaluation"),
+    "raydpzv_concordance": Metric("Gauge", (*_RUN, "part"), "Concordance of the last evaluation"),
+}
+_EPSILONS = {
+    "release": {"paper": "epsilon_paper", "client": "epsilon_client"},
+    "user_epsilon": {who: who for who in ("external", "client", "server")},
+}
+"""Row types whose last row says what is spent, and its columns by adversary ("paper": claimed, not proved)."""
+
+
+class RayMetrics(Callback):
+    """Exports the metrics above; each is the fold of all rows so far."""
+
+    def start(self, run: RunStart) -> None:
+        """Register the metrics; Ray is up."""
+        from ray.util import metrics as library
+
+        # Ray takes ASCII alone
+        self._tags = {
+            tag: value.encode("ascii", "backslashreplace").decode()
+            for tag, value in (("run", run.name), ("scenario", run.scenario))
+        }
+        self._ledger = run.folder / "ledger" if run.folder else None
+        self._updates = 0
+        self._metrics: dict[str, Any] = {
+            name: getattr(library, m.kind)(name, description=m.description, tag_keys=m.tags)
+            for name, m in METRICS.items()
+        }
+
+    def rows(self, rows: Rows) -> None:
+        """Add what is new."""
+        self._services(rows["service"])
+        ages, lags = rows["staleness"], rows["sync"]
+        used = _column(ages, "rows") - _column(ages, "missing")
+        for table, reads, age in ((ages, used, "age_sum"), (lags, np.ones(lags.num_rows), "lag")):
+            self._by_client("raydpzv_reads", _column(table, "client"), reads)
+            self._by_client("raydpzv_staleness", _column(table, "client"), _column(table, age))
+        self._add("raydpzv_bytes", metrics.bytes_up(rows["message"]), direction="up")
+        self._add("raydpzv_bytes", metrics.bytes_down(rows["message"]), direction="down")
+        for name, columns in _EPSILONS.items():
+            table = rows[name]
+            for adversary, column in columns.items() if table.num_rows else ():
+                self._set("raydpzv_epsilon", table.column(column)[-1].as_py(), adversary=adversary)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Set its scores."""
+        for name in ("accuracy", "loss", "concordance"):
+            self._set(f"raydpzv_{name}", evaluation.scores.get(name, math.nan), part=evaluation.part)
+
+    def fault(self, fault: Fault) -> None:
+        """Count an actor that was made again; one that was not ends the run, whose party is "run"."""
+        if fault.party != "run":
+            self._add("raydpzv_restarts", 1)
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        """Set what the ledger holds in the end."""
+        if summary and "ledger" in summary:
+            self._set("raydpzv_ledger_updates", summary["ledger"]["updates"])
+
+    def _services(self, service: pa.Table) -> None:
+        client = _column(service, "client")
+        trip = _column(service, "applied") - _column(service, "woke")
+        applied = ~np.isnan(trip)
+        self._by_client("raydpzv_uploads", client, np.ones(len(client)))
+        self._by_client("raydpzv_late_epochs", client, _column(service, "late"))
+        self._by_client("raydpzv_round_trips", client, applied)
+        self._by_client("raydpzv_round_trip_seconds", client[applied], trip[applied])
+        before, self._updates = self._updates, max(self._updates, metrics.updates(service))
+        self._add("raydpzv_updates", self._updates - before)
+        if self._ledger and self._ledger.is_dir():
+            self._set("raydpzv_ledger_updates", self._updates)
+
+    def _by_client(self, name: str, client: NDArray[Any], values: NDArray[Any]) -> None:
+        sums = np.bincount(np.minimum(client, MOST_CLIENTS), weights=values)
+        for m in np.flatnonzero(sums).tolist():
+            self._add(name, float(sums[m]), client=str(m) if m < MOST_CLIENTS else OTHERS)
+
+    def _add(self, name: str, value: float, **tags: str) -> None:
+        if value:  # Ray refuses to count 0
+            self._metrics[name].inc(value, self._tags | tags)
+
+    def _set(self, name: str, value: float, **tags: str) -> None:
+        if math.isfinite(value):
+            self._metrics[name].set(value, self._tags | tags)
+
+
+def _column(table: pa.Table, name: str) -> NDArray[Any]:
+    return table.column(name).combine_chunks().to_numpy(zero_copy_only=False)

@@ -1,0 +1,74 @@
+"""What docs/watching.md shows runs as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import raydpzv
+from raydpzv.compare.folder import PLAN
+from scenarios.cli import app
+from scenarios.options import chosen_logs
+from tests.helpers.small_horizontal import stop_after
+
+SHORT = ["--set", "budget.updates=12", "--set", "evaluate.every=4"]
+PAGE = (Path(__file__).parents[3] / "docs" / "watching.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_command_runs_and_a_stopped_run_goes_on_with_its_logs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for line in "".join(blocks("sh")).splitlines():
+        words = shlex.split(line)[1:]
+        done = CliRunner().invoke(app, [*words, *SHORT, "--quiet"])
+        assert done.exit_code == 0, (words, done.output)
+    files = {path.name for path in (tmp_path / "runs" / "watched").iterdir()}
+    assert {"scalars.csv", "tensorboard", "log.jsonl"} <= files
+    stop, progress = stop_after(5)
+    spec = raydpzv.load("digits_decomfl", ["budget.updates=8", "evaluate.every=4"])
+    raydpzv.run(spec, tmp_path / "run", stop=stop, progress=progress, callbacks=chosen_logs("csv,json"))
+    done = CliRunner().invoke(app, ["resume", "run", "--log", "csv,json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    scalars = (tmp_path / "run" / "scalars.csv").read_text().splitlines()
+    assert [line for line in scalars if line.startswith("update")] == scalars[:1]
+    assert {line.split(",")[0] for line in scalars if ",accuracy," in line} == {"0", "4", "5", "8"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["status"] for line in lines if line["event"] == "end"] == ["stopped", "done"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("run", "digits_dpzv", "--log", "cvs"), 'unknown log "cvs". Did you mean "csv"?'),
+        (("resume", "many", "--log", "csv"), "--log: goes with a single run, and many holds many"),
+    ],
+)
+def test_a_wrong_log_is_refused_in_one_line(tmp_path, monkeypatch, command, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / PLAN).touch()
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["many"]
+
+
+def test_the_callback_of_the_page_hears_the_runs_evaluations(capsys):
+    (example,) = blocks("python")
+    shown: dict[str, Any] = {}
+    exec(example, shown)
+    lines = capsys.readouterr().out.splitlines()
+    rows = shown["run"].rows("evaluation").to_pylist()
+    best = max(row["accuracy"] for row in rows if row["part"] == "validation")
+    assert lines[-1] == f"done after 200 updates, at best {best:.3f}"
+    assert lines[-2].endswith(f": {best:.3f}")
