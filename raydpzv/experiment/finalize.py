@@ -81,7 +81,7 @@ def run_folder(
     """Give the run folder to write to, new or continued, locked while the block runs; tell callbacks of both ends."""
     out, scenario = options.out, options.scenario or experiment.spec.name
     folder = out if isinstance(out, RunFolder) else None
-    if isinstance(out, Path):
+    if out is not None and not isinstance(out, RunFolder):
         named = {"engine": experiment.engine, "scenario": scenario}
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}

@@ -23,8 +23,11 @@ class CsvLog(ScalarLog):
             self._lines.writerow(("update", "time", "scalar", "value"))
 
     def write(self, update: int, time: float, scalars: Mapping[str, float]) -> None:
-        """Write a line for each, for whoever reads along too."""
+        """Write a line for each."""
         self._lines.writerows((update, time, name, value) for name, value in scalars.items())
+
+    def flush(self) -> None:
+        """Bring them to the file."""
         self._file.flush()
 
     def end(self, summary: Mapping[str, Any] | None) -> None:

@@ -33,7 +33,8 @@ class JsonLog(Callback):
         """Say where the run stands."""
         if not status.stage:
             self._update = status.updates
-            self._line("status", {"time": status.time} | status_scalars(status))
+            self._line("status", {"time": status.time, **status_scalars(status)})
+            self._file.flush()
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Say what was measured."""
@@ -49,6 +50,7 @@ class JsonLog(Callback):
             "client": int(client[1]) if client else None,
         }
         self._line("fault", who | {"time": fault.time, "kind": fault.kind, "message": fault.message})
+        self._file.flush()
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
         """Say how the run ended, and close the file."""
@@ -65,4 +67,3 @@ class JsonLog(Callback):
         line = {"at": at, "level": "info", "event": event, "run": self._run}
         who = {"actor": "driver", "client": None, "update": self._update}
         self._file.write(json_line({**line, **who, **more}))
-        self._file.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from raydpzv.errors import InputError
@@ -14,7 +15,8 @@ INTERVAL = 1.0
 """Seconds between two statuses that are written; evaluations are written all."""
 
 
-def status_scalars(status: Status) -> dict[str, float]:
+@lru_cache(maxsize=1)  # all logs of a run ask for the same
+def status_scalars(status: Status) -> Mapping[str, float]:
     """Return what is known of where a run stands, without what comes of evaluations; ε by adversary, if finite."""
     users = status.privacy.user_epsilons()
     names = ("external", "client", "server") if users else ("paper", "client")
@@ -42,7 +44,10 @@ def own_folder(run: RunStart) -> Path:
 
 
 class ScalarLog(Callback):
-    """Writes the scalars of evaluations as they come, those of the status every second and at the end."""
+    """Writes the scalars of evaluations as they come, those of the status every second and at the end.
+
+    What is written is in the file with the next status.
+    """
 
     interval = INTERVAL
 
@@ -50,6 +55,7 @@ class ScalarLog(Callback):
         """Write where the run stands."""
         if not status.stage:
             self.write(status.updates, status.time, status_scalars(status))
+            self.flush()
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Write its scores."""
@@ -58,3 +64,6 @@ class ScalarLog(Callback):
     def write(self, update: int, time: float, scalars: Mapping[str, float]) -> None:
         """Write scalars of after an update, at a time of the run's clock."""
         raise NotImplementedError
+
+    def flush(self) -> None:
+        """Bring it to the file, for whoever reads along."""

@@ -249,3 +249,12 @@ def test_private_weighting_compares_nothing_where_sums_differ(monkeypatch):
     monkeypatch.setattr(module("protocol_one", monkeypatch), "encoded", lambda x: 0)
     with pytest.raises(RunError, match="open different sums"):
         weighting.take_turn(weighting.QUICK[0], 0)
+
+
+def test_watched_and_unwatched_runs_take_turns(monkeypatch, capfd):
+    exporters = module("exporters", monkeypatch)
+    rates = exporters._turns(exporters.local, 40, 2)
+    assert list(rates) == ["nothing on", "all on"]
+    assert all(len(each) == 2 and min(each) > 0 for each in rates.values())
+    ways = [line.split(":")[0].removeprefix("local, ") for line in capfd.readouterr().err.splitlines()]
+    assert ways == ["all on", "nothing on", "nothing on", "all on", "all on", "nothing on"]
