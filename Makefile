@@ -67,6 +67,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/uldp_round.py
 	$(BIN)/python benchmarks/actor_start.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/exporters.py
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -255,6 +255,8 @@ def test_watched_and_unwatched_runs_take_turns(monkeypatch, capfd):
     exporters = module("exporters", monkeypatch)
     rates = exporters._turns(exporters.local, 40, 2)
     assert list(rates) == ["nothing on", "all on"]
-    assert all(len(each) == 2 and min(each) > 0 for each in rates.values())
+    assert all(len(each) == 2 and all(rate > 0 for rate, _ in each) for each in rates.values())
+    assert {share for _, share in rates["nothing on"]} == {0.0}
+    assert all(0 < share < 1 for _, share in rates["all on"])
     ways = [line.split(":")[0].removeprefix("local, ") for line in capfd.readouterr().err.splitlines()]
     assert ways == ["all on", "nothing on", "nothing on", "all on", "all on", "nothing on"]
