@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from actors.shares import RESOLUTION, Plan, Share
+from actors.shares import RESOLUTION, Plan, Selector, Share
 from actors.shortage import lack_in_all
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import ResourcesSection
 from raydpzv.settings.sections_horizontal import HorizontalResourcesSection
 
 
@@ -30,7 +31,7 @@ def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
         gpu if resources.server_gpus == "auto" else float(resources.server_gpus),
     )
     each = tuple(Share(c, g) for c, g in zip(cpus, gpus, strict=True))
-    found = Plan(server, each, held, resources.placement, resources.patience)
+    found = Plan(server, each, held, *_wishes(resources))
     _check(found, total)
     return found
 
@@ -46,10 +47,15 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
     hosts = max(1, min(wanted, most))
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
     host = Share(each, float(resources.host_gpus))
-    where = resources.placement, resources.patience
-    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *where, "host", "hosts")
+    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *_wishes(resources), "host", "hosts")
     _check(found, total)
     return found
+
+
+def _wishes(
+    resources: ResourcesSection | HorizontalResourcesSection,
+) -> tuple[str, float, Mapping[str, Selector]]:
+    return resources.placement, resources.patience, resources.labels or {}
 
 
 def _server_and_host_cpus(

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from actors.shares import Plan
-from actors.shortage import Amounts, Lack, lack
+from actors.shortage import Lack, Machine, lack
 from raydpzv.errors import StoppedEarly, Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.sim.interfaces import Status
 
 _BUSY = 30.0
 """Seconds to wait for a cluster that has what is asked, but not free."""
+_LABELS_SINCE = (2, 49)
+"""The first Ray whose placement groups heed labels of machines."""
 _LOOK = 0.5
 """Seconds between looks at what is missing."""
 
@@ -29,11 +31,12 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Any]:
     import ray
     from ray.util.placement_group import placement_group
 
+    labels = _labels(plan)
     missing = lack(plan, machines())
     if missing and not plan.patience:
         raise Unplaceable(str(missing))
     # an autoscaler grows for what is asked and pending
-    group = placement_group(plan.bundles(), strategy=plan.placement.upper())
+    group = placement_group(plan.bundles(), strategy=plan.placement.upper(), **labels)
     try:
         _await(group, plan, options)
         yield group
@@ -71,11 +74,27 @@ def _unplaced(group: Any, plan: Plan) -> Lack:
     )
 
 
-def machines() -> list[Amounts]:
-    """Return what each machine of the cluster has, busy or not."""
+def machines() -> list[Machine]:
+    """Return the machines of the cluster."""
     import ray
 
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Machine(node["Resources"], node.get("Labels", {})) for node in ray.nodes() if node["Alive"]]
+
+
+def _labels(plan: Plan) -> dict[str, Any]:
+    """Return what tells Ray which labels each actor's machine has to carry. Raises Unplaceable if this Ray cannot."""
+    import ray
+
+    if not plan.labels:
+        return {}
+    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if version < _LABELS_SINCE:
+        raise Unplaceable(
+            f"resources.labels: wanted Ray {'.'.join(map(str, _LABELS_SINCE))} or newer, which places actors by "
+            f"labels, got {ray.__version__}; update Ray on all machines, or leave the labels out"
+        )
+    server, others = plan.selectors()
+    return {"bundle_label_selector": [dict(server), *(dict(others) for _ in plan.actors)]}
 
 
 def _total(bundles: list[dict[str, float]]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
+Selector = Mapping[str, str]
+"""Labels of machines, and Ray's words for the values that will do."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Share:
 class Plan:
     """The server's share, and for every client actor its share and the clients it holds.
 
-    placement, patience: as in [resources]. member: what an actor beside the server is, in messages and in names
+    placement, patience, labels: as in [resources]. member: what an actor beside the server is, in messages and in names
     of settings; fewer: the setting by which there are fewer of them.
     """
 
@@ -34,9 +37,14 @@ class Plan:
     clients: tuple[tuple[int, ...], ...]
     placement: str = "pack"
     patience: float = 0.0
+    labels: Mapping[str, Selector] = field(default_factory=dict)
     member: str = "client"
     fewer: str = "client_actors"
 
     def bundles(self) -> list[dict[str, float]]:
         """Return one bundle per actor, the server's first."""
         return [share.bundle() for share in (self.server, *self.actors)]
+
+    def selectors(self) -> tuple[Selector, Selector]:
+        """Return which machines the server may be on, and which the others."""
+        return self.labels.get("server", {}), self.labels.get(f"{self.member}s", {})

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from actors.shares import Plan
+from actors.shares import Plan, Selector
 
 Amounts = Mapping[str, float]
 """Amounts by Ray's names of resources."""
 _KINDS = ("CPU", "GPU")
 _SLACK = 1e-9
 """What sums of fractions may be off by."""
+_OF_ONE = "ray.io/node-id"
+"""The label that Ray gives each machine as its own."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine of the cluster has, busy or not, and its labels."""
+
+    has: Amounts
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def carries(self, selector: Selector) -> bool:
+        """Tell whether Ray would take it: "a", "in(a, b)", or with "!" any other value or none."""
+        for label, wanted in selector.items():
+            words = re.findall(r"[^!(), ]+", wanted)
+            values = words[1:] if "(" in wanted else words
+            if (self.labels.get(label) in values) == wanted.startswith("!"):
+                return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -30,10 +50,28 @@ class Lack:
         return f"resources: {self.asked}; {self.remedy}"
 
 
-def lack(plan: Plan, machines: Sequence[Amounts]) -> Lack | None:
+@dataclass(frozen=True)
+class _Part:
+    """Actors that may lie on the same machines: the server, or all others."""
+
+    who: str
+    bundles: Sequence[Amounts]
+    selector: Selector
+    machines: Sequence[Machine]
+
+
+def lack(plan: Plan, machines: Sequence[Machine]) -> Lack | None:
     """Return the first thing that a cluster of these machines lacks for a plan, busy or not; None: nothing known."""
-    total = {kind: sum(there.get(kind, 0.0) for there in machines) for kind in _KINDS}
-    return lack_in_all(plan, total) or _lack_on_one(plan, machines) or _lack_of_machines(plan, machines)
+    bundles, (server, members) = plan.bundles(), plan.selectors()
+    given = (("the server", bundles[:1], server), (f"{plan.member}s", bundles[1:], members))
+    parts = [_Part(who, b, s, [m for m in machines if m.carries(s)]) for who, b, s in given if b]
+    return (
+        _lack_of_labels(parts, machines)
+        or lack_in_all(plan, _sum([machine.has for machine in machines]))
+        or _lack_on_labelled(parts)
+        or _lack_on_one(plan, parts)
+        or _lack_of_machines(plan, parts, machines)
+    )
 
 
 def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
@@ -52,47 +90,88 @@ def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
     return None
 
 
-def _lack_on_one(plan: Plan, machines: Sequence[Amounts]) -> Lack | None:
-    """Return what no machine has by itself: one actor's share, or all of them where they go onto one."""
-    if plan.placement == "strict_pack":
-        bundles = plan.bundles()
-        parts = {f"all {len(bundles)} actors together": _sum(bundles)}
-        remedy = f'set resources.placement = "pack", lower the shares or {plan.fewer}'
-    else:
-        shares = {"the server": plan.server, **{f"a {plan.member}": share for share in plan.actors}}
-        parts = {who: share.bundle() for who, share in shares.items()}
-        remedy = "lower the shares"
-    for who, asked in parts.items():
-        if not any(_fits(asked, there) for there in machines):
+def _lack_of_labels(parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack | None:
+    """Return which labels are asked that no machine carries."""
+    values: dict[str, set[str]] = {}
+    for machine in machines:
+        for label, value in machine.labels.items():
+            values.setdefault(label, set()).add(value)
+    there = [f"{k} = {' or '.join(sorted(v))}" for k, v in sorted(values.items()) if k != _OF_ONE]
+    for part in parts:
+        if not part.machines:
+            asked = _selected(part.selector)
             return Lack(
-                f"{who}: {_listed(asked)} asked on one machine, the cluster's have "
-                f"{', or '.join(dict.fromkeys(_listed(there) for there in machines))}",
-                f"a machine with {_listed(asked)}",
-                remedy,
+                f"labels ask {asked} for {part.who}, which no machine carries; labels there are "
+                f"{', '.join(there) or 'none'}",
+                f"a machine with {asked}",
+                "correct resources.labels, or label the machines (ray start --labels)",
             )
     return None
 
 
-def _lack_of_machines(plan: Plan, machines: Sequence[Amounts]) -> Lack | None:
+def _lack_on_labelled(parts: Sequence[_Part]) -> Lack | None:
+    """Return what is missing of the sums over the machines that carry the labels."""
+    for part in parts:
+        asked, there = _sum(part.bundles), _sum([machine.has for machine in part.machines])
+        if part.selector and not _fits(asked, there):
+            return Lack(
+                f"{_listed(asked)} asked for {part.who}, the machines with {_selected(part.selector)} have "
+                f"{_listed(there)}",
+                f"machines with {_selected(part.selector)} that have {_listed(asked)}",
+                "lower the shares or widen resources.labels",
+            )
+    return None
+
+
+def _lack_on_one(plan: Plan, parts: Sequence[_Part]) -> Lack | None:
+    """Return what no machine has by itself: one actor's share, or all of them where they go onto one."""
+    remedy = "lower the shares"
+    if plan.placement == "strict_pack":
+        bundles = plan.bundles()
+        machines = [m for m in parts[0].machines if all(m in part.machines for part in parts)]
+        parts = [_Part(f"all {len(bundles)} actors", [_sum(bundles)], {}, machines)]
+        remedy = f'set resources.placement = "pack", lower the shares or {plan.fewer}'
+    for part in parts:
+        for asked in part.bundles:
+            if not any(_fits(asked, machine.has) for machine in part.machines):
+                there = dict.fromkeys(_listed(machine.has) for machine in part.machines)
+                return Lack(
+                    f"{_listed(asked)} asked on one machine for {part.who}, machines for it have "
+                    f"{', or '.join(there) or 'not all labels'}",
+                    f"a machine with {_listed(asked)}",
+                    remedy,
+                )
+    return None
+
+
+def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack | None:
     """Return how many machines are missing where no two actors may share one."""
-    actors = len(plan.bundles())
-    missing = actors - len(machines)
-    if plan.placement != "strict_spread" or missing <= 0:
+    if plan.placement != "strict_spread":
         return None
-    return Lack(
-        f'placement = "strict_spread" asks a machine for each of {actors} actors, the cluster has {len(machines)}',
-        "1 machine" if missing == 1 else f"{missing} machines",
-        f'set resources.placement = "spread", or lower {plan.fewer}',
-    )
+    for part in (_Part("all", plan.bundles(), {}, machines), *parts):
+        actors, there = len(part.bundles), len(part.machines)
+        if actors > there:
+            labelled = f" with {_selected(part.selector)}" if part.selector else ""
+            return Lack(
+                f'placement = "strict_spread" asks a machine for each of {actors} actors, the cluster has '
+                f"{there}{labelled}",
+                f"{actors - there} machine{'s' * (actors - there > 1)}{labelled}",
+                f'set resources.placement = "spread", or lower {plan.fewer}',
+            )
+    return None
 
 
 def _fits(asked: Amounts, there: Amounts) -> bool:
     return all(there.get(kind, 0.0) + _SLACK >= amount for kind, amount in asked.items())
 
 
-def _sum(bundles: Sequence[Amounts]) -> Amounts:
-    return {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in _KINDS}
+def _sum(parts: Sequence[Amounts]) -> Amounts:
+    return {kind: sum(part.get(kind, 0.0) for part in parts) for kind in _KINDS}
 
 
 def _listed(amounts: Amounts) -> str:
     return " and ".join(f"{amounts.get(kind, 0.0):g} {kind}" for kind in _KINDS)
+
+
+def _selected(selector: Selector) -> str:
+    return " and ".join(f"{label} = {wanted}" for label, wanted in selector.items())

@@ -121,5 +121,7 @@ def _values(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(_values(a) for a in arguments if a is not type(None)))
     if origin is tuple:
         return f"list of {_values(arguments[0])}"
+    if origin is dict:
+        return "table"
     names = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`"}
     return names.get(annotation, str(annotation))

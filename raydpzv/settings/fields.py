@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, overload
 
@@ -100,6 +101,34 @@ PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not
 PerColumn = Annotated[float | tuple[float, ...], BeforeValidator(_column)]
 PerColumnPositive = Annotated[float | tuple[float, ...], BeforeValidator(_column_positive)]
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
+
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL_NAME = re.compile(rf"(?:{_LABEL}/)?{_LABEL}")
+_SELECTED = re.compile(rf"!?(?:{_LABEL}|in\({_LABEL}(?:, ?{_LABEL})*\))")
+
+
+def _selectors(value: Any, who: Sequence[str]) -> Any:
+    """Accept a table for each of `who` may have one: labels of machines, and which values of each will do."""
+    if not isinstance(value, Mapping) or not value or not set(value) <= set(who):
+        raise ValueError(f"wanted a table with labels for {' or '.join(who)}")
+    for labels in value.values():
+        if not isinstance(labels, Mapping) or not labels or not all(map(_is_selector, labels.items())):
+            raise ValueError(
+                'wanted labels and their values, such as {zone = "a"}, "!a", "in(a, b)" or "!in(a, b)", of letters and '
+                "digits with - _ . between them (63 at most)"
+            )
+    return value
+
+
+def _is_selector(label: tuple[Any, Any]) -> bool:
+    name, wanted = label
+    return isinstance(wanted, str) and bool(_LABEL_NAME.fullmatch(name) and _SELECTED.fullmatch(wanted))
+
+
+Selectors = dict[str, dict[str, str]]
+VerticalSelectors = Annotated[Selectors, BeforeValidator(lambda v: _selectors(v, ("server", "clients")))]
+HorizontalSelectors = Annotated[Selectors, BeforeValidator(lambda v: _selectors(v, ("server", "hosts")))]
 
 
 def _number_or_name(value: Any) -> Any:

@@ -20,6 +20,7 @@ from raydpzv.settings.fields import (
     PerColumn,
     PerColumnPositive,
     Section,
+    VerticalSelectors,
     WidthOrWidths,
     Widths,
 )
@@ -217,6 +218,9 @@ class ResourcesSection(Section):
     placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
     """How actors lie on the machines of a cluster: on as few as can be, or on as many; strict_pack: all on one;
     strict_spread: each on its own."""
+    labels: VerticalSelectors | None = None
+    """Labels of the machines that actors go to, in Ray's words: labels.server = {zone = "a"},
+    labels.clients = {"ray.io/accelerator-type" = "in(H100, A100)"}, "!a" for any other. From Ray 2.49 on."""
     patience: NotNegative = 0.0
     """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from raydpzv.registry import HORIZONTAL_SPLITS, SILO_LAWS, USER_LAWS, WHOLE_MODELS
 from raydpzv.settings.bounds import Count, Fraction, NotNegative, Positive, Width
-from raydpzv.settings.fields import Named, Section, Widths
+from raydpzv.settings.fields import HorizontalSelectors, Named, Section, Widths
 from raydpzv.settings.sections import CommonSections
 
 
@@ -106,6 +106,9 @@ class HorizontalResourcesSection(Section):
     placement: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
     """How actors lie on the machines of a cluster: on as few as can be, or on as many; strict_pack: all on one;
     strict_spread: each on its own."""
+    labels: HorizontalSelectors | None = None
+    """Labels of the machines that actors go to, in Ray's words: labels.server = {zone = "a"},
+    labels.hosts = {"ray.io/accelerator-type" = "in(H100, A100)"}, "!a" for any other. From Ray 2.49 on."""
     patience: NotNegative = 0.0
     """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0

@@ -127,6 +127,7 @@ COMMON = {
     # what Ray makes of it: tests/integration/ray/test_reservation.py
     "resources.placement": Change('"spread"', watch=("plan",)),
     "resources.patience": Change("60.0", watch=("plan",)),
+    "resources.labels": Change('{server = {zone = "a"}}', watch=("plan",)),
 }
 VERTICAL = COMMON | {
     "data.time": Change('"x"', refused="takes no time"),

@@ -47,3 +47,14 @@ def test_a_run_that_waits_for_a_cluster_to_grow_can_be_stopped(small):
     stop.set()
     with pytest.raises(StoppedEarly, match="waited for resources"):
         scenarios.run(small("resources.client_gpus=0.5", "resources.patience=900"), runner="ray", stop=stop)
+
+
+def test_labels_that_no_machine_carries_are_refused_and_a_ray_that_knows_none(small, monkeypatch):
+    labelled = small('resources.labels.clients={zone = "b"}')
+    with pytest.raises(
+        Unplaceable, match="zone = b for clients, which no machine carries; labels there are none;"
+    ):
+        scenarios.run(labelled, runner="ray")
+    monkeypatch.setattr("ray.__version__", "2.48.1")
+    with pytest.raises(Unplaceable, match=r"wanted Ray 2\.49 or newer, .* got 2\.48\.1; update Ray"):
+        scenarios.run(labelled, runner="ray")

@@ -44,6 +44,18 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             r"resources.server_gpus: wanted greater than or equal to 0, got -1",
         ),
         ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
+        ({"resources": {"client_gpus": -0.5}}, r"resources.client_gpus: .*0 or above.*, got -0.5 in x.toml"),
+        ({"resources": {"placement": "tight"}}, r"resources.placement: wanted 'pack', 'spread', .*'tight'"),
+        ({"resources": {"patience": -1}}, r"resources.patience: wanted greater than or equal to 0, got -1"),
+        ({"resources": {"labels": {}}}, r"resources.labels: wanted a table with labels for server or cli"),
+        ({"resources": {"labels": {"hosts": {"a": "b"}}}}, r"labels: wanted .* server or clients, got"),
+        ({"resources": {"labels": {"server": {"zone": "in()"}}}}, r"resources.labels: .* such as .*in\(\)"),
+        ({"resources": {"labels": {"server": {"a b": "c"}}}}, r"resources.labels: wanted labels and their"),
+        ({"resources": {"labels": {"server": {"zone": 3}}}}, r"resources.labels: wanted labels and their"),
+        (
+            {"resources": {"host_gpus": -1}, "method": {"name": "fedavg"}},
+            r"resources.host_gpus: wanted greater than or equal to 0, got -1",
+        ),
         (
             {"split": {"how": "cols"}},
             r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* in x.toml',
