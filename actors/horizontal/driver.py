@@ -168,13 +168,6 @@ class _Driver(Driver):
             facts |= self._control(self._ledger.facts.remote(), "the ledger's facts")
         return facts | {"ray": hosts}
 
-    def _write(self, drained: Any) -> None:
-        for rows, checkpoint in drained:
-            if checkpoint:
-                self._writer.write_checkpoint(rows, checkpoint)
-            else:
-                self._writer.add(rows)
-
     def _wall(self) -> None:
         self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up()

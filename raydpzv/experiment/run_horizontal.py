@@ -167,7 +167,8 @@ class _Session:
             self._keep(self._cut.rows(), run)
 
     def _stopped(self, run: VirtualRun) -> None:
-        if not self._prepared.asynchronous:
+        # of others the last checkpoint was taken when the stop was seen
+        if not self._prepared.asynchronous and self._privacy_filter.state():
             self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
 
     def _keep(self, rows: Rows, run: VirtualRun) -> None:

@@ -98,9 +98,9 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     path = tmp_path / "run" / "checkpoint.npz"
     found = read_checkpoint(path)
     assert found is not None
-    checkpoint, counted = found
+    checkpoint = found.checkpoint
     state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
-    write_checkpoint(path, Checkpoint(checkpoint.round, state, checkpoint.weights), counted)
+    write_checkpoint(path, Checkpoint(checkpoint.round, state, checkpoint.weights), found.parts, found.rows)
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]
     assert end.summary["model_digest"] == whole.summary["model_digest"]
@@ -113,7 +113,7 @@ def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path
     assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
     kept = read_checkpoint(tmp_path / "run" / "checkpoint.npz")
     assert kept is not None
-    assert kept[0].round == 2
+    assert kept.checkpoint.round == 2
 
 
 def test_a_budget_of_bytes_ends_a_run_with_the_round_that_passes_it() -> None:
