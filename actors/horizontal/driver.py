@@ -110,9 +110,8 @@ def _begin(
     timeout = prepared.spec.resources.timeout
     try:
         if actor_set.ledger is not None:
-            path, round = folder.ledger if folder else None, prepared.taken_up(checkpoint)
-            fsync = prepared.spec.record.fsync
-            opening = actor_set.ledger.open.remote(path, prepared.plan.header(), round, fsync)
+            path, fsync = folder.ledger if folder else None, prepared.spec.record.fsync
+            opening = actor_set.ledger.open.remote(path, prepared.plan.header(), fsync)
             get(opening, timeout, "the ledger to open")
             if prepared.spec.resources.lane != "ray":
                 peers = actor_set.server, *actor_set.pool.actors

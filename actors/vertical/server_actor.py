@@ -79,7 +79,7 @@ class VerticalServerActor:
         """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
         self._header = header
         if relay is None:
-            self._ledger = begin_ledger(path, header, None)
+            self._ledger = begin_ledger(path, header)
         else:
             relayed = RelayedLedger(relay, header, self._experiment.spec.resources.timeout)
             relayed.adopt()

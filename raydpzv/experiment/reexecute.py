@@ -144,6 +144,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
         _check_gaps(releases, path)
         if checkpoint:
             folder = RunFolder.reopened(path, moved)
+        folder.sweep()
     except BaseException:
         folder.__exit__()
         raise

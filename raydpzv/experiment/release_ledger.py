@@ -188,7 +188,7 @@ def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) 
     if plan is None:
         yield None
         return
-    with begin_ledger(folder.ledger if folder else None, plan.header(), None) as ledger:
+    with begin_ledger(folder.ledger if folder else None, plan.header()) as ledger:
         yield ledger
 
 

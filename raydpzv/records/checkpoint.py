@@ -149,11 +149,14 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
-def read_checkpoint(path: Path) -> Written | None:
-    """Return the last checkpoint that can be read, or None if there is none. Raises DataError if all are damaged."""
+def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
+    """Return the last checkpoint that can be read, or None if there is none.
+
+    Raises DataError if all are damaged, with `only_last` also if the last one is.
+    """
     found, damage = None, None
     for place in (path, before(path)):
-        if place.is_file():
+        if place.is_file() and not (damage and only_last):
             try:
                 found = _read(place)
                 break

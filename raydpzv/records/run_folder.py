@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import tomllib
 import zipfile
@@ -36,6 +37,7 @@ SUMMARY_FORMAT = 3
 """Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
 `private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
 is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
+_LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _CHECKPOINT, _MODELS = "checkpoint.npz", "models.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
 _PUBLISHED = "published.json"
@@ -180,13 +182,13 @@ class RunFolder:
         """Where the run's ledger is."""
         return self.path / "ledger"
 
-    def checkpoint(self) -> Checkpoint | None:
-        """Return the place from which a run of rounds can go on, if one was written."""
-        found = self._written()
+    def checkpoint(self, *, only_last: bool = False) -> Checkpoint | None:
+        """Return the place from which a run can go on, if one was written; see `read_checkpoint`."""
+        found = self._written(only_last=only_last)
         return found.checkpoint if found else None
 
-    def _written(self) -> Written | None:
-        return read_checkpoint(self.path / _CHECKPOINT)
+    def _written(self, *, only_last: bool = False) -> Written | None:
+        return read_checkpoint(self.path / _CHECKPOINT, only_last=only_last)
 
     @property
     def is_recomputed(self) -> bool:
@@ -196,6 +198,12 @@ class RunFolder:
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write the place from which the run can go on, which stands for all rows written so far; return its bytes."""
         return write_checkpoint(self.path / _CHECKPOINT, checkpoint, count_parts(self.path), self._counts)
+
+    def sweep(self) -> None:
+        """Delete what writes that a kill interrupted left, which is no part of the record."""
+        for path in self.path.rglob(".*"):
+            if _LEFT_OVER.fullmatch(path.name):
+                path.unlink()
 
     def drop_checkpoints(self) -> None:
         """Delete what a run that has come to its end needs no more."""

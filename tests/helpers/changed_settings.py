@@ -157,7 +157,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     found = {"plan": share_out(spec, {"CPU": 8.0, "GPU": 8.0})}
     if kind == "horizontal":
         prepared: Any = prepare(spec)
-        with closing(open_ledger(prepared, None, None)) as ledger:
+        with closing(open_ledger(prepared, None)) as ledger:
             group = type(prepared.client_group(ledger)).__name__
         found |= {"objectives": len(prepared.objectives()), "group": group}
     return found

@@ -171,6 +171,15 @@ def test_a_doubled_and_a_lost_row_are_found(killed):
     resuming(killed)[1].__exit__()
 
 
+def test_what_interrupted_writes_left_is_deleted(killed):
+    left = [killed / ".summary.json.4711", killed / "rows" / "message" / ".part-00007.parquet"]
+    for path in left:
+        path.write_bytes(b"half")
+    resuming(killed)[1].__exit__()
+    assert not any(path.exists() for path in left)
+    assert (killed / "checkpoint.npz").is_file()
+
+
 def test_damaged_checkpoints_are_refused(killed):
     for path in (killed / "checkpoint.npz", before(killed / "checkpoint.npz")):
         path.write_bytes(b"no archive")
