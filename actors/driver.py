@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from raydpzv.errors import RaydpzvError, RunError, Stalled
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.records.callbacks import Callbacks
+from raydpzv.records.checkpoint import Piece
 from raydpzv.sim.interfaces import USER, Spent, Status
 
 C = TypeVar("C")
@@ -53,8 +54,9 @@ class Driver:
         try:
             self._work()
             self._poll()
-            models, facts = self._models(), self._facts()
+            models = self._models()
             self._write(self._control(self._server.drain.remote(), "the last rows"))
+            facts = self._facts()
             spent = self._control(self._server.spent.remote(), "the privacy account")
         except BaseException as error:
             failure = translated(error)
@@ -79,9 +81,13 @@ class Driver:
         """Return more for summary.json."""
         return {}
 
-    def _write(self, drained: Any) -> None:
-        """Write what the server handed over: rows."""
-        self._writer.add(drained)
+    def _write(self, drained: Sequence[Piece]) -> None:
+        """Write what the server handed over: rows and checkpoints."""
+        for rows, checkpoint in drained:
+            if checkpoint:
+                self._writer.write_checkpoint(rows, checkpoint)
+            else:
+                self._writer.add(rows)
 
     def _await(self, work: Any) -> None:
         """Wait for the server's loop, and look at it meanwhile."""

@@ -30,9 +30,9 @@ class LedgerActor:
         self._reads, self._counting = 0, threading.Lock()
         self._lane: LaneServer | None = None
 
-    def open(self, path: Path | None, header: Header, round: int | None, fsync: bool) -> None:
-        """Take the run's ledger up after `round` updates (None: all); see `begin_ledger`."""
-        self._ledger = begin_ledger(path, header, round, fsync=fsync)
+    def open(self, path: Path | None, header: Header, fsync: bool) -> None:
+        """Open the run's ledger with all that it has, see `begin_ledger`."""
+        self._ledger = begin_ledger(path, header, fsync=fsync)
 
     def ready(self) -> None:
         """Answer: the first call proves that this actor has come up, and that the caller can reach it."""

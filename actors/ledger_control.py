@@ -42,7 +42,7 @@ class LedgerControl:
         there = get(self._actor_set.server.node.remote(), self._timeout, "the server's machine")
         if path is not None and there != _here():
             self._relay = ledger_actor()
-            get(self._relay.open.remote(path, header, None, False), self._timeout, "the ledger to open")
+            get(self._relay.open.remote(path, header, False), self._timeout, "the ledger to open")
             path = None
         get(
             self._actor_set.server.keep.remote(path, header, self._relay), self._timeout, "the ledger to open"

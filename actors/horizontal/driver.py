@@ -110,9 +110,8 @@ def _begin(
     timeout = prepared.spec.resources.timeout
     try:
         if actor_set.ledger is not None:
-            path, round = folder.ledger if folder else None, prepared.taken_up(checkpoint)
-            fsync = prepared.spec.record.fsync
-            opening = actor_set.ledger.open.remote(path, prepared.plan.header(), round, fsync)
+            path, fsync = folder.ledger if folder else None, prepared.spec.record.fsync
+            opening = actor_set.ledger.open.remote(path, prepared.plan.header(), fsync)
             get(opening, timeout, "the ledger to open")
             if prepared.spec.resources.lane != "ray":
                 peers = actor_set.server, *actor_set.pool.actors
@@ -167,13 +166,6 @@ class _Driver(Driver):
             hosts["ledger_reads"] = self._control(self._ledger.reads.remote(), "the ledger's count")
             facts |= self._control(self._ledger.facts.remote(), "the ledger's facts")
         return facts | {"ray": hosts}
-
-    def _write(self, drained: Any) -> None:
-        for rows, checkpoint in drained:
-            if checkpoint:
-                self._writer.write_checkpoint(rows, checkpoint)
-            else:
-                self._writer.add(rows)
 
     def _wall(self) -> None:
         self._callbacks.status(Status(stage=WARM_UP))

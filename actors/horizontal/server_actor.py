@@ -21,7 +21,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import checkpoint_of, checkpoints, resume_server, virtual_run, warm_up
 from raydpzv.methods.roles import Metrics, Order, Upload
-from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
@@ -29,9 +29,6 @@ from raydpzv.sim.interfaces import Activation, Spent, Status
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
-
-Piece = tuple[Rows, Checkpoint | None]
-"""Rows, and where the run can go on after them."""
 
 
 class HorizontalServerActor:
@@ -219,7 +216,8 @@ class HorizontalServerActor:
             self._keep(self._cut.rows(), run)
 
     def _stopped(self, run: VirtualRun) -> None:
-        if not self._prepared.asynchronous:
+        # of others the last checkpoint was taken when the stop was seen
+        if not self._prepared.asynchronous and self._privacy_filter.state():
             self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
 
     def _keep(self, rows: Rows, run: VirtualRun) -> None:

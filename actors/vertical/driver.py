@@ -32,6 +32,7 @@ from actors.vertical.actor_set import ActorSet, create, dismiss
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Spent, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
@@ -55,8 +56,9 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
         placed = plan(spec, ray.cluster_resources())
         with reserved(placed, options) as group:
             options.watch.status(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
-            actor_set, driver = _actor_set(experiment, placed, group), partial(_Driver, experiment, placed)
-            return drive(experiment, options, actor_set, driver)
+            goes_on = isinstance(options.out, RunFolder)
+            driver = partial(_Driver, experiment, placed, goes_on)
+            return drive(experiment, options, _actor_set(experiment, placed, group), driver)
 
 
 @contextmanager
@@ -81,13 +83,17 @@ class _Driver(Driver):
         self,
         experiment: PreparedVertical,
         placed: Plan,
+        goes_on: bool,
         actor_set: ActorSet,
         watch: RunHooks,
     ) -> None:
         super().__init__(actor_set.server, watch)
         self._experiment, self._plan, self._actor_set = experiment, placed, actor_set
         self._timeout = experiment.spec.resources.timeout
-        self._ledger_control = LedgerControl(actor_set, experiment.plan(), watch.writer.folder, self._timeout)
+        folder = watch.writer.folder
+        self._keeps = folder is not None and not folder.is_recomputed
+        self._checkpoint = folder.checkpoint() if folder and self._keeps and goes_on else None
+        self._ledger_control = LedgerControl(actor_set, experiment.plan(), folder, self._timeout)
         self._losses = 0
         self._virtual: list[Any] = []
         self._unfinished = False
@@ -101,7 +107,8 @@ class _Driver(Driver):
             if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
                 open_lane(self._server, self._actor_set.actors, self._timeout, len(self._actor_set.actors))
             self._callbacks.status(Status(stage=FIRST_EVALUATION))
-            self._virtual = [self._server.run_virtual.remote(self._actor_set.actors, self._actor_set.held)]
+            parties = self._actor_set.actors, self._actor_set.held
+            self._virtual = [self._server.run_virtual.remote(*parties, self._checkpoint, keeps=self._keeps)]
             self._await(self._virtual[0])
         else:
             self._wall(self._actor_set)
@@ -216,7 +223,11 @@ class _Driver(Driver):
         return {"server": head} | {f"client {m}": values for m, values in zip(clients, found, strict=True)}
 
     def _facts(self) -> Mapping[str, Any]:
-        return self._ledger_control.facts()
+        facts = dict(self._ledger_control.facts())
+        taken = self._control(self._server.checkpoint_facts.remote(), "what checkpoints cost")
+        if taken:
+            facts["checkpoints"] = self._writer.with_writing(taken["checkpoints"])
+        return facts
 
     def _ask(self, method: str, what: str) -> list[Any]:
         """Ask every client's actor, in client order; one that is lost is replaced and asked again."""

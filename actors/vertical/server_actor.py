@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,9 @@ from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.records.checkpoint import Checkpoint, Pace, Piece
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.store import Rows
+from raydpzv.records.role_states import RoleStates
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.interfaces import Activation, Spent, Status
@@ -44,7 +46,10 @@ class VerticalServerActor:
     wait for a barrier wait in a third.
     """
 
-    CONTROL = ("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "leave")
+    CONTROL = (
+        *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
+        "leave",
+    )
     WAITING = ("wait",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
@@ -56,6 +61,9 @@ class VerticalServerActor:
         self._server_loop = ServerLoop(self._role, self._privacy_filter, self._recorder, experiment.budget())
         self._stopping = threading.Event()
         self._serving = threading.Lock()
+        self._pace: Pace | None = None
+        self._pieces: list[Piece] = []
+        self._lock = threading.Lock()  # of the pieces
         self._lane: LaneServer | None = None
         self._wall: LockedServerLoop | None = None
         self._clock: WallClock | None = None
@@ -71,7 +79,7 @@ class VerticalServerActor:
         """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before the run."""
         self._header = header
         if relay is None:
-            self._ledger = begin_ledger(path, header, None)
+            self._ledger = begin_ledger(path, header)
         else:
             relayed = RelayedLedger(relay, header, self._experiment.spec.resources.timeout)
             relayed.adopt()
@@ -81,33 +89,62 @@ class VerticalServerActor:
             self._server_loop.server if isinstance(self._server_loop.server, LedgerServer) else None
         )
 
-    def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
-        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
+    def run_virtual(
+        self,
+        actors: Sequence[Any],
+        held: Sequence[Sequence[int]],
+        checkpoint: Checkpoint | None = None,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here.
+
+        checkpoint: go on from there; keeps: checkpoints are wanted.
+        """
+        self._pace = self._experiment.pace() if keeps else None
         if not actors:
-            self._run_virtual(LocalExecutor(self._local))
+            self._run_virtual(LocalExecutor(self._local), checkpoint)
             return
         timeout = self._experiment.spec.resources.timeout
         dispatcher: Dispatcher = CallDispatcher(actors, timeout)
         if self._lane:
             dispatcher = LaneDispatcher(self._lane, actors, timeout)
         if self._ledger_server:
-            self._run_virtual(RecoveringExecutor(dispatcher, held, self, self._replacements))
+            recovering = RecoveringExecutor(dispatcher, held, self, self._replacements)
+            self._run_virtual(recovering, checkpoint)
         else:
-            self._run_virtual(RayExecutor(dispatcher, held))
+            self._run_virtual(RayExecutor(dispatcher, held), checkpoint)
         dispatcher.finish()
         if self._lane:
             self._lane.close()
 
-    def _run_virtual(self, host: Executor) -> None:
+    def _run_virtual(self, host: Executor, checkpoint: Checkpoint | None) -> None:
         spec = self._experiment.spec
-        VirtualRun(
+        kept = self._ledger_server
+        roles = RoleStates(kept or self._role, host, spec.split.clients, kept.past if kept else None)
+        run = VirtualRun(
             self._server_loop,
             host,
             self._experiment.timing,
             score=split_score(self._role, host, spec.split.clients),
             evaluate_every=spec.evaluate.every,
             stop=self._stopping,
-        ).run()
+            tick=lambda: self._keep(roles, run, due=False),
+            stopped=lambda: self._keep(roles, run, due=True),
+            state=roles.go_on(checkpoint),
+        )
+        run.run()
+
+    def _keep(self, roles: RoleStates, run: VirtualRun, *, due: bool) -> None:
+        """Hand over rows and, if it is due, that the run can go on after them: not after its last update."""
+        loop, pace = self._server_loop, self._pace
+        if pace is None or loop.stop_reason is not None or not (due or pace.due(loop.updates)):
+            return
+        begun = time.monotonic()
+        checkpoint = roles.take(run)
+        with self._lock:
+            self._pieces.append((self._recorder.drain(), checkpoint))
+        pace.taken(begun, loop.updates, 0)
 
     def open_warm_up(self, clients: Sequence[int]) -> None:
         """Set up a throw-away server for throw-away clients of these numbers."""
@@ -229,6 +266,10 @@ class VerticalServerActor:
         """Return what summary.json says about the ledger."""
         return ledger_facts(self._ledger)
 
+    def checkpoint_facts(self) -> dict[str, Any]:
+        """Return what summary.json says about checkpoints, their writing apart."""
+        return self._pace.facts() if self._pace else {}
+
     def leave(self) -> None:
         """Release the ledger."""
         if self._ledger:
@@ -238,9 +279,11 @@ class VerticalServerActor:
         """Return where the run stands."""
         return self._server_loop.status()
 
-    def drain(self) -> Rows:
-        """Return the rows since the last call."""
-        return self._recorder.drain()
+    def drain(self) -> list[Piece]:
+        """Return the rows since the last call, and the checkpoints among them."""
+        with self._lock:
+            pieces, self._pieces = self._pieces, []
+            return [*pieces, (self._recorder.drain(), None)]
 
     def spent(self) -> Spent | None:
         """Return what was released so far."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,16 @@ class _Parameters:
         self.network, self.sizes, self.widest = network, network.sizes, max(network.widths)
         self.flat = network.initial(key)
         self.velocity = np.zeros(network.size if momentum else 0, np.float32)
+
+    def state(self) -> np.ndarray:
+        """Return copies of the parameters and, with momentum, of the velocity: float32 [1 or 2, d]."""
+        return np.stack([self.flat, self.velocity] if len(self.velocity) else [self.flat])
+
+    def restore(self, state: np.ndarray) -> None:
+        """Take over the state of another network's parameters."""
+        self.flat[:] = state[0]
+        if len(self.velocity):
+            self.velocity[:] = state[1]
 
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
@@ -154,6 +165,14 @@ class CompiledBottom:
             _zeroth_order_step(
                 own.flat, own.velocity, seeds, scalars, float(step.lr), float(rule.momentum), self._law
             )
+
+    def state(self) -> np.ndarray:
+        """Return parameters and, with momentum, velocity."""
+        return self._parameters.state()
+
+    def restore(self, state: np.ndarray) -> None:
+        """Take over another model's state."""
+        self._parameters.restore(state)
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters."""
@@ -364,6 +383,20 @@ class CompiledTop:
         return score_parts(
             lambda part: scored(joined, labels, part, flat, own.sizes, self._widest),
             *(len(labels), self._validated),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return head and cache."""
+        cache = {"embeddings": self._table.copy(), "refreshed": self._refreshed.copy()}
+        return {"head": self._parameters.state(), "steps": self._steps} | cache
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over another model's state."""
+        self._parameters.restore(state["head"])
+        self._steps, self._table[:], self._refreshed[:] = (
+            state["steps"],
+            state["embeddings"],
+            state["refreshed"],
         )
 
     def parameters(self) -> np.ndarray:

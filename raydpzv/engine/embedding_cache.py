@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -31,6 +34,15 @@ class EmbeddingCache:
     def get(self, ids: np.ndarray) -> torch.Tensor:
         """Return a copy of the newest embeddings of these rows, [B, M, E]."""
         return self._values_DME[torch.from_numpy(ids).long()]
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of the embeddings, float32 [D, M, E], and of when each was refreshed, int64 [D, M]."""
+        return {"embeddings": self._values_DME.cpu().numpy().copy(), "refreshed": self._refreshed_DM.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over another cache's state."""
+        self._values_DME.copy_(torch.tensor(state["embeddings"]))
+        self._refreshed_DM[:] = state["refreshed"]
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
         """Return, for each other client with any, the rows among these that are older than `limit` rounds."""

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,21 @@ class Head:
         if self._training in ("zo", "joint"):
             self._perturb = perturbation(model.module, model.flat, model.offsets)
             self._descent = Descent(model.flat, Rule(settings.law, settings.momentum))
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of the parameters and of what their training keeps, float32 [1 + V, d_0], and its steps."""
+        return {"head": torch.stack(self._vectors()).detach().cpu().numpy(), "steps": self._steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over another head's state."""
+        copied(state["head"], self._vectors())
+        self._steps = state["steps"]
+
+    def _vectors(self) -> list[torch.Tensor]:
+        flat = self.model.flat
+        if self._training in ("sgd", "dp_sgd"):
+            return [flat, *self._gradient_descent.kept]
+        return [flat, *self._descent.kept] if self._training in ("zo", "joint") else [flat]
 
     def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of every row, [B], without a gradient."""
@@ -148,6 +164,13 @@ class Head:
             slopes_B = slope(plus_B, minus_B, settings.smoothing)
         scalar = float(slopes_B.mean())
         self._descent.apply([Step([seed], [scalar], settings.lr)])
+
+
+def copied(state: np.ndarray, vectors: Sequence[torch.Tensor]) -> None:
+    """Copy float32 [V, d] into V vectors."""
+    with torch.no_grad():
+        for vector, values in zip(vectors, state, strict=True):
+            vector.copy_(torch.tensor(values))
 
 
 def ranked(

@@ -7,9 +7,9 @@ Arrays are numpy's on both sides, so that a method's roles know neither torch no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -150,6 +150,17 @@ class Bottom(Protocol):
         """Take zeroth-order steps in order, with the bits of `raydpzv.zo.update.Descent`."""
         ...
 
+    def state(self) -> np.ndarray:
+        """Return a copy of the parameters and of the V vectors that their training keeps: float32 [1 + V, d].
+
+        What `forward` remembers is no part of it: the same `forward` brings it back.
+        """
+        ...
+
+    def restore(self, state: np.ndarray) -> None:
+        """Take over another model's state."""
+        ...
+
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters, float32 [d]."""
         ...
@@ -262,6 +273,14 @@ class Top(Protocol):
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
         """Score held-out rows by all clients' embeddings [N, E]; at: by these parameters, float32 [d_0]."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of parameters, of what their training keeps, and of the cache: arrays and numbers by name."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over another model's state."""
         ...
 
     def parameters(self) -> np.ndarray:

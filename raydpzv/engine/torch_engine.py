@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import torch
 
 from raydpzv.engine.discriminant import discriminant
 from raydpzv.engine.embedding_cache import EmbeddingCache
-from raydpzv.engine.head import Head
+from raydpzv.engine.head import Head, copied
 from raydpzv.engine.split_model import (
     Ages,
     BottomTraining,
@@ -113,6 +113,20 @@ class TorchBottom:
     def descend(self, steps: Iterable[Step]) -> None:
         """Take zeroth-order steps in order."""
         self._zeroth_order.apply(steps)
+
+    def state(self) -> np.ndarray:
+        """Return parameters and what their training keeps."""
+        return torch.stack(self._vectors()).detach().cpu().numpy()
+
+    def restore(self, state: np.ndarray) -> None:
+        """Take over another model's state."""
+        copied(state, self._vectors())
+
+    def _vectors(self) -> list[torch.Tensor]:
+        training, flat = self._training, self.model.flat
+        if training.rule is not None:
+            return [flat, *self._zeroth_order.kept]
+        return [flat, *self._first_order.kept] if training.descent is not None else [flat]
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the parameters."""
@@ -341,6 +355,16 @@ class TorchTop:
                 lambda part: self.head.evaluate([e[part] for e in embeddings_MNE], self._labels_test[part]),
                 *(len(self._labels_test), self._validated),
             )
+
+    def state(self) -> dict[str, Any]:
+        """Return head and cache."""
+        return self.head.state() | (self.table.state() if "table" in vars(self) else {})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over another model's state."""
+        self.head.restore(state)
+        if "embeddings" in state:
+            self.table.restore(state)
 
     def parameters(self) -> np.ndarray:
         """Return a copy of the head's parameters."""

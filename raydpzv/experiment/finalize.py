@@ -99,6 +99,7 @@ class RowWriter:
         self.folder, self._watch = folder, watch
         self._every, self._last = every, time.monotonic()
         self._kept: list[Rows] = []
+        self._bytes, self._seconds = 0, 0.0  # of the last checkpoint; of writing all of them
 
     def due(self) -> bool:
         """Tell whether rows should be written by now."""
@@ -113,11 +114,18 @@ class RowWriter:
             self._kept.append(rows)
         self._watch.rows(rows)
 
-    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> None:
-        """Take in rows and, if there is a folder, the place from which the run can go on after them."""
+    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
+        """Take in rows and, if there is a folder, where the run can go on after them; return the bytes of that."""
+        begun = time.monotonic()
         self.add(rows)
         if self.folder:
-            self.folder.write_checkpoint(checkpoint)
+            self._bytes = self.folder.write_checkpoint(checkpoint)
+            self._seconds += time.monotonic() - begun
+        return self._bytes
+
+    def with_writing(self, taken: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what checkpoints cost in all, given what it cost to take them in another process."""
+        return {**taken, "seconds": taken["seconds"] + round(self._seconds, 6), "bytes": self._bytes}
 
     def all(self) -> Rows:
         """Return every row so far."""
@@ -151,12 +159,16 @@ class RunFinalizer:
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)))
         folder, reason = self._writer.folder, status.stop_reason or ""
         if folder:
-            if not folder.commit_continuation(_released(facts)):
+            if not folder.commit_continuation(self._released(facts)):
                 raise StoppedEarly(
                     f"{folder.path}: stopped while the record was being computed again; it is as it was"
                 )
             folder.write_models(models)
-        return self._summary("stopped" if reason == USER else "done", reason, status, spent, models, facts)
+        stopped = reason == USER
+        run = self._summary("stopped" if stopped else "done", reason, status, spent, models, facts)
+        if folder and not stopped:
+            folder.drop_checkpoints()
+        return run
 
     def failed(
         self,
@@ -169,7 +181,7 @@ class RunFinalizer:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._writer.add(_rows(fault=[fault]))
-        if self._writer.folder and not self._writer.folder.commit_continuation(_released(facts)):
+        if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         self._summary(
@@ -181,6 +193,11 @@ class RunFinalizer:
             facts,
             fault=type(error).__name__,
         )
+
+    def _released(self, facts: Mapping[str, Any]) -> int:
+        """Return how many releases the ledger holds, if the run has one that holds releases."""
+        kept = self._experiment.spec.kind == "vertical" and "ledger" in facts
+        return int(facts["ledger"]["pairs"]) if kept else 0
 
     def _summary(
         self,
@@ -220,11 +237,6 @@ def _pairs(experiment: Prepared) -> list[dict[str, Any]]:
         for pairs in (parts.pairs(silo),)
         for user, records in zip(pairs.users.tolist(), pairs.counts.tolist(), strict=True)
     ]
-
-
-def _released(facts: Mapping[str, Any]) -> int:
-    """Return how many releases the ledger holds, if the run has one."""
-    return int(facts["ledger"]["pairs"]) if "ledger" in facts else 0
 
 
 def _model_row(party: str, values: np.ndarray, round: int) -> dict[str, Any]:

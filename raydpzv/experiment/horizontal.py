@@ -41,7 +41,6 @@ from raydpzv.zo.vectors import as_array
 
 if TYPE_CHECKING:  # a host needs neither
     from raydpzv.ledger.ledger import Ledger
-    from raydpzv.records.checkpoint import Checkpoint
 
 _MOST_BYTES = 16 * 2**30
 """Memory that separate models of all clients may ask for."""
@@ -176,15 +175,12 @@ class PreparedHorizontal:
         )
 
     @property
-    def keeps_all(self) -> bool:
-        """Whether a run that goes on keeps updates beyond its checkpoint: those of a method that releases by them."""
-        return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
+    def releases_again(self) -> bool:
+        """Whether updates beyond a checkpoint are made again of recorded scalars: those of a method that releases them.
 
-    def taken_up(self, checkpoint: Checkpoint | None) -> int | None:
-        """Return after how many updates a run takes up its ledger; None: after all that it has."""
-        if self.keeps_all:
-            return None
-        return checkpoint.round if checkpoint else 0
+        Others compute them again, and the ledger tells if they come out otherwise.
+        """
+        return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""

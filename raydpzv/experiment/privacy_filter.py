@@ -112,12 +112,12 @@ class _Accountant(ABC):
         self._given_up = True
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: runs that go on from checkpoints keep accounts of users alone."""
+        """Return nothing: a run with an account that keeps nothing goes on from no checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Refuse: an account that keeps nothing has nothing to go on with."""
-        raise RunError(f"{type(self).__name__} goes on from no checkpoint: its runs are computed again")
+        raise RunError(f"{type(self).__name__} goes on from no checkpoint: start a new run")
 
     @abstractmethod
     def _counted(self) -> Spent:
@@ -158,6 +158,15 @@ class MeanPrivacyFilter(_Accountant):
         spending.add(ids, releases)
         proved = spending.mu() if self._proves else math.inf
         return PrivacyLoss(spending.paper_mu(), proved, self._delta)
+
+    def state(self) -> dict[str, Any]:
+        """Return what an account goes on from."""
+        return self._spending.state() | {"largest_batch": self._largest_batch}
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """Go on with an account; releases that a run makes after it are those of the record once more."""
+        self._spending.restore(state)
+        self._largest_batch = state["largest_batch"]
 
     def _counted(self) -> Spent:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
@@ -203,6 +212,16 @@ class SoundPrivacyFilter(_Accountant):
         self._largest_batch = max(self._largest_batch, len(ids))
         self._spending.add(ids)
         return PrivacyLoss(math.nan, self._spending.mu(), self._setting.delta)
+
+    def state(self) -> dict[str, Any]:
+        """Return what an account goes on from."""
+        held = sorted(self._held.items())
+        return self._spending.state() | {"largest_batch": self._largest_batch, "held": held}
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """Go on with an account; releases that a run makes after it are those of the record once more."""
+        self._spending.restore(state)
+        self._largest_batch, self._held = state["largest_batch"], dict(state["held"])
 
     def _counted(self) -> Spent:
         return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
@@ -379,6 +398,14 @@ class RowPrivacyFilter(_Accountant):
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
         """Return ε of many privacy losses' μ at once; without noise or clip all are infinite, and there may be no δ."""
         return super().epsilons(mus) if self._spending.private else mus
+
+    def state(self) -> dict[str, Any]:
+        """Return what an account goes on from."""
+        return self._spending.state()
+
+    def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
+        """Go on with an account; releases that a run makes after it are those of the record once more."""
+        self._spending.restore(state)
 
     def _counted(self) -> Spent:
         s = self._spending

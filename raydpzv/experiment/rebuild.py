@@ -105,11 +105,14 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     check_resumable(began, spec)
     prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
+    if prepared.setting:  # the one before the last knows of fewer releases than were made
+        began.checkpoint(only_last=True)
     recorded = _checked_updates(prepared, began)
     if prepared.setting and began.checkpoint() is None:  # what was under way may have been released
         prepared = replace(prepared, lost=spec.split.clients if prepared.asynchronous else 1)
     folder = RunFolder.reopened(path, moved)
-    if prepared.keeps_all:
+    folder.sweep()
+    if prepared.releases_again:
         prepared = replace(prepared, recorded=recorded)
     return prepared, folder, str(folder.environment().get("scenario", ""))
 

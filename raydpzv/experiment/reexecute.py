@@ -26,6 +26,7 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.mechanisms import Address
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
 from raydpzv.records.outcome_words import shown
@@ -102,13 +103,7 @@ def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
 
 def check_recomputable(experiment: PreparedVertical, path: Path) -> None:
     """Raise NotRecomputable for a run that its record cannot bring back."""
-    noise = experiment.privacy.noise()
-    if noise.on in ("embedding", "gradient") and not noise.seeded:
-        raise NotRecomputable(
-            f"{path}: its noise on every {noise.on} row came from the operating system and was not kept, so it "
-            "cannot be computed again; start a new run"
-        )
-    if what := experiment.spec.descriptor.unrecorded(experiment.spec.method):
+    if what := experiment.unrecorded:
         raise NotRecomputable(
             f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
             "new run"
@@ -126,12 +121,16 @@ def _unbroken(rounds: Sequence[int]) -> int:
 def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, RunFolder, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
-    Everything on record is computed again with the recorded releases, bit for bit (that takes its time), then the
-    run goes on with fresh noise. What only the ledger knows of, since a kill lost its rows, counts as recorded too.
-    Raises InputError if the run is complete, ran under the wall clock, is being
-    written by another process, or if its scenario or data are not what they were.
+    It goes on from its last checkpoint; without one everything on record is computed again, bit for bit (that takes
+    its time). Releases on record are given out again, then the run goes on with fresh noise. What only the ledger knows
+    of, since a kill lost its rows, counts as recorded too. All is read and checked before anything is changed. Raises
+    InputError if the run is complete, ran under the wall clock, is being written by another process, or if its scenario
+    or data are not what they were; DataError if rows, ledger or checkpoints are damaged or do not belong together.
     """
-    folder = RunFolder.continued(path, moved)
+    began = RunFolder.open(path, moved)
+    began.require_own_record()
+    checkpoint = began.checkpoint()
+    folder = began if checkpoint else RunFolder.continued(path, moved)
     try:
         spec = _vertical(folder)
         check_resumable(folder, spec)
@@ -139,8 +138,13 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
         check_same(experiment, folder)
         check_recomputable(experiment, path)
         with _ledger(experiment, folder) as ledger:
+            if checkpoint:
+                _require_ledger(checkpoint, ledger.version if ledger else None, folder)
             releases = released(folder.rows(), ledger)
         _check_gaps(releases, path)
+        if checkpoint:
+            folder = RunFolder.reopened(path, moved)
+        folder.sweep()
     except BaseException:
         folder.__exit__()
         raise
@@ -148,6 +152,18 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
         experiment.with_record(releases, continues=True),
         folder,
         str(folder.environment().get("scenario", "")),
+    )
+
+
+def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:
+    """Raise DataError if the ledger lacks updates that a checkpoint counts; updates: None without a ledger."""
+    counted = checkpoint.state["server"].get("entered")
+    if counted is None or (updates is not None and updates >= counted):
+        return
+    held = "there is none" if updates is None else f"it holds {updates}"
+    raise DataError(
+        f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
+        "bring it back from a copy, or start a new run with --out"
     )
 
 

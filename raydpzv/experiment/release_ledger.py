@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -95,6 +95,23 @@ class LedgerServer:
         """Return a copy of the head's parameters, float32 [d_0]."""
         return self._server.parameters()
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the role's state, and what places the ledger's updates among the uploads."""
+        return {
+            "role": self._server.state(),
+            "served": np.array(self._served, np.int32),
+            "versions": np.array(self._versions, np.int64),
+            "read": sorted(self._read.items()),
+            "entered": self._entered,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state; the ledger has what it had then, or more."""
+        self._server.restore(state["role"])
+        self._served, self._versions = state["served"].tolist(), state["versions"].tolist()
+        self._uploads, self._read = Counter(self._served), dict(state["read"])
+        self._entered = state["entered"]
+
     def past(self, client: int, before: Order | None = None) -> Past:
         """Return what a client is rebuilt from, to what it was before it got an order (None: after all answers)."""
         last = len(self._served) if before is None else before.round
@@ -171,7 +188,7 @@ def open_release_ledger(experiment: PreparedVertical, folder: RunFolder | None) 
     if plan is None:
         yield None
         return
-    with begin_ledger(folder.ledger if folder else None, plan.header(), None) as ledger:
+    with begin_ledger(folder.ledger if folder else None, plan.header()) as ledger:
         yield ledger
 
 

@@ -56,7 +56,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions | None = No
     given, device = options or RunOptions(), horizontal_device(prepared)
     with one_thread(), run_folder(given, prepared, runner="local", device=device) as folder:
         checkpoint = folder.checkpoint() if folder and isinstance(given.out, RunFolder) else None
-        ledger = open_ledger(prepared, folder, checkpoint)
+        ledger = open_ledger(prepared, folder)
         try:
             return _Session(prepared, device, ledger, folder, given, checkpoint).run()
         finally:
@@ -64,18 +64,12 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions | None = No
                 ledger.close()
 
 
-def open_ledger(
-    prepared: PreparedHorizontal, folder: RunFolder | None, checkpoint: Checkpoint | None
-) -> Ledger | None:
-    """Return the run's ledger: new, or as it was at the checkpoint; None for methods that send weights."""
+def open_ledger(prepared: PreparedHorizontal, folder: RunFolder | None) -> Ledger | None:
+    """Return the run's ledger: new, or with all that it has; None for methods that send weights."""
     if not prepared.seeded:
         return None
-    return begin_ledger(
-        folder.ledger if folder else None,
-        prepared.plan.header(),
-        prepared.taken_up(checkpoint),
-        fsync=prepared.spec.record.fsync,
-    )
+    path = folder.ledger if folder else None
+    return begin_ledger(path, prepared.plan.header(), fsync=prepared.spec.record.fsync)
 
 
 def parties(
@@ -167,7 +161,8 @@ class _Session:
             self._keep(self._cut.rows(), run)
 
     def _stopped(self, run: VirtualRun) -> None:
-        if not self._prepared.asynchronous:
+        # of others the last checkpoint was taken when the stop was seen
+        if not self._prepared.asynchronous and self._privacy_filter.state():
             self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
 
     def _keep(self, rows: Rows, run: VirtualRun) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +13,14 @@ import torch
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
-from raydpzv.experiment.release_ledger import open_release_ledger, with_ledger
+from raydpzv.experiment.release_ledger import LedgerServer, open_release_ledger, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
 from raydpzv.ledger.ledger import Ledger, ledger_facts
 from raydpzv.methods.roles import Client, VerticalServer
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
+from raydpzv.records.role_states import RoleStates
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
@@ -36,7 +40,9 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions | None = None
             run_folder(given, experiment, runner="local", device=device) as folder,
             open_release_ledger(experiment, folder) as ledger,
         ):
-            return _Session(experiment, server, clients, ledger, folder, given).run()
+            goes_on = folder is not None and isinstance(given.out, RunFolder) and not folder.is_recomputed
+            checkpoint = folder.checkpoint() if folder and goes_on else None
+            return _Session(experiment, server, clients, ledger, folder, given, checkpoint).run()
 
 
 class _Session:
@@ -50,12 +56,14 @@ class _Session:
         ledger: Ledger | None,
         folder: RunFolder | None,
         options: RunOptions,
+        checkpoint: Checkpoint | None,
     ) -> None:
-        self._experiment = experiment
+        self._experiment, self._checkpoint = experiment, checkpoint
         self._writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(experiment, self._writer, options)
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
         self._watch, self._stop = options.watch, options.stop
+        self._pace = experiment.pace() if folder and not folder.is_recomputed else None
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._server_loop = ServerLoop(
@@ -68,13 +76,17 @@ class _Session:
             (self._virtual if self._experiment.spec.clock.kind == "virtual" else self._wall)()
         except BaseException as error:
             self._writer.add(self._recorder.drain())
-            facts = ledger_facts(self._ledger)
-            self._finalizer.failed(error, self._server_loop.status(), self._privacy_filter.spent(), facts)
+            self._finalizer.failed(
+                error, self._server_loop.status(), self._privacy_filter.spent(), self._facts()
+            )
             raise
         self._writer.add(self._recorder.drain())
         models = parameters(self._server, self._clients)
-        facts = ledger_facts(self._ledger)
-        return self._finalizer.done(models, self._server_loop.status(), self._privacy_filter.spent(), facts)
+        spent = self._privacy_filter.spent()
+        return self._finalizer.done(models, self._server_loop.status(), spent, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        return ledger_facts(self._ledger) | (self._pace.facts() if self._pace else {})
 
     def _tick(self) -> None:
         if self._watch.due():
@@ -85,15 +97,38 @@ class _Session:
     def _virtual(self) -> None:
         self._watch.status(Status(stage=FIRST_EVALUATION))
         host = LocalExecutor(self._clients)
-        VirtualRun(
+        pasts = self._server.past if isinstance(self._server, LedgerServer) else None
+        roles = RoleStates(self._server, host, len(self._clients), pasts)
+
+        def tick() -> None:
+            self._tick()
+            # after the last update there is nothing to go on with
+            if (
+                self._pace
+                and self._server_loop.stop_reason is None
+                and self._pace.due(self._server_loop.updates)
+            ):
+                keep()
+
+        def keep() -> None:
+            if self._pace is None:
+                return
+            begun = time.monotonic()
+            size = self._writer.write_checkpoint(self._recorder.drain(), roles.take(run))
+            self._pace.taken(begun, self._server_loop.updates, size)
+
+        run = VirtualRun(
             self._server_loop,
             host,
             self._experiment.timing,
             score=split_score(self._server, host, len(self._clients)),
             evaluate_every=self._experiment.spec.evaluate.every,
             stop=self._stop,
-            tick=self._tick,
-        ).run()
+            tick=tick,
+            stopped=keep,
+            state=roles.go_on(self._checkpoint),
+        )
+        run.run()
 
     def _wall(self) -> None:
         spec, timing = self._experiment.spec, self._experiment.timing

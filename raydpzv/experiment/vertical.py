@@ -20,6 +20,7 @@ from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, 
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.statements import AnySetting
+from raydpzv.records.checkpoint import Pace
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
@@ -61,6 +62,21 @@ class PreparedVertical:
         columns = [array for client in self.clients for array in (client.x_train, client.x_held_out)]
         labels = (self.server.y_train, self.server.y_held_out, self.numbers)
         return sum(array.nbytes for array in (*columns, *labels))
+
+    @property
+    def unrecorded(self) -> str | None:
+        """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
+        noise = self.privacy.noise()
+        if noise.on in ("embedding", "gradient") and not noise.seeded:
+            return f"its noise on every {noise.on} row"
+        return self.spec.descriptor.unrecorded(self.spec.method)
+
+    def pace(self) -> Pace | None:
+        """Return when checkpoints are due; None for a run that can go on from none."""
+        record = self.spec.record
+        if self.spec.clock.kind != "virtual" or self.unrecorded:
+            return None
+        return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""

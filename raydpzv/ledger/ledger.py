@@ -318,21 +318,15 @@ class Ledger:
             )
 
 
-def begin_ledger(path: Path | None, header: Header, round: int | None, *, fsync: bool = False) -> Ledger:
-    """Return the ledger of a run that goes on after `round` updates: new, or cut back to them (None: all it has).
+def begin_ledger(path: Path | None, header: Header, *, fsync: bool = False) -> Ledger:
+    """Return the ledger of a run: new, or with all that it has, none of which a run that goes on may make otherwise.
 
     path: where it is kept; None: in memory only. A folder without a header is what a kill left of the beginning.
     Raises InputError and DataError as `Ledger.open` does.
     """
     if path is None or not (path / "header.json").exists():
         return Ledger.create(path, header, fsync=fsync)
-    ledger = Ledger.open(path, expect=header, write=True)
-    try:
-        ledger.truncate(ledger.version if round is None else round)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+    return Ledger.open(path, expect=header, write=True)
 
 
 def ledger_facts(ledger: Ledger | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -157,6 +157,14 @@ class PullServer(Server, Protocol):
 
 class VerticalServer(Server, Protocol):
     """The party with labels."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: a tree of plain values, arrays and messages."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        ...
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score the composed model on the held-out rows; embeddings [N, E] in client order."""

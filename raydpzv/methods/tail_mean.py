@@ -44,6 +44,14 @@ class TailMean:
         self._sum_d = self._sum_d + iterate_d if self._count else iterate_d
         self._count += 1
 
+    def state(self) -> tuple[int, npt.NDArray[np.float64]]:
+        """Return how many iterates were taken, and their sum, float64 [d]."""
+        return self._count, self._sum_d
+
+    def restore(self, state: tuple[int, npt.NDArray[np.float64]]) -> None:
+        """Take over another mean's state."""
+        self._count, self._sum_d = state
+
     def mean(self) -> npt.NDArray[np.float32] | None:
         """Return the mean so far, float32 [d]; None before the tail's first iterate."""
         return (self._sum_d / self._count).astype(np.float32) if self._count else None

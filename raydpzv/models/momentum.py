@@ -17,6 +17,11 @@ class MomentumDescent:
         self._x, self._lr, self._momentum = x, lr, momentum
         self._velocity = torch.zeros_like(x) if momentum else None
 
+    @property
+    def kept(self) -> list[torch.Tensor]:
+        """What is kept beside the parameters: [v] with momentum."""
+        return [] if self._velocity is None else [self._velocity]
+
     def step(self, gradients: Sequence[torch.Tensor], scale: float = 1.0) -> None:
         """Take one step, `scale` times as long; the gradients in the order of the flat vector's parameters."""
         gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])

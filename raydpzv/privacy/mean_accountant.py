@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,16 @@ class Spending:
         if releases > self._widest:
             self._widest = releases
         self._whole += releases * (ids.size / self._batch) ** 2
+
+    def state(self) -> dict[str, Any]:
+        """Return what another account of the same setting goes on from."""
+        counts = (self.releases, self._events, self._widest, self._whole)
+        return {"counts": counts, "records": self._records.counts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of another account."""
+        self.releases, self._events, self._widest, self._whole = state["counts"]
+        self._records.restore(state["records"])
 
     def mu(self) -> float:
         """Return μ of what is proved so far against the clients; infinity if nothing is."""

@@ -38,7 +38,7 @@ class Participations:
 
     def restore(self, counts: npt.NDArray[np.int64]) -> None:
         """Go on with the counts of another account, int64 [D]."""
-        self.counts, self.most = counts, int(counts.max(initial=0))
+        self.counts, self.most = counts.copy(), int(counts.max(initial=0))
 
     def after(self, ids: Rows, releases: int) -> int:
         """Return what the largest count would be after so many releases on one batch. Raises InputError as `add`."""

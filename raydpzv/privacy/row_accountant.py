@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +46,23 @@ class RowSpending:
         self.releases += releases
         self.participations = max(self.participations, records.most)
         self.largest_batch = max(self.largest_batch, len(ids))
+
+    def state(self) -> dict[str, Any]:
+        """Return what another account of the same setting goes on from."""
+        counts = (self.rows, self.uploads, self.releases, self.participations, self.largest_batch)
+        return {
+            "counts": counts,
+            "accounts": list(zip(self._rows, self._uploads, strict=True)),
+            "records": [records.counts for records in self._records],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of another account."""
+        self.rows, self.uploads, self.releases, self.participations, self.largest_batch = state["counts"]
+        self._rows = [rows for rows, _ in state["accounts"]]
+        self._uploads = [uploads for _, uploads in state["accounts"]]
+        for records, counts in zip(self._records, state["records"], strict=True):
+            records.restore(counts)
 
     def mu(self) -> float:
         """Return μ of what is proved so far against the adversary the noise is meant for; infinity if nothing is."""

@@ -12,6 +12,7 @@ row numbers nor coins gets the ε of secret Poisson sampling.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -135,6 +136,15 @@ class SoundSpending:
         """
         self._records.add(ids, 1)
         self.releases += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return what another account of the same setting goes on from."""
+        return {"releases": self.releases, "records": self._records.counts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of another account."""
+        self.releases = state["releases"]
+        self._records.restore(state["records"])
 
     def mu(self) -> float:
         """Return μ of what is proved so far against all clients together."""

@@ -1,7 +1,9 @@
-"""Where a run of rounds can go on: the counts and clocks after a round, and the rows up to it.
+"""Where a run can go on: its state at a moment, and the rows up to it.
 
-The ledger holds the updates, the key the rest; so a checkpoint is a few numbers (and the weights, where a method sends
-weights). It is written after its rows, in one piece; rows beyond it are dropped when the run goes on.
+The ledger holds the updates, the key the rest; so a checkpoint of rounds is a few numbers (and the weights, where a
+method sends weights). One of a run without rounds holds the messages under way, too, and what its roles keep. It is
+written after its rows, in one piece, beside the one before it, which is taken if it is damaged. Rows beyond it are
+dropped when the run goes on.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +24,56 @@ import numpy as np
 from raydpzv.errors import DataError
 from raydpzv.files import write_atomically
 from raydpzv.records.recorder import Recorder
+from raydpzv.records.state_tree import packed, unpacked
 from raydpzv.records.store import Rows
 
-_FAULTS = (ValueError, TypeError, AttributeError, KeyError, OSError, EOFError, RuntimeError, SyntaxError)
+_FAULTS = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    IndexError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    SyntaxError,
+)
 """What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""
+_FIRST = 1.0
+"""Seconds until a first checkpoint, where no setting says how often they are taken."""
+_SHARE = 25
+"""Where no setting says so, one part in so many of what was computed may be lost."""
+_REST = 50
+"""Times its own cost that pass between two checkpoints, at the least: they take at most a fiftieth of a run's time."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After which round; the run's state (see `VirtualRun.state`); the weights, float32 [d], or None."""
+    """After how many updates; the run's state, see `raydpzv.records.state_tree`; the weights, float32 [d], or None."""
 
     round: int
     state: Mapping[str, Any]
     weights: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint as it was found, and the rows that it stands for: how many parts and rows of each type.
+
+    Those of before rows were counted have no number of rows.
+    """
+
+    checkpoint: Checkpoint
+    parts: Mapping[str, int]
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+Piece = tuple[Rows, Checkpoint | None]
+"""Rows, and where the run can go on after them."""
+
+
 class Cut:
-    """Takes checkpoints between rounds, at most every so many seconds."""
+    """Says when a checkpoint is due. every: seconds between two of them."""
 
     def __init__(self, recorder: Recorder, every: float) -> None:
         self._recorder, self._every = recorder, every
@@ -53,37 +89,105 @@ class Cut:
         return self._recorder.drain()
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint, parts: Mapping[str, int]) -> None:
-    """Write a checkpoint that counts the parts of rows it stands for."""
-    facts = {"round": checkpoint.round, "state": dict(checkpoint.state), "parts": dict(parts)}
-    facts |= {"weighted": checkpoint.weights is not None, "sha256": _sha256(checkpoint, parts)}
-    arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
+class Pace:
+    """Says when a checkpoint of a run without rounds is due, and keeps account of what they cost.
+
+    seconds: between two of them; None: a share of the time that the run has taken so far, and at most `most`. updates:
+    between two of them instead. Of seconds, `_REST` times what the last one cost pass at the least.
+    """
+
+    def __init__(self, seconds: float | None, updates: int | None, most: float) -> None:
+        self._seconds, self._updates, self._most = seconds, updates, most
+        self._begun = self._last = time.monotonic()
+        self._next_update = updates or 0
+        self.count, self.spent, self.bytes, self._cost = 0, 0.0, 0, 0.0
+
+    def due(self, updates: int) -> bool:
+        """Tell whether a checkpoint should be taken after so many updates."""
+        if self._updates is not None:
+            return updates >= self._next_update
+        now = time.monotonic()
+        wait = self._seconds
+        if wait is None:
+            wait = min(max((now - self._begun) / _SHARE, 0.0 if self.count else _FIRST), self._most)
+        return now - self._last >= max(wait, _REST * self._cost)
+
+    def taken(self, begun: float, updates: int, size: int) -> None:
+        """Count a checkpoint of so many bytes that was begun at `begun` of the monotonic clock."""
+        self._last = time.monotonic()
+        self._cost = self._last - begun
+        self.count, self.spent, self.bytes = self.count + 1, self.spent + self._cost, size
+        if self._updates is not None:
+            self._next_update = (updates // self._updates + 1) * self._updates
+
+    def facts(self) -> dict[str, Any]:
+        """Return what summary.json says of checkpoints: how many, what they cost, how large the last one is."""
+        return {"checkpoints": {"count": self.count, "seconds": round(self.spent, 6), "bytes": self.bytes}}
+
+
+def write_checkpoint(
+    path: Path, checkpoint: Checkpoint, parts: Mapping[str, int], rows: Mapping[str, int]
+) -> int:
+    """Write a checkpoint that counts the parts and rows it stands for; return its size. The one before it is kept."""
+    state, data = packed(checkpoint.state)
+    facts = {"round": checkpoint.round, "state": state, "parts": dict(parts), "rows": dict(rows)}
+    arrays = {"data": np.frombuffer(data, np.uint8)}
     if checkpoint.weights is not None:
         arrays["weights"] = checkpoint.weights
+    facts |= {"weighted": checkpoint.weights is not None, "sha256": _sha256(facts, data, checkpoint.weights)}
+    arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue())
+    if path.is_file():
+        os.replace(path, before(path))
+    write_atomically(path, buffer.getvalue(), mode=0o600)
+    return buffer.tell()
 
 
-def read_checkpoint(path: Path) -> tuple[Checkpoint, dict[str, int]] | None:
-    """Return a checkpoint and its counts of parts, or None if there is no such file. Raises DataError."""
-    if not path.is_file():
-        return None
+def before(path: Path) -> Path:
+    """Return where the checkpoint before the last one is."""
+    return path.with_name(f"{path.stem}.before{path.suffix}")
+
+
+def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
+    """Return the last checkpoint that can be read, or None if there is none.
+
+    Raises DataError if all are damaged, with `only_last` also if the last one is.
+    """
+    found, damage = None, None
+    for place in (path, before(path)):
+        if place.is_file() and not (damage and only_last):
+            try:
+                found = _read(place)
+                break
+            except DataError as error:
+                damage = damage or error
+    if found is None and damage is not None:
+        raise damage
+    return found
+
+
+def _read(path: Path) -> Written:
     try:
         with np.load(path) as stored:
             facts = json.loads(stored["facts"].tobytes())
+            data = stored["data"].tobytes() if "data" in stored.files else b""
             weights = stored["weights"] if facts["weighted"] else None
-        found = Checkpoint(facts["round"], facts["state"], weights)
-        parts = {str(name): int(count) for name, count in facts["parts"].items()}
-        if facts["sha256"] != _sha256(found, parts):
+        signed = {name: facts[name] for name in ("round", "state", "parts", "rows") if name in facts}
+        if facts["sha256"] != _sha256(signed, data, weights):
             raise ValueError("its sha256 does not fit its content")
-        return found, parts
+        state = unpacked(facts["state"], data)
+        parts, rows = (
+            {str(name): int(count) for name, count in facts.get(kind, {}).items()}
+            for kind in ("parts", "rows")
+        )
+        return Written(Checkpoint(facts["round"], state, weights), parts, rows)
     except (*_FAULTS, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one") from None
 
 
-def _sha256(checkpoint: Checkpoint, parts: Mapping[str, int]) -> str:
-    facts = [checkpoint.round, dict(checkpoint.state), dict(parts)]
-    weights = b"" if checkpoint.weights is None else checkpoint.weights.tobytes()
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + weights).hexdigest()
+def _sha256(facts: Mapping[str, Any], data: bytes, weights: np.ndarray | None) -> str:
+    """The digest of the facts in their order, which is that of before rows were counted, and of the arrays."""
+    held = b"" if weights is None else weights.tobytes()
+    return hashlib.sha256(json.dumps(list(facts.values()), sort_keys=True).encode() + held + data).hexdigest()

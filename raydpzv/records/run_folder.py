@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,10 @@ from raydpzv.config.toml import as_toml, as_tree, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import as_json, write_atomically
-from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import Checkpoint, Written, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.publication import Publication
-from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all
+from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all, read_parts
 from raydpzv.records.summary_fields import faults
 from raydpzv.registry import METHODS
 
@@ -35,6 +37,7 @@ SUMMARY_FORMAT = 3
 """Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
 `private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
 is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
+_LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _CHECKPOINT, _MODELS = "checkpoint.npz", "models.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
 _PUBLISHED = "published.json"
@@ -60,6 +63,8 @@ class RunFolder:
     def __init__(self, path: Path, where: str = "rows", moved: Sequence[str] = ()) -> None:
         self.path = path
         self._where, self._moved = where, check_moved(moved)
+        self._counts: Counter[str] = Counter()  # rows of each type
+        self._went_back = False
         self._lock = FileLock(path / ".lock")
 
     def __enter__(self) -> RunFolder:
@@ -137,13 +142,35 @@ class RunFolder:
 
     @classmethod
     def reopened(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
-        """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped."""
+        """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped.
+
+        All that stays is read before anything is dropped. Raises DataError if a part is missing or damaged, or if the
+        parts do not have the rows that the checkpoint counts.
+        """
         cls.open(path)
         folder = cls(path, moved=moved)
         folder._take()
-        found = read_checkpoint(path / _CHECKPOINT)
-        cut_parts(path, found[1] if found else {})
+        try:
+            found = folder._written()
+            parts = found.parts if found else {}
+            kept = {name: table.num_rows for name, table in read_parts(path, parts).items()}
+            if found and found.rows:
+                folder._require_rows(found.rows, kept)
+            cut_parts(path, parts)
+            folder._counts.update(kept)
+            folder._went_back = True
+        except BaseException:
+            folder.__exit__()
+            raise
         return folder
+
+    def _require_rows(self, wanted: Mapping[str, int], found: Mapping[str, int]) -> None:
+        for name, count in found.items():
+            if count != wanted.get(name, 0):
+                raise DataError(
+                    f"{self.path / 'rows' / name}: has {count} rows where the checkpoint counts {wanted.get(name, 0)}; "
+                    "the run's record is damaged: bring it back from a copy, or start a new run"
+                )
 
     @property
     def published(self) -> bool:
@@ -155,14 +182,33 @@ class RunFolder:
         """Where the run's ledger is."""
         return self.path / "ledger"
 
-    def checkpoint(self) -> Checkpoint | None:
-        """Return the place from which a run of rounds can go on, if one was written."""
-        found = read_checkpoint(self.path / _CHECKPOINT)
-        return found[0] if found else None
+    def checkpoint(self, *, only_last: bool = False) -> Checkpoint | None:
+        """Return the place from which a run can go on, if one was written; see `read_checkpoint`."""
+        found = self._written(only_last=only_last)
+        return found.checkpoint if found else None
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write the place from which the run can go on, which stands for all rows written so far."""
-        write_checkpoint(self.path / _CHECKPOINT, checkpoint, count_parts(self.path))
+    def _written(self, *, only_last: bool = False) -> Written | None:
+        return read_checkpoint(self.path / _CHECKPOINT, only_last=only_last)
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether what is written is that of a run that is computed again, beside its record."""
+        return self._where != "rows"
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> int:
+        """Write the place from which the run can go on, which stands for all rows written so far; return its bytes."""
+        return write_checkpoint(self.path / _CHECKPOINT, checkpoint, count_parts(self.path), self._counts)
+
+    def sweep(self) -> None:
+        """Delete what writes that a kill interrupted left, which is no part of the record."""
+        for path in self.path.rglob(".*"):
+            if _LEFT_OVER.fullmatch(path.name):
+                path.unlink()
+
+    def drop_checkpoints(self) -> None:
+        """Delete what a run that has come to its end needs no more."""
+        for path in (self.path / _CHECKPOINT, before(self.path / _CHECKPOINT)):
+            path.unlink(missing_ok=True)
 
     def scenario(self) -> str:
         """Return the text of scenario.toml, as it was written."""
@@ -258,15 +304,17 @@ class RunFolder:
     def append(self, rows: Rows) -> None:
         """Add rows."""
         append_rows(self.path, rows, self._where)
+        self._counts.update({name: table.num_rows for name, table in rows.items()})
 
     def commit_continuation(self, released: int = 0) -> bool:
         """Let a continuation take the place of what it continued, unless it did not come as far; say which.
 
-        Both are beginnings of the same run, so the longer one holds every release of the shorter one. released: how
-        many there are in all, if that is known; a kill keeps rows from telling.
+        Both are beginnings of the same run, so the longer one holds every release of the shorter one; one that went
+        back to a checkpoint has what came after it to make up for. released: how many there are in all, if that is
+        known; a kill keeps rows from telling.
         """
         if self._where == "rows":
-            return True
+            return not self._went_back or self._counts["release"] >= released
         if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
             shutil.rmtree(self.path / NEXT, ignore_errors=True)
             return False

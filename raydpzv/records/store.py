@@ -54,15 +54,24 @@ def count_parts(run: Path, where: str = "rows") -> dict[str, int]:
     return {name: len(list((run / where / name).glob("part-*.parquet"))) for name in SCHEMAS}
 
 
-def cut_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> None:
-    """Delete the parts of each row type beyond its count; DataError, before any is deleted, if one is missing."""
+def read_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> Rows:
+    """Return the rows of the first parts of each row type, as many as are counted. DataError if one is missing."""
+    found = {}
     for name in SCHEMAS:
-        for number in range(counts.get(name, 0)):
-            if not _part(run / where / name, number).is_file():
+        parts = [_part(run / where / name, number) for number in range(counts.get(name, 0))]
+        for part in parts:
+            if not part.is_file():
                 raise DataError(
-                    f"{_part(run / where / name, number)}: is missing, the checkpoint counts {counts[name]} parts; the "
-                    "run cannot go on, start a new one"
+                    f"{part}: is missing, the checkpoint counts {counts[name]} parts; the run cannot go on, start a "
+                    "new one"
                 )
+        tables = [SCHEMAS[name].empty_table(), *(_read(part, name) for part in parts)]
+        found[name] = pa.concat_tables(tables)
+    return found
+
+
+def cut_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> None:
+    """Delete the parts of each row type beyond its count."""
     for name in SCHEMAS:
         for part in (run / where / name).glob("part-*.parquet"):
             if _number(part) >= counts.get(name, 0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Event = TypeVar("Event")
@@ -33,3 +34,12 @@ class EventQueue(Generic[Event]):
         """Remove and return the next event and its time."""
         time, _, event = heapq.heappop(self._heap)
         return time, event
+
+    def change(self, change: Callable[[Event], Event]) -> list[tuple[float, Event]]:
+        """Put what `change` returns in every event's place; return times and events in the order of leaving."""
+        self._heap = [(time, number, change(event)) for time, number, event in sorted(self._heap, key=_place)]
+        return [(time, event) for time, _, event in self._heap]
+
+
+def _place(entry: tuple[float, int, object]) -> tuple[float, int]:
+    return entry[:2]

@@ -8,10 +8,9 @@ client waits for another. Clients that are idle cost nothing: epochs are drawn a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import dropwhile
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import dropwhile, islice
+from typing import Any, NamedTuple, Protocol
 
 from raydpzv.methods.roles import ClientGroup, Metrics, Order, Upload
 from raydpzv.sim.clock import Clock
@@ -23,14 +22,14 @@ from raydpzv.sim.wall import pause
 from raydpzv.wire.seeds import REQUEST_BYTES
 
 
-@dataclass(frozen=True)
-class _Epoch:
+class Epoch(NamedTuple):
+    """A client wakes."""
+
     client: int
     due: float
 
 
-@dataclass(frozen=True)
-class _Request:
+class Pull(NamedTuple):
     """A client's request on its way to the server. late: its epoch fell into a round trip."""
 
     client: int
@@ -42,8 +41,8 @@ class _Request:
 class Queue:
     """Which clients are in a round trip, and their epochs that fell into it: served at its end, late."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, list[float]] = {}
+    def __init__(self, waiting: Sequence[tuple[int, Sequence[float]]] = ()) -> None:
+        self._waiting: dict[int, list[float]] = {client: list(epochs) for client, epochs in waiting}
 
     def enters(self, client: int, due: float) -> bool:
         """Tell whether the client is free to begin; if not, the epoch waits."""
@@ -52,6 +51,10 @@ class Queue:
             return False
         self._waiting[client] = []
         return True
+
+    def waiting(self) -> list[tuple[int, list[float]]]:
+        """Return the clients in a round trip, each with its epochs that wait: what another queue begins with."""
+        return sorted(self._waiting.items())
 
     def leaves(self, client: int) -> float | None:
         """The round trip is over: return the epoch that the client serves next, at once, if one is waiting."""
@@ -65,22 +68,35 @@ class Queue:
 class PullRun(VirtualRun):
     """Such a run under the virtual clock: deterministic, whatever the host."""
 
+    _drawn = 0
+
     def _begin(self) -> None:
         self._merged: Iterator[tuple[float, int]] = self._timing.arrivals.merged()
         self._queue = Queue()
         self._plan_epoch()
 
+    def moment(self) -> dict[str, Any]:
+        """Return all that the run needs to go on between two events, beside its roles."""
+        return super().moment() | {"drawn": self._drawn, "waiting": self._queue.waiting()}
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        """Become what a run was at a moment."""
+        super()._take_up(state)
+        self._merged, self._queue = self._timing.arrivals.merged(), Queue(state["waiting"])
+        self._drawn = sum(1 for _ in islice(self._merged, state["drawn"]))
+
     def _plan_epoch(self) -> None:
+        self._drawn += 1
         if epoch := next(self._merged, None):
-            self._events.add(epoch[0], _Epoch(epoch[1], epoch[0]))
+            self._events.add(epoch[0], Epoch(epoch[1], epoch[0]))
 
     def _happen(self, event: object, time: float) -> None:
-        if isinstance(event, _Epoch):
+        if isinstance(event, Epoch):
             self._plan_epoch()
             if self._queue.enters(event.client, event.due):
                 self._ask(event.client, event.due, time)
             return
-        if isinstance(event, _Request):
+        if isinstance(event, Pull):
             self._answer(event, time)
             return
         super()._happen(event, time)
@@ -90,9 +106,9 @@ class PullRun(VirtualRun):
 
     def _ask(self, client: int, due: float, now: float) -> None:
         arrives = now + self._timing.network.uplink(client, REQUEST_BYTES)
-        self._events.add(arrives, _Request(client, due, now))
+        self._events.add(arrives, Pull(client, due, now))
 
-    def _answer(self, request: _Request, now: float) -> None:
+    def _answer(self, request: Pull, now: float) -> None:
         client = request.client
         order = self._server_loop.wake(client)
         self._server_loop.requested(order, request.woke, now, REQUEST_BYTES)
@@ -185,7 +201,7 @@ class PullLoop:
         self._client_group, self._port, self._timing, self._clock = client_group, port, timing, clock
         epochs = timing.arrivals.merged(part, parts)
         self._merged = dropwhile(lambda epoch: epoch[0] < begins, epochs)
-        self._events: EventQueue[_Epoch | _Request | tuple[Upload, Activation]] = EventQueue()
+        self._events: EventQueue[Epoch | Pull | tuple[Upload, Activation]] = EventQueue()
         self._queue, self._works = Queue(), 0
         self._stopping, self._over = threading.Event(), False
 
@@ -198,11 +214,11 @@ class PullLoop:
             if self._stopping.is_set():
                 self._events.add(time, event)
                 break
-            if isinstance(event, _Epoch):
+            if isinstance(event, Epoch):
                 self._plan_epoch()
                 if self._queue.enters(event.client, event.due):
                     self._ask(event.client, event.due)
-            elif isinstance(event, _Request):
+            elif isinstance(event, Pull):
                 self._pull(event)
             else:
                 self._hand_in(*event)
@@ -214,14 +230,14 @@ class PullLoop:
 
     def _plan_epoch(self) -> None:
         if epoch := next(self._merged, None):
-            self._events.add(epoch[0], _Epoch(epoch[1], epoch[0]))
+            self._events.add(epoch[0], Epoch(epoch[1], epoch[0]))
 
     def _ask(self, client: int, due: float, waited: bool = False) -> None:
         woke = self._clock.now()
         arrives = woke + self._timing.network.uplink(client, REQUEST_BYTES)
-        self._events.add(arrives, _Request(client, due, woke, waited or woke - due > _LATE))
+        self._events.add(arrives, Pull(client, due, woke, waited or woke - due > _LATE))
 
-    def _pull(self, request: _Request) -> None:
+    def _pull(self, request: Pull) -> None:
         client, asked = request.client, self._clock.now()
         order = self._port.wake(client)
         if order is None:
@@ -239,7 +255,7 @@ class PullLoop:
         """Hand in the uploads on their way when the run was over: whoever released by them has done so."""
         while self._events:
             _, event = self._events.pop()
-            if not isinstance(event, _Epoch | _Request) and event[0].releases and event[1].sent <= over:
+            if not isinstance(event, Epoch | Pull) and event[0].releases and event[1].sent <= over:
                 self._port.exchange(*event)
 
     def _hand_in(self, upload: Upload, how: Activation) -> None:

@@ -19,6 +19,7 @@ from raydpzv.sim.interfaces import (
     Evaluated,
     Observer,
     PrivacyFilter,
+    PrivacyLoss,
     Status,
     unheard,
 )
@@ -142,14 +143,34 @@ class ServerLoop:
 
         lost: it may have gone on after these counts were written.
         """
+        self._resume_counts(account, lost=lost)
+        orders = self.server.first_orders()
+        self._numbers_down = sum(order.body.numbers for order in orders)
+        return orders
+
+    def services(self) -> dict[str, Any]:
+        """Return what is open between two events, beside the counts: what else `take_up` needs."""
+        return {
+            "open": [tuple(service) for service in self._open_services.values()],
+            "syncs": sorted(self._syncs.items()),
+            "numbers": (self._numbers_up, self._numbers_down),
+            "loss": tuple(self._loss),
+        }
+
+    def take_up(self, account: Mapping[str, Any], services: Mapping[str, Any]) -> None:
+        """Go on between two events of a run that was interrupted."""
+        self._resume_counts(account, lost=False)
+        self._open_services = {found[1]: _OpenService(*found) for found in services["open"]}
+        self._syncs = dict(services["syncs"])
+        self._numbers_up, self._numbers_down = services["numbers"]
+        self._loss = PrivacyLoss(*services["loss"])
+
+    def _resume_counts(self, account: Mapping[str, Any], *, lost: bool) -> None:
         counts = dict(account)
         if spent := counts.pop("privacy", None):
             self.privacy_filter.restore(spent, lost=lost)
         self._account = _Account(**counts)
         self._clients = None  # an account does not say what each client did
-        orders = self.server.first_orders()
-        self._numbers_down = sum(order.body.numbers for order in orders)
-        return orders
 
     def wake(self, client: int) -> Order:
         """Return what a client that has just woken is to work at; the server is a `PullServer`."""

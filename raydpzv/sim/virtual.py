@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from raydpzv.errors import RunError
@@ -38,15 +39,19 @@ class Timing:
     network: Network
 
 
-class _Delivery(NamedTuple):
+class Delivery(NamedTuple):
+    """An order on its way to its client."""
+
     order: Order
     handle: Any  # of the work, if it began when the order was sent
 
 
-class _Arrival(NamedTuple):
+class Arrival(NamedTuple):
+    """An upload on its way to the server."""
+
     client: int
     handle: Any
-    upload: Upload | None  # taken early where its size decides when it arrives
+    upload: Upload | None  # taken early where its size decides when it arrives, or a checkpoint holds it
     how: Activation
     promised: int | None
 
@@ -57,8 +62,8 @@ class VirtualRun:
     score: scores the newest model on the held-out rows; evaluate_every: updates between evaluations (also before the
     first and after the last); stop: set it from outside to end the run after the event in progress; tick: called
     after every service; updated: called after every update of the model, before new orders are sent; stopped: called
-    where `stop` ends a run that accounts for privacy, none of whose clients has sent anything since; state: go on from
-    there (see `state`).
+    where `stop` ends the run, before answers on their way are delivered; state: go on from there (see `state` and
+    `moment`).
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class VirtualRun:
         self._now = 0.0
         self._events: EventQueue[Any] = EventQueue()
         self._epochs: dict[int, Iterator[float]] = {}
+        self._epochs_used: Counter[int] = Counter()
         self._limit = server_loop.budget.seconds
         self._busy_until = 0.0
         self._within_a_round = False
@@ -101,6 +107,8 @@ class VirtualRun:
         if self._resumed is None:
             self._begin()
             self._evaluate()
+        elif "events" in self._resumed:
+            self._take_up(self._resumed)
         else:
             self._go_on_from(self._resumed)
         while self._goes_on():
@@ -118,6 +126,37 @@ class VirtualRun:
             "stopped": self._stop.is_set(),
         }
 
+    def moment(self) -> dict[str, Any]:
+        """Return all that any run needs to go on between two events, beside its roles.
+
+        Asked for in `tick` or `stopped`. Uploads that are computed elsewhere are waited for: they are messages under
+        way.
+        """
+        return self.state() | {
+            "events": self._events.change(self._with_upload),
+            "epochs": sorted(self._epochs_used.items()),
+            "asking": [(client, *epoch) for client, epoch in sorted(self._asking.items())],
+            "services": self._server_loop.services(),
+        }
+
+    def _with_upload(self, event: Any) -> Any:
+        if type(event) is not Arrival or event.upload:
+            return event
+        return event._replace(handle=None, upload=self._host.result(event.handle))
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        """Become what a run was at a moment."""
+        self._now, self._busy_until = state["time"], state["busy_until"]
+        self._works = Counter(dict(state["works"]))
+        self._asking = {client: (due, woke) for client, due, woke in state["asking"]}
+        for client, used in state["epochs"]:
+            epochs = self._timing.arrivals.epochs(client)
+            self._epochs_used[client] = sum(1 for _ in islice(epochs, used))
+            self._epochs[client] = epochs
+        for time, event in state["events"]:
+            self._events.add(time, event)
+        self._server_loop.take_up(state["status"], state["services"])
+
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         """Send the orders of the next round, which the state counts as sent, and go on."""
         self._now = state["time"]
@@ -132,12 +171,12 @@ class VirtualRun:
             self._send(order, 0.0)
 
     def _happen(self, event: Any, time: float) -> None:
-        (self._deliver if type(event) is _Delivery else self._serve)(event, time)
+        (self._deliver if type(event) is Delivery else self._serve)(event, time)
 
     def _goes_on(self) -> bool:
         if self._stop.is_set() and not self._within_a_round:
-            if self._server_loop.stop_reason is None and self._server_loop.privacy_filter.state():
-                self._stopped()  # the last state was put down as one after which the run goes on
+            if self._server_loop.stop_reason is None:
+                self._stopped()
             self._server_loop.stop(USER)
         if not self._events:
             self._server_loop.stop(NOBODY_WAKES)
@@ -155,10 +194,10 @@ class VirtualRun:
         arrives = at + network.downlink(order.client, size)
         self._server_loop.sent(order, at, arrives, size)
         self._events.add(
-            arrives, _Delivery(order, self._host.submit(order) if order.start_immediately else None)
+            arrives, Delivery(order, self._host.submit(order) if order.start_immediately else None)
         )
 
-    def _deliver(self, event: _Delivery, now: float) -> None:
+    def _deliver(self, event: Delivery, now: float) -> None:
         """The client applies the order and starts its next work; the upload's arrival is known already."""
         order, client = event.order, event.order.client
         if order.is_query:
@@ -182,6 +221,7 @@ class VirtualRun:
     def _next_epoch(self, client: int) -> float | None:
         if client not in self._epochs:
             self._epochs[client] = self._timing.arrivals.epochs(client)
+        self._epochs_used[client] += 1
         return next(self._epochs[client], None)
 
     def _work(self, order: Order, handle: Any, begins: float, due: float, woke: float) -> None:
@@ -197,9 +237,9 @@ class VirtualRun:
             size = upload.body.wire_bytes
         arrives = sent + timing.network.uplink(client, size or 0)
         how = Activation(due, woke, due < woke, sent)
-        self._events.add(arrives, _Arrival(client, handle, upload, how, size))
+        self._events.add(arrives, Arrival(client, handle, upload, how, size))
 
-    def _serve(self, event: _Arrival, now: float) -> None:
+    def _serve(self, event: Arrival, now: float) -> None:
         client, handle, early, how, promised = event
         upload, server_loop = early or self._host.result(handle), self._server_loop
         size = upload.body.wire_bytes
@@ -239,7 +279,7 @@ class VirtualRun:
         while self._events:
             time, event = self._events.pop()
             self._charge_if_sent(event, over)
-            if isinstance(event, _Delivery) and not (event.order.is_query or event.order.asks):
+            if isinstance(event, Delivery) and not (event.order.is_query or event.order.asks):
                 self._now = time
                 self._server_loop.applied(event.order.client, time)
                 if not event.order.start_immediately:
@@ -254,7 +294,7 @@ class VirtualRun:
     def _charge_if_sent(self, event: Any, over: float) -> None:
         """Account for an upload that was on its way when the run was over."""
         if (
-            isinstance(event, _Arrival)
+            isinstance(event, Arrival)
             and self._server_loop.privacy_filter.of_uploads
             and event.how.sent <= over
         ):

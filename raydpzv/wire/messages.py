@@ -105,6 +105,45 @@ class TestEmbeddings(Body):
 
 
 @dataclass(frozen=True)
+class SaveState(Body):
+    """Send what another process needs to be where you are (for a checkpoint)."""
+
+    metered: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class ClientState(Body):
+    """A client's counts, int64 [n], and its model's parameters and what goes with them, float32 [1 + V, d].
+
+    From a client, what a checkpoint keeps of it; to a client that has done nothing yet, where it is to go on.
+    """
+
+    metered: ClassVar[bool] = False
+    counts: np.ndarray
+    vectors: np.ndarray
+
+
+@dataclass(frozen=True)
+class LedgerHistory(Body):
+    """To a client that has done nothing yet: its updates of the ledger, N entries, from which it goes on.
+
+    place: the slice's first and last update and the client's uploads, int64 [3]; the others: the columns of
+    `raydpzv.ledger.entries.Slice`.
+    """
+
+    metered: ClassVar[bool] = False
+    place: np.ndarray
+    round: np.ndarray
+    party: np.ndarray
+    read: np.ndarray
+    step: np.ndarray
+    perturbation: np.ndarray
+    seed: np.ndarray
+    scalar: np.ndarray
+    lr: np.ndarray
+
+
+@dataclass(frozen=True)
 class Embeddings(Body):
     """Row ids int32 [B] and their embeddings float32 [B, E]."""
 

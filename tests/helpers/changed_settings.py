@@ -139,8 +139,9 @@ def recorded(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
         mock.patch.object(os, "fsync", wraps=os.fsync) as synced,
     ):
         out = Path(folder) / "run"
-        scenarios.run(scenario(METHODS[method].kind, method, overrides), out)
+        summary = scenarios.run(scenario(METHODS[method].kind, method, overrides), out).summary
         return {
+            "checkpoints": summary.get("checkpoints", {}).get("count"),
             "parts": len(list(out.glob("rows/message/part-*"))),
             "snapshots": len(list(out.glob("ledger/**/*snapshot*"))),
             "fsyncs": synced.call_count,
@@ -156,7 +157,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     found = {"plan": share_out(spec, {"CPU": 8.0, "GPU": 8.0})}
     if kind == "horizontal":
         prepared: Any = prepare(spec)
-        with closing(open_ledger(prepared, None, None)) as ledger:
+        with closing(open_ledger(prepared, None)) as ledger:
             group = type(prepared.client_group(ledger)).__name__
         found |= {"objectives": len(prepared.objectives()), "group": group}
     return found
@@ -165,7 +166,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
 def differs(method: str, key: str, change: Change) -> list[str]:
     """Return what one changed setting changes, of what is to be watched."""
     see = {"plan": placed, "objectives": placed, "group": placed}
-    see |= {"parts": recorded, "snapshots": recorded, "fsyncs": recorded}
+    see |= dict.fromkeys(("parts", "snapshots", "fsyncs", "checkpoints"), recorded)
     look = see.get(change.watch[0], observed)
     before, after = look(method, change.given), look(method, (*change.given, f"{key}={change.to}"))
     assert not before.get("refused"), f"the base is refused: {before['refused']}"

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from raydpzv.files import sha256
 from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.settings.bounds import Count, Momentum, Positive
-from raydpzv.wire.messages import Evaluate, Start, TestEmbeddings
+from raydpzv.wire.messages import Acknowledged, ClientState, Evaluate, SaveState, Start, TestEmbeddings
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,11 @@ class Batched(MethodConfig):
 
 
 class SplitClient:
-    """A vertical party: a bottom model at rows x features of its own, and a count of its uploads."""
+    """A vertical party: a bottom model at rows x features of its own, and a count of its uploads.
+
+    A client with more than these to go on from extends `counts` and `go_on`; one that is rebuilt from a ledger has a
+    `restore` (`raydpzv.methods.roles.Rebuildable`).
+    """
 
     def __init__(self, client: int, bottom: Bottom) -> None:
         self.client, self.bottom = client, bottom
@@ -44,8 +48,16 @@ class SplitClient:
 
     def process(self, order: Order) -> Upload:
         """Apply the order and return the next upload; an `Evaluate` order changes nothing."""
-        if isinstance(order.body, Evaluate):
+        body = order.body
+        if isinstance(body, Evaluate):
             return self.evaluate()
+        if isinstance(body, SaveState):
+            return Upload(self.client, self._step, self.state())
+        if isinstance(body, ClientState):
+            if len(body.vectors):
+                self.bottom.restore(body.vectors)
+            self.go_on([int(count) for count in body.counts])
+            return Upload(self.client, self._step, Acknowledged())
         self.apply(order)
         return self.work()
 
@@ -56,6 +68,18 @@ class SplitClient:
     def work(self) -> Upload:
         """Compute the next upload."""
         raise NotImplementedError
+
+    def state(self) -> ClientState:
+        """Return what a checkpoint keeps of a client that no ledger can rebuild."""
+        return ClientState(np.array(self.counts(), np.int64), self.bottom.state())
+
+    def counts(self) -> list[int]:
+        """Return the whole numbers that, with its model, say where the client is: its uploads first."""
+        return [self._step]
+
+    def go_on(self, counts: Sequence[int]) -> None:
+        """Go on from another's counts; the model is there already."""
+        (self._step,) = counts
 
     def evaluate(self) -> Upload:
         """Return the embeddings of the held-out rows."""
@@ -88,6 +112,18 @@ class SplitServer:
     def updates(self) -> int:
         """Uploads served so far."""
         return self._round
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: a tree of plain values, arrays and messages (`raydpzv.records.state_tree`).
+
+        A server that keeps more than its top model and its round extends this and `restore`.
+        """
+        return {"round": self._round, "top": self.top.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        self._round = state["round"]
+        self.top.restore(state["top"])
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score the composed model on the held-out rows."""

@@ -140,6 +140,16 @@ class CzofoClient(VaflClient):
             values = self._directions.gradient(values, self.client, self._step - 1, *self._shape)
         self.bottom.backward(values)
 
+    def counts(self) -> list[int]:
+        """Return uploads, answers to queries, and the shape of the last upload."""
+        return [*super().counts(), *self._shape]
+
+    def go_on(self, counts: Sequence[int]) -> None:
+        """Go on from another's counts."""
+        *of_vafl, rows, width = counts
+        super().go_on(of_vafl)
+        self._shape = rows, width
+
     def work(self) -> Upload:
         """Return the next batch's embeddings: released, then compressed, which is post-processing of the release."""
         upload, bits = super().work(), self._config.upload_bits

@@ -11,7 +11,7 @@ nothing un-noised persists there (docs/privacy.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, c
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
-from raydpzv.wire.messages import Acknowledged, PerturbedEmbeddings, Slopes, TestEmbeddings
+from raydpzv.wire.messages import Acknowledged, LedgerHistory, PerturbedEmbeddings, Slopes, TestEmbeddings
 from raydpzv.zo.directions import Law
 from raydpzv.zo.update import Rule, Step
 
@@ -100,6 +100,15 @@ class DpzvClient(SplitClient):
         self._batches, self._settings = batches, settings
         self._seeds = DirectionSeeds(key, settings.perturbations)
         self._tail = TailMean(settings.tail)
+
+    def process(self, order: Order) -> Upload:
+        """Apply the order and return the next upload; or go on from the ledger's updates."""
+        body = order.body
+        if not isinstance(body, LedgerHistory):
+            return super().process(order)
+        first, last, uploads = (int(number) for number in body.place)
+        self.restore(Slice(first, last, *body.arrays()[1:]), uploads)
+        return Upload(self.client, self._step, Acknowledged())
 
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η_m Δ u (journal Eq. (9)), u made again from its seed."""
@@ -297,6 +306,21 @@ class SoundServer(CachingServer):
         if self._tail.covers(self._releases):
             self._tail.take(self.top.parameters())
         return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        gathered = [
+            (client, held.sums, held.ids, held.nonfinite) for client, held in sorted(self._gathered.items())
+        ]
+        own = {"gathered": gathered, "tail": self._tail.state(), "releases": self._releases}
+        return super().state() | own
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        super().restore(state)
+        self._gathered = {client: _Gathered(*held) for client, *held in state["gathered"]}
+        self._tail.restore(state["tail"])
+        self._releases = state["releases"]
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score held-out rows by the head that `parameters` returns."""

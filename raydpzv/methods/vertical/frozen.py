@@ -9,7 +9,7 @@ noises it once, and the head is the linear discriminant of the noised rows, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
 from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.privacy.mechanisms import GradientRelease
-from raydpzv.wire.messages import Acknowledged, Embeddings
+from raydpzv.wire.messages import Acknowledged, ClientState, Embeddings
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections import Sections
@@ -48,6 +48,10 @@ class FrozenClient(SplitClient):
     ) -> None:
         super().__init__(client, bottom)
         self._batches, self._noise = batches, noise
+
+    def state(self) -> ClientState:
+        """Return what a checkpoint keeps: its count, since the model is the initial one."""
+        return ClientState(np.array([self._step], np.int64), np.zeros((0, 0), np.float32))
 
     def apply(self, order: Order) -> None:
         """Nothing changes: the client is frozen."""
@@ -109,6 +113,15 @@ class DiscriminantServer(FrozenServer):
     def __init__(self, top: Top, *, variance: float, **named: Any) -> None:
         super().__init__(top, **named)
         self._variance, self._fitted = variance, True
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return super().state() | {"fitted": self._fitted}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        super().restore(state)
+        self._fitted = state["fitted"]
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
         """Score the composed model on the held-out rows."""

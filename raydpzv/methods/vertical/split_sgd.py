@@ -8,9 +8,10 @@ its embeddings with the next rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import itemgetter
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,6 +51,17 @@ class SgdClient(SplitClient):
         if isinstance(body, Rows | GradientAndRows):
             self._next_ids = body.ids
 
+    def counts(self) -> list[int]:
+        """Return uploads, and the rows of the last one."""
+        return [self._step, *([] if self._next_ids is None else self._next_ids.tolist())]
+
+    def go_on(self, counts: Sequence[int]) -> None:
+        """Go on from another's counts: the last upload's answer needs its `forward` again."""
+        self._step, *ids = counts
+        if self._step:
+            self._next_ids = np.array(ids, np.int32)
+            self.bottom.forward(self._next_ids)
+
     def work(self) -> Upload:
         """Return the embeddings of the rows the server named."""
         if self._next_ids is None:
@@ -75,6 +87,18 @@ class SgdServer(SplitServer):
         self._batches, self._step = batches, 0
         self._upload_bytes = batches.divisor * (4 + width * 4) if fixed_batches else None
         self._waiting: dict[int, Embeddings] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: its steps and the uploads that wait, too."""
+        return super().state() | {
+            "step": self._step,
+            "waiting": sorted(self._waiting.items(), key=itemgetter(0)),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        super().restore(state)
+        self._step, self._waiting = state["step"], dict(state["waiting"])
 
     def first_orders(self) -> Sequence[Order]:
         """Name the first rows."""

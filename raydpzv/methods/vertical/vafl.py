@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -140,11 +140,25 @@ class VaflClient(SplitClient):
         if isinstance(order.body, Gradient):
             self.bottom.backward(order.body.values, step_scale(self._lr_decay, order.round))
 
+    def counts(self) -> list[int]:
+        """Return uploads and answers to queries."""
+        return [self._step, self._queries]
+
+    def go_on(self, counts: Sequence[int]) -> None:
+        """Go on from another's counts: the last upload's answer needs its `forward` again."""
+        self._step, self._queries = counts
+        if self._step:
+            self._forward(self._step - 1)
+
+    def _forward(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return a step's rows, int32 [B], and their embeddings [B, E], for which a gradient may come."""
+        ids = self._batches.draw(step)
+        return ids, self.bottom.forward(ids, self._release.layer_noise((self.client, step, UPLOAD)))
+
     def work(self) -> Upload:
         """Return the next batch's embeddings, and those of other rows if wanted (Algorithm 1, lines 4 and 5)."""
-        step, ids = self._step, self._batches.draw(self._step)
-        address = (self.client, step, UPLOAD)
-        embedded_BE = self.bottom.forward(ids, self._release.layer_noise(address))
+        step, address = self._step, (self.client, self._step, UPLOAD)
+        ids, embedded_BE = self._forward(step)
         sent_BE, releases = self._release.release(embedded_BE, address)
         self._step += 1
         body = Embeddings(ids, sent_BE)
@@ -168,6 +182,16 @@ class QueryFirstClient(VaflClient):
     """Asks for the gradient of its last upload when it wakes, learns from it, and uploads then (steps 6, 7, 4, 5)."""
 
     _asks = False
+
+    def counts(self) -> list[int]:
+        """Return uploads, answers to queries, and whether the next activation begins with a request."""
+        return [*super().counts(), int(self._asks)]
+
+    def go_on(self, counts: Sequence[int]) -> None:
+        """Go on from another's counts."""
+        *of_all, asks = counts
+        super().go_on(of_all)
+        self._asks = bool(asks)
 
     def apply(self, order: Order) -> None:
         """Take in an answer; whether the next activation begins with a request is the order's word."""
@@ -225,6 +249,16 @@ class VaflServer(CachingServer):
         self._synchrony, self._privacy = synchrony, privacy or RowPrivacy()
         self._held: deque[Numbered] = deque()
         self._asked: set[int] = set()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: uploads that wait, too, and who was asked."""
+        return super().state() | {"held": list(self._held), "asked": sorted(self._asked)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        super().restore(state)
+        self._held = deque((round, upload) for round, upload in state["held"])
+        self._asked = set(state["asked"])
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Take an upload or the answer to a query; return the answers and queries that it leads to."""
@@ -342,6 +376,15 @@ class QueryFirstServer(VaflServer):
     ) -> None:
         super().__init__(top, synchrony, privacy, **named)
         self._last: dict[int, Upload] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: uploads whose clients will ask, too."""
+        return super().state() | {"last": [self._last[client] for client in sorted(self._last)]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what the server was when it returned this state."""
+        super().restore(state)
+        self._last = {upload.client: upload for upload in state["last"]}
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Take an upload, or answer a request (Algorithm 1, lines 8 to 10 and 11 to 13)."""

@@ -37,7 +37,7 @@ from raydpzv.experiment.model_evaluator import WeightsEvaluator
 from raydpzv.ledger.ledger import begin_ledger
 
 for prepared in pickle.load(sys.stdin.buffer):
-    ledger = begin_ledger(None, prepared.plan.header(), None) if prepared.seeded else None
+    ledger = begin_ledger(None, prepared.plan.header()) if prepared.seeded else None
     server, group = prepared.server(ledger), prepared.client_group(ledger)
     orders = server.first_orders()
     for _ in range(2):

@@ -62,7 +62,7 @@ def parties_of(prepared):
     if prepared.spec.kind == "vertical":
         clients = [factory.make() for factory in prepared.clients]
         return prepared.server.make(), lambda order: clients[order.client].process(order)
-    ledger = open_ledger(prepared, None, None)
+    ledger = open_ledger(prepared, None)
     group = prepared.client_group(ledger)
     return prepared.server(ledger), lambda order: group.process([order])[0]
 

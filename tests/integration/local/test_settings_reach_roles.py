@@ -170,6 +170,8 @@ VERTICAL = COMMON | {
     "budget.epsilon": Change("5.0", SPENDING, watch=("updates", "stopped_by")),
     "budget.adversary": Change('"paper"', SPENDING, watch=("updates", "stopped_by")),
     "record.staleness": Change("false"),
+    "record.checkpoint": Change("1e-9", watch=("checkpoints",)),
+    "record.checkpoint_updates": Change("2", watch=("checkpoints",)),
 }
 UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""

@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.errors import InputError
+from raydpzv.errors import InputError, ReplayMismatch
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.keys import Key
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.mezo import mezo_settings
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
+from tests.helpers.kills import kill_at
 from tests.helpers.small_horizontal import (
     METHODS,
     OFTEN,
@@ -98,9 +101,9 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     path = tmp_path / "run" / "checkpoint.npz"
     found = read_checkpoint(path)
     assert found is not None
-    checkpoint, counted = found
+    checkpoint = found.checkpoint
     state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
-    write_checkpoint(path, Checkpoint(checkpoint.round, state, checkpoint.weights), counted)
+    write_checkpoint(path, Checkpoint(checkpoint.round, state, checkpoint.weights), found.parts, found.rows)
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]
     assert end.summary["model_digest"] == whole.summary["model_digest"]
@@ -113,7 +116,7 @@ def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path
     assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
     kept = read_checkpoint(tmp_path / "run" / "checkpoint.npz")
     assert kept is not None
-    assert kept[0].round == 2
+    assert kept.checkpoint.round == 2
 
 
 def test_a_budget_of_bytes_ends_a_run_with_the_round_that_passes_it() -> None:
@@ -189,3 +192,37 @@ def test_what_a_method_takes_over_is_said_with_every_result_and_after_a_resumpti
     stopped(spec, tmp_path / "run", 2)
     assert resume(tmp_path / "run").summary["warnings"][0] == spec.note
     assert spec.note not in scenarios.run(spec.noted("")).summary["warnings"]
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "pulling", "asynchronous"])
+def test_no_acknowledged_update_leaves_the_ledger_when_a_resumed_run_is_killed_again(
+    tmp_path: Path, kind: str
+) -> None:
+    """Killed before there was a checkpoint of what the ledger has: it is compared with what is made again."""
+    spec, folder = small(kind, "record.flush=1000"), tmp_path / "run"
+    whole = scenarios.run(spec)
+    kill_at(11, spec, folder)
+    with Ledger.open(folder / "ledger") as ledger:
+        held = ledger.digest
+        assert ledger.version == 11
+    kill_at(4, spec, folder)
+    with Ledger.open(folder / "ledger") as ledger:
+        assert (ledger.version, ledger.digest) == (11, held)
+    end = resume(folder)
+    same(end, whole)
+    assert end.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
+
+
+def test_an_acknowledged_update_that_comes_out_otherwise_is_found(tmp_path: Path) -> None:
+    """The control: the ledger of another seed's run of the same model."""
+    spec, folder = small("decomfl", "record.flush=1000"), tmp_path / "run"
+    kill_at(6, spec, folder)
+    with Ledger.open(folder / "ledger") as ledger:
+        kept, header = ledger.since(0), ledger.header
+    shutil.rmtree(folder / "ledger")
+    with Ledger.create(folder / "ledger", header) as other:
+        for update in kept.updates():
+            changed = np.frombuffer(update.scalar, np.float32) + np.float32(update.round == 5)
+            other.enter(update._replace(scalar=changed.tobytes()))
+    with pytest.raises(ReplayMismatch, match="update 5: its scalar is not what the ledger has"):
+        resume(folder)

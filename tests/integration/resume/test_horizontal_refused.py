@@ -15,6 +15,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.checkpoint import before as before_it
 from raydpzv.records.checkpoint import read_checkpoint
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
 
@@ -54,6 +55,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
     stopped(small(kind, OFTEN, "model.hidden=[1]"), tmp_path / "run")
     path = tmp_path / "run" / "checkpoint.npz"
     data = path.read_bytes()
+    before_it(path).unlink()
     good = read_checkpoint(path)
     assert good is not None
     refused = 0
@@ -66,10 +68,11 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
             refused += one_line(error).startswith(f"{path}: cannot be read")
             continue
         assert found is not None
-        assert (found[0].round, found[0].state, found[1]) == (good[0].round, good[0].state, good[1])
-        if good[0].weights is not None:
-            assert found[0].weights is not None
-            assert found[0].weights.tobytes() == good[0].weights.tobytes()
+        it, was = found.checkpoint, good.checkpoint
+        assert (it.round, it.state, found.parts, found.rows) == (was.round, was.state, good.parts, good.rows)
+        if was.weights is not None:
+            assert it.weights is not None
+            assert it.weights.tobytes() == was.weights.tobytes()
     assert refused > len(places) / 2
     for size in (0, 1, 100, len(data) - 1):
         path.write_bytes(data[:size])
@@ -179,7 +182,7 @@ def test_missing_rows_are_named_before_anything_is_dropped(tmp_path: Path) -> No
         shutil.copytree(tmp_path / "run", folder)
         found = read_checkpoint(folder / "checkpoint.npz")
         assert found is not None
-        gone = folder / (path or f"rows/sync/part-{found[1]['sync'] - 1:05d}.parquet")
+        gone = folder / (path or f"rows/sync/part-{found.parts['sync'] - 1:05d}.parquet")
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         before = contents(folder)
         with pytest.raises(DataError, match=r"part-\d+.parquet: is missing") as error:

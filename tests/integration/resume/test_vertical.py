@@ -189,6 +189,7 @@ def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
     stop, progress = stop_after(80)
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
     before = releases(tmp_path / "run")
+    RunFolder.open(tmp_path / "run").drop_checkpoints()
     experiment, folder, _ = resuming(tmp_path / "run")
     stop, progress = stop_after(30)
     with pytest.raises(StoppedEarly, match="it is as it was"):
@@ -207,6 +208,7 @@ def test_a_killed_continuation_keeps_the_longer_record(small, tmp_path):
     stop, progress = stop_after(50)
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
     first = releases(tmp_path / "run")
+    RunFolder.open(tmp_path / "run").drop_checkpoints()
 
     class Killed(BaseException):
         pass

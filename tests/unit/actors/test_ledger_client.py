@@ -55,7 +55,7 @@ def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
     actor = LedgerActor()
-    actor.open(path, header, None, False)
+    actor.open(path, header, False)
     handle = Called(actor)
     ledger = RelayedLedger(handle, header, 1.0)
     ledger.adopt()
@@ -168,7 +168,7 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
 def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
     """The server's ledger and the actor's handle, with an open line between them; calls of `since` are counted."""
     actor = LedgerActor()
-    actor.open(tmp_path / "ledger", HEADER, None, False)
+    actor.open(tmp_path / "ledger", HEADER, False)
     actor.open_lane("", b"k" * 32, 3)
     handle = Called(actor)
     yield RelayedLedger(handle, HEADER, 2.0), handle

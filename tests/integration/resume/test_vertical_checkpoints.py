@@ -1,0 +1,231 @@
+"""Vertical runs that go on from checkpoints: the same bits, no release lost."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, StoppedEarly
+from raydpzv.experiment.reexecute import resuming
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.checkpoint import Checkpoint, Pace, before
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.registry import METHODS
+from tests.helpers.kills import kill_at
+from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
+from tests.helpers.sound_runs import sound, table
+
+SMALL_RECORD = ("record.checkpoint_updates=10", "record.flush=1000")
+SMALL = (
+    *("budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"),
+    *(*SMALL_RECORD, "privacy.noise=seeded"),
+    *("clock.compute=0.2", "clock.compute_law=exponential", "network.latency=0.05", "network.up=50000"),
+)
+SCENARIOS = {"dpzv": "digits_dpzv"}
+CASES = [
+    *[(name, ()) for name, found in METHODS.items() if found.kind == "vertical"],
+    ("dpzv", ("method.server=zo", "method.batches=poisson", "method.perturbations=2")),
+    ("zoo_vfl", ("method.server=zo_one_sided",)),
+    ("vafl", ("method.query_first=true", "privacy.mode=none")),
+    ("vafl", ("method.max_delay=3", "privacy.mode=none")),
+    ("vafl", ("method.synchrony=t-synchronous", "method.wait_for=3", "method.noise_on=gradient")),
+    ("czofo", ("method.upload_bits=4", "method.answer_bits=8", "method.momentum=0.5")),
+]
+
+
+def scenario(name, *overrides):
+    return scenarios.load(SCENARIOS.get(name, name), [*SMALL, *overrides])
+
+
+def go_on(folder, **options):
+    experiment, opened, _ = resuming(folder)
+    return run_prepared(experiment, opened, runner="local", **options).summary
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+@pytest.mark.parametrize(("name", "overrides"), CASES, ids=lambda value: "-".join(value) if value else "")
+def test_a_run_killed_twice_goes_on_from_its_checkpoints_to_the_same_bits(tmp_path, name, overrides, engine):
+    spec = scenario(name, *overrides, f"model.engine={engine}")
+    whole, folder = scenarios.run(spec).summary, tmp_path / "run"
+    kill_at(24, spec, folder)
+    kill_at(48, spec, folder)
+    checkpoint = RunFolder.open(folder).checkpoint()
+    assert checkpoint is not None
+    assert 40 <= checkpoint.round < 48
+    served = []
+    end = go_on(folder, progress=lambda status: served.append(status.updates))
+    for field in ("digest", "model_digest", "bytes_up", "bytes_down", "epsilon", "vector_length"):
+        assert end.get(field) == whole.get(field), field
+    assert min(count for count in served if count) >= checkpoint.round
+    assert end.get("ledger", {}).get("digest") == whole.get("ledger", {}).get("digest")
+    assert end["checkpoints"]["count"] > 0
+    assert RunFolder.open(folder).checkpoint() is None
+
+
+SYSTEM = {
+    "accounted": ["privacy.noise=system", "budget.epsilon=1e6", "method.perturbations=2"],
+    "poisson": ["privacy.noise=system", "method.batches=poisson", "method.server=zo"],
+}
+
+
+def copied_at(updates, spec, folder):
+    """Run to the end; return the summary, and a copy of the folder as a kill would have left it, but for its ledger.
+
+    That has all releases of the run, as if the kill had lost all rows of what came after the checkpoint.
+    """
+    copy = folder.with_name("copy")
+
+    def look(status):
+        if status.updates >= updates and not copy.exists():
+            shutil.copytree(folder, copy)
+
+    end = scenarios.run(spec, folder, progress=look).summary
+    shutil.rmtree(copy / "ledger")
+    shutil.copytree(folder / "ledger", copy / "ledger")
+    return end, copy
+
+
+@pytest.mark.parametrize("kind", [*SYSTEM, "sound"])
+def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
+    """Also sums that wait for the rest of their release, the mean of the last models, and the account."""
+    if kind == "sound":
+        waiting = ["method.gather=4", "method.average=0.8", "method.server=joint"]
+        spec = sound(table(tmp_path / "table.csv"), *waiting, *SMALL_RECORD)
+    else:
+        spec = scenario("dpzv", *SYSTEM[kind])
+    end, copy = copied_at(48, spec, tmp_path / "run")
+    checkpoint = RunFolder.open(copy).checkpoint()
+    assert checkpoint.round == 40
+    if kind == "sound":
+        assert checkpoint.state["server"]["role"]["gathered"]
+        assert checkpoint.state["server"]["role"]["tail"][0] > 0
+    stopped = shutil.copytree(copy, tmp_path / "stopped")
+    again = go_on(copy)
+    for field in ("digest", "model_digest", "epsilon", "updates"):
+        assert again[field] == end[field], field
+    assert again["ledger"]["digest"] == end["ledger"]["digest"]
+    # stopped before all that the ledger has was given out, it would tell of fewer releases than were made
+    stop, progress = stop_after(42)
+    with pytest.raises(StoppedEarly):
+        go_on(stopped, stop=stop, progress=progress)
+    assert not (stopped / "summary.json").exists()
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    kill_at(35, scenario("dpzv"), folder)
+    return folder
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """The folder of a run that was killed after 35 of 60 updates: a copy for each test to harm."""
+    return shutil.copytree(killed_once, tmp_path / "run")
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_of_a_torn_checkpoint_the_one_before_it_is_taken(killed):
+    whole = scenarios.run(scenario("dpzv")).summary
+    path = killed / "checkpoint.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert RunFolder.open(killed).checkpoint().round == 20
+    assert go_on(killed)["digest"] == whole["digest"]
+
+
+def test_what_belongs_not_together_is_refused_before_anything_is_changed(killed):
+    def refused(text):
+        found = contents(killed)
+        with pytest.raises(DataError, match=text):
+            resuming(killed)
+        assert contents(killed) == found
+
+    ledger = killed.with_name("ledger")
+    (killed / "ledger").rename(ledger)
+    refused("wanted the ledger of the run's checkpoint, with 30 updates or more, but there is none")
+    with Ledger.open(ledger, write=True) as cut:
+        cut.truncate(29)
+    ledger.rename(killed / "ledger")
+    refused("but it holds 29")
+
+
+def test_a_doubled_and_a_lost_row_are_found(killed):
+    part = killed / "rows" / "message" / "part-00001.parquet"
+    rows = pq.read_table(part)
+    for wrong in (pa.concat_tables([rows, rows.slice(3, 1)]), rows.slice(1)):
+        pq.write_table(wrong, part)
+        found = contents(killed)
+        with pytest.raises(DataError, match=r"message: has \d+ rows where the checkpoint counts \d+"):
+            resuming(killed)
+        assert contents(killed) == found
+    pq.write_table(rows, part)
+    resuming(killed)[1].__exit__()
+
+
+def test_what_interrupted_writes_left_is_deleted(killed):
+    left = [killed / ".summary.json.4711", killed / "rows" / "message" / ".part-00007.parquet"]
+    for path in left:
+        path.write_bytes(b"half")
+    resuming(killed)[1].__exit__()
+    assert not any(path.exists() for path in left)
+    assert (killed / "checkpoint.npz").is_file()
+
+
+def test_damaged_checkpoints_are_refused(killed):
+    for path in (killed / "checkpoint.npz", before(killed / "checkpoint.npz")):
+        path.write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read"):
+        resuming(killed)
+
+
+@pytest.mark.parametrize("part", ["epochs", "works", "services", "head", "refreshed", "clients"])
+def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path, part):
+    """A control: with one part of the state wrong the bits are others."""
+    spec, folder = scenario("vafl"), tmp_path / "run"
+    whole = scenarios.run(spec).summary
+    kill_at(35, spec, folder)
+    experiment, opened, _ = resuming(folder)
+    checkpoint, run, server = opened.checkpoint(), None, None
+    state = dict(checkpoint.state)
+    run, server = state["run"], state["server"]
+    if part == "epochs":
+        run["epochs"] = [[client, used + 1] for client, used in run["epochs"]]
+    elif part == "works":
+        run["works"] = [[client, works + 1] for client, works in run["works"]]
+    elif part == "services":
+        run["services"]["open"] = []
+    elif part == "clients":
+        state["clients"][0].vectors[0, 0] += 1
+    else:
+        server["top"][part][0] += 1
+    opened.write_checkpoint(Checkpoint(checkpoint.round, state))
+    assert run_prepared(experiment, opened, runner="local").summary["digest"] != whole["digest"]
+
+
+def test_without_a_setting_checkpoints_take_a_small_part_of_the_time():
+    now, steps = 0.0, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raydpzv.records.checkpoint.time.monotonic", lambda: now)
+        pace = Pace(None, None, 5.0)
+        while now < 400:
+            now += 0.01
+            if pace.due(0):
+                begun, now = now, now + 0.02
+                steps.append(now)
+                pace.taken(begun, 0, 100)
+    gaps = np.diff(steps)
+    assert pace.facts()["checkpoints"]["count"] == len(steps)
+    assert pace.spent <= 0.02 * now
+    assert 0.9 < gaps[0] < 1.2  # fifty times what one costs
+    late = np.array(steps[1:]) > 50
+    assert (gaps[late] <= np.array(steps[1:])[late] / 25 + 0.05).all()
+    assert gaps.max() < 5.1
