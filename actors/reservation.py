@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actors.shares import Plan
+from actors.shares import Place, Plan
 from actors.shortage import Amounts, Lack, lack
 from raydpzv.errors import StoppedEarly, Unplaceable
 from raydpzv.experiment.finalize import RunOptions
@@ -20,8 +20,8 @@ _LOOK = 0.5
 
 
 @contextmanager
-def reserved(plan: Plan, options: RunOptions) -> Iterator[Any]:
-    """A placement group for the actors of a plan, given back at the end.
+def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
+    """A place for the actors of a plan, given back at the end.
 
     options: whom to tell what is missing while the cluster may still grow, and what ends the wait. Raises Unplaceable
     if the cluster cannot give it in time, StoppedEarly.
@@ -36,7 +36,7 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Any]:
     group = placement_group(plan.bundles(), strategy=plan.placement.upper())
     try:
         _await(group, plan, options)
-        yield group
+        yield Place(plan, group)
     finally:
         ray.util.remove_placement_group(group)
 

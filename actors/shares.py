@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
@@ -40,3 +41,19 @@ class Plan:
     def bundles(self) -> list[dict[str, float]]:
         """Return one bundle per actor, the server's first."""
         return [share.bundle() for share in (self.server, *self.actors)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run's actors go: a plan, and a placement group that has its bundles.
+
+    driver: is the group's first bundle, before the server's, that of the process that drives the run?
+    """
+
+    plan: Plan
+    group: Any
+    driver: bool = False
+
+    def bundle(self, actor: int) -> int:
+        """Return the number of an actor's bundle in the group; 0: the server's."""
+        return actor + self.driver

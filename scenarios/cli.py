@@ -198,6 +198,12 @@ def tune(
         int | None,
         typer.Option(min=0, help="With --space: seed of the draws [default: 0]."),
     ] = None,
+    actors: Annotated[
+        bool,
+        typer.Option(
+            "--actors", help="With --space: each trial has actors of its own on Ray, as by run --runner ray."
+        ),
+    ] = False,
     to: Annotated[
         Path | None,
         typer.Option(help="With a grid: comparison file to write [default: tuned.toml in the folder]."),
@@ -237,6 +243,7 @@ def tune(
             "--grace": grace,
             "--epsilon": epsilon,
             "--draw-seed": draw_seed,
+            "--actors": actors or None,
         }
         if space is None:
             for name in (name for name, value in given.items() if value is not None):
@@ -253,7 +260,7 @@ def tune(
             )
         with leaving_at_once():
             from scenarios.search_command import SearchOptions, search
-        options = SearchOptions(samples, metric, scheduler or "none", grace, epsilon, draw_seed or 0)
+        options = SearchOptions(samples, metric, scheduler or "none", grace, epsilon, draw_seed or 0, actors)
         search(what, space, set_ or [], out, options, how)
 
 

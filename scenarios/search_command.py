@@ -52,6 +52,7 @@ class SearchOptions:
     grace: int | None
     epsilon: float | None
     draw_seed: int
+    actors: bool = False
 
 
 def search(
@@ -83,7 +84,9 @@ def search(
     survives = DATA_SOURCES[base.data.source].loss == "cox"
     usual = "concordance" if survives else "accuracy"
     metric = options.metric or (f"validation_{usual}" if base.data.validation_fraction else usual)
-    plan = SearchPlan(Path(scenario).stem, metric, options.scheduler, grace, options.epsilon, trials)
+    plan = SearchPlan(
+        Path(scenario).stem, metric, options.scheduler, grace, options.epsilon, trials, options.actors
+    )
     if not metric.startswith("validation_") and not how.output.quiet:
         console.print(
             f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "
@@ -107,12 +110,16 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
     """
     if how.runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
-    if how.runner == "local" and (how.address or plan.scheduler != "none"):
+    if how.runner == "local" and (how.address or plan.scheduler != "none" or plan.actors):
         raise SpecError(
-            "--runner local: runs one trial after the other, without --scheduler and --address; use ray"
+            "--runner local: runs one trial after the other, without --scheduler, --actors and --address; use ray"
         )
     console, reasons = screen.console(stderr=True), dict[int, str]()
     todo = trials_left(folder, plan) if is_search(folder) else list(plan.started())
+    if todo and how.runner != "local":
+        from actors.tune_search import check_own_machine
+
+        check_own_machine(todo, how.address, actors=plan.actors)
     if todo:
         _check_metric(plan, todo[0])
     with stop_on_signal(console) as stop:
@@ -124,11 +131,11 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
             from actors.tune_search import search_on_tune, tune_cluster
 
             with (
-                tune_cluster(todo, how.address, verbose=how.verbose) as gpus,
+                tune_cluster(todo, how.address, actors=plan.actors, verbose=how.verbose) as needs,
                 search_begun(folder, plan),
                 watch,
             ):
-                search_on_tune(plan, todo, folder, watch, gpus=gpus, stop=stop, jobs=how.jobs)
+                search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs)
         results = search_results(folder, plan, reasons)
         stopped = stop.is_set()
         _write(plan, results, folder, command, whole=not stopped)

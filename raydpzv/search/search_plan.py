@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -72,7 +72,7 @@ class SearchPlan:
     """Trials, and how the search goes about them.
 
     metric: see METRICS; grace: updates before ASHA's first decision, 0 without a scheduler; epsilon: what no trial's
-    proved ε may exceed.
+    proved ε may exceed; actors: has each trial actors of its own? Its bits are the same.
     """
 
     name: str
@@ -81,6 +81,7 @@ class SearchPlan:
     grace: int
     epsilon: float | None
     trials: tuple[Trial, ...]
+    actors: bool = False
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -112,8 +113,9 @@ class SearchPlan:
         return (trial for trial in self.trials if not trial.skipped)
 
     def same_as(self, other: SearchPlan) -> bool:
-        """Tell whether two searches are one, wherever their data lie."""
-        return self._tree(located=False) == other._tree(located=False)
+        """Tell whether two searches are one, wherever their data lie and their trials run."""
+        one, another = (replace(plan, actors=False)._tree(located=False) for plan in (self, other))
+        return one == another
 
     def as_toml(self) -> str:
         """Return the plan as TOML text."""
@@ -134,6 +136,7 @@ class SearchPlan:
             "grace": self.grace,
         }
         head |= {} if self.epsilon is None else {"epsilon": self.epsilon}
+        head |= {"actors": True} if self.actors else {}
         return head | {"trials": [trial(one) for one in self.trials]}
 
 
@@ -230,6 +233,7 @@ class _SearchFile(Section):
     scheduler: Literal["none", "asha"]
     grace: int
     epsilon: Positive | None = None
+    actors: bool = False
     trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
 
 
@@ -245,7 +249,8 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             Trial(n, t.settings, parse(overridden(t.scenario, moved), f"trial {n}").noted(t.note), t.skipped)
             for n, t in enumerate(found.trials)
         )
-        return SearchPlan(found.name, found.metric, found.scheduler, found.grace, found.epsilon, trials)
+        terms = (found.name, found.metric, found.scheduler, found.grace, found.epsilon)
+        return SearchPlan(*terms, trials, found.actors)
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: no readable plan of a search ({fault}); start a new one") from None

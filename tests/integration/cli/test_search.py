@@ -151,16 +151,31 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
             "--runner local",
         ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--actors", "--runner", "local"),
+            "without --scheduler, --actors and --address",
+        ),
         (("digits_dpzv", "--space", "space.toml", "--to", "x.toml"), "--to: goes with a grid"),
         (("digits_dpzv", "--space", "nowhere.toml"), "cannot read the space file"),
         (("digits_dpz", "--space", "space.toml"), 'Did you mean "digits_dpzv"'),
         (("digits_field", "--samples", "3"), "--samples: goes with --space"),
+        (("digits_field", "--actors"), "--actors: goes with --space"),
     ],
 )
 def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, words, said):
     monkeypatch.chdir(place)
     ended = raydpzv("tune", *words, "--out", "never")
     assert (ended.exit_code, said in ended.stderr) == (2, True), ended.output
+    assert not (place / "never").exists()
+
+
+def test_what_does_not_fit_is_said_before_a_ray_is_started(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("Ray was started"))
+    words = ["tune", "digits_dpzv", "--space", "space.toml", "--actors", "--set", "resources.client_cpus=999"]
+    ended = raydpzv(*words, "--out", "never", "--quiet")
+    assert ended.exit_code == 2
+    assert "clients 3996), the cluster has" in " ".join(ended.stderr.split()), ended.stderr
     assert not (place / "never").exists()
 
 
