@@ -26,6 +26,7 @@ from raydpzv.errors import InputError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.search.composition import Composed, compose
+from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
 
@@ -109,7 +110,7 @@ def _row(
     status, why = _status(trial, summary, found, stopped=stopped, reason=reason)
     rows = found if isinstance(found, dict) else None
     claim = _meant(trial, summary)
-    return {
+    row = {
         "trial": trial.number,
         "status": status,
         "reason": why,
@@ -123,9 +124,11 @@ def _row(
         if rows and rows["service"].num_rows
         else math.nan,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
+        "rate_asked": rate_asked(trial.spec),
         "restarts": set_aside(path)[1],
         "digest": str(summary.get("digest", "")),
     }
+    return row | {"pace": missed(row)}
 
 
 def _status(

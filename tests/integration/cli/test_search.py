@@ -135,6 +135,30 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
     assert pq.read_table(place / "bad" / "trials.parquet")["status"].to_pylist() == ["done", "failed"]
 
 
+def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
+    (place / "one.toml").write_text("seed.grid = [0]\n")
+    words = [
+        "tune",
+        "digits_dpzv",
+        "--space",
+        place / "one.toml",
+        "--runner",
+        "local",
+        "--out",
+        place / "wall",
+    ]
+    for change in (*SHORT, "clock.kind=wall", "arrivals.rate=1e5", "budget.updates=60"):
+        words += ["--set", change]
+    ended = raydpzv(*words, "--quiet")
+    assert ended.exit_code == 0, ended.output
+    assert "WARNING: trial 0 missed its pace" in " ".join(ended.stdout.split())
+    (row,) = pq.read_table(place / "wall" / "trials.parquet").to_pylist()
+    assert row["rate_asked"] == 4 * 1e5
+    assert 0 < row["throughput"] < row["rate_asked"]
+    assert 0.1 < row["late"] <= 1
+    assert "uploads a second came" in row["pace"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
