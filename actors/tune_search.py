@@ -70,23 +70,26 @@ def check_own_machine(trials: Sequence[Trial], address: str | None, *, actors: b
 
 
 @contextmanager
-def tune_cluster(
-    trials: Sequence[Trial], address: str | None, *, actors: bool, verbose: bool
-) -> Iterator[Needs]:
-    """Be connected to a Ray that can hold each of the trials alone; yields what they ask for.
-
-    actors: does each have its own? Raises InputError if Ray Tune is not installed, Unplaceable with the arithmetic.
-    """
+def tune_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
+    """Be connected to a Ray for trials. Raises InputError if Ray Tune is not installed."""
     require_tune()
     with connected(address, verbose=verbose):
-        import ray
+        yield
 
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        needs = _checked_needs(trials, ray.cluster_resources(), nodes, actors=actors)
-        if actors:
-            for one in set(needs.values()):
-                one.try_out()
-        yield needs
+
+def cluster_needs(trials: Sequence[Trial], *, actors: bool) -> Needs:
+    """Return what trials ask of the cluster that is there; actors: does each have its own?
+
+    Raises Unplaceable with the arithmetic unless the cluster can hold each alone.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    needs = _checked_needs(trials, ray.cluster_resources(), nodes, actors=actors)
+    if actors:
+        for one in set(needs.values()):
+            one.try_out()
+    return needs
 
 
 def _checked_needs(
@@ -113,7 +116,7 @@ def search_on_tune(
     stop: threading.Event,
     jobs: int | None,
 ) -> None:
-    """Run trials until all are over or `stop` is set; inside `tune_cluster`, which says what they need.
+    """Run trials until all are over or `stop` is set; inside `tune_cluster`; needs: see `cluster_needs`.
 
     jobs: most trials at a time, None: as many as fit. A trial whose process dies has no result; the others go on.
     """

@@ -171,7 +171,16 @@ def tune(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="With --space: draws of what is random in it [default: 10]."),
+        typer.Option(
+            min=1, help="With --space: draws of what is random in it [default: 10, with optuna 30]."
+        ),
+    ] = None,
+    search_: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            help="With --space: random, or optuna, which learns from the trials before [default: random].",
+        ),
     ] = None,
     metric: Annotated[
         str | None,
@@ -238,6 +247,7 @@ def tune(
         how = ComparisonOptions(Output(as_json, quiet, explain=False), runner, jobs, address, verbose)
         given = {
             "--samples": samples,
+            "--search": search_,
             "--metric": metric,
             "--scheduler": scheduler,
             "--grace": grace,
@@ -260,7 +270,10 @@ def tune(
             )
         with leaving_at_once():
             from scenarios.search_command import SearchOptions, search
-        options = SearchOptions(samples, metric, scheduler or "none", grace, epsilon, draw_seed or 0, actors)
+        options = SearchOptions(
+            *(samples, metric, scheduler or "none", grace, epsilon),
+            *(draw_seed or 0, actors, search_ or "random"),
+        )
         search(what, space, set_ or [], out, options, how)
 
 

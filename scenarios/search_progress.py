@@ -56,8 +56,8 @@ class SearchProgress:
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
         self._over: dict[int, Mapping[str, Any]] = {}
-        self._total = len(list(plan.started()))
-        self._done, self._last = self._total - left, 0.0
+        self._total = plan.size
+        self._done, self._last = len(list(plan.started())) - left, 0.0
         self._bar = Progress(
             TextColumn("trials"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
         )
@@ -80,6 +80,11 @@ class SearchProgress:
 
     def __exit__(self, *details: object) -> None:
         self._stack.close()
+
+    def grew(self, plan: SearchPlan) -> None:
+        """Take in a plan with more trials."""
+        self._plan, self._total = plan, plan.size
+        self._bar.update(self._task, total=self._total)
 
     def began(self, trial: int) -> None:
         """Show that a trial is at work."""

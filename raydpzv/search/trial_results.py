@@ -29,6 +29,7 @@ from raydpzv.search.composition import Composed, compose
 from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
+from raydpzv.search.suggest import Outcome
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
     *("done", "stopped early", "stopped", "diverged", "failed", "not started", "not run"),
@@ -54,6 +55,16 @@ class SearchResults:
     best: Trial | None
     seeds: int
     spent: tuple[Composed, ...]
+
+    def outcomes(self, plan: SearchPlan) -> list[Outcome]:
+        """Return what a search that learns goes by: each trial's settings, and its metric if it came to its end."""
+        return [
+            (
+                trial.values,
+                row[plan.metric] if row["status"] == DONE and not math.isnan(row[plan.metric]) else None,
+            )
+            for trial, row in zip(plan.trials, self.rows, strict=True)
+        ]
 
     def table(self) -> pa.Table:
         """Return the rows as an Arrow table; a setting whose values are of several kinds as text."""
@@ -203,7 +214,8 @@ def _spent(
             name = f"trial {trial.number}, begun before ({leg + 1})"
             made[name] = planned[name] = whole
     winner = made[f"trial {best.number}"]
-    return compose(winner, made, planned, same_data=_same_data(plan), cut=cut)
+    adaptive = plan.drawing is not None
+    return compose(winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive)
 
 
 def _same_data(plan: SearchPlan) -> bool:

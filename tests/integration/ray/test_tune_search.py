@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import scenarios
-from actors.tune_search import scheduler_of, search_on_tune, tune_cluster
+from actors.tune_search import cluster_needs, scheduler_of, search_on_tune, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.search.search_folder import (
@@ -60,8 +60,8 @@ class Watched:
 
 def carry_out(plan, folder, watch, stop, jobs=1):
     todo = trials_left(folder, plan)
-    cluster = tune_cluster(todo, None, actors=plan.actors, verbose=False)
-    with cluster as needs, search_begun(folder, plan):
+    with tune_cluster(None, verbose=False), search_begun(folder, plan):
+        needs = cluster_needs(todo, actors=plan.actors)
         search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=jobs)
 
 
@@ -139,6 +139,6 @@ def test_trials_with_actors_have_the_bits_of_runs_and_stop_where_they_are_told(r
 def test_what_no_machine_has_is_refused_with_the_arithmetic(ray_session):
     trials = trials_of(lambda s: small([*s, "resources.client_gpus=0.2"]), [()], None)
     said = r"a trial asks 1 CPU and 0.2 GPU on one machine, .* have 2 CPU and 0 GPU"
-    with pytest.raises(Unplaceable, match=said), tune_cluster(trials, None, actors=False, verbose=False):
-        pass
+    with pytest.raises(Unplaceable, match=said):
+        cluster_needs(trials, actors=False)
     assert ray.is_initialized()
