@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -21,6 +22,8 @@ from raydpzv.own_packages import shadowing
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
 """Bytes of object store for messages in a Ray of our own; models stay in actors. The data of a run comes on top."""
+_JOINING = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
+"""Environment variables of a process that belongs to a cluster."""
 _COMES_UP = 120
 """Seconds that the processes of a Ray of our own have to come up: Ray's 30 are too few where much else runs."""
 
@@ -64,10 +67,8 @@ def connected(
         "log_to_driver": verbose,
         "namespace": NAMESPACE,
     }
-    if address is None and os.environ.get("RAY_ADDRESS"):
-        _probe(os.environ["RAY_ADDRESS"])
-        address = "auto"
-    elif address is None and os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"):
+    if address is None and any(os.environ.get(name) for name in _JOINING):
+        _probe(os.environ.get("RAY_ADDRESS", ""))
         address = "auto"
     if address in (None, "local"):
         options |= {
@@ -91,6 +92,27 @@ def connected(
                 yield
         finally:
             ray.shutdown()
+
+
+def own_resources(address: str | None) -> dict[str, float] | None:
+    """Return what a Ray started here by `connected` would have, as Ray counts it, before it is started.
+
+    None where Ray runs already or is joined, and in a Ray that counts elsewhere: ask it once it is there.
+    """
+    joins = address not in (None, "local") or any(os.environ.get(name) for name in _JOINING)
+    if joins or importlib.util.find_spec("ray") is None:
+        return None
+    set_defaults()
+    import ray
+
+    if ray.is_initialized():
+        return None
+    try:
+        from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+    except ImportError:
+        return None
+    found: dict[str, float] = ResourceAndLabelSpec().resolve(is_head=True).to_resource_dict()
+    return found
 
 
 def _first_on_workers_path() -> list[Path]:

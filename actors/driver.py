@@ -16,7 +16,7 @@ from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
-from raydpzv.sim.interfaces import USER, Spent, Status
+from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 
 C = TypeVar("C")
 
@@ -32,12 +32,17 @@ CONTROL_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class RunHooks:
-    """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop."""
+    """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop.
+
+    evaluated: called at each evaluation, which the loop waits for if the driver `holds` it.
+    """
 
     writer: RowWriter
     finalizer: RunFinalizer
     callbacks: Callbacks
     stop: threading.Event
+    evaluated: Evaluated
+    holds: bool
 
 
 class Driver:
@@ -46,12 +51,15 @@ class Driver:
     def __init__(self, server: Any, watch: RunHooks) -> None:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
         self._callbacks, self._stop = watch.callbacks, watch.stop
+        self._evaluated, self._holds = watch.evaluated, watch.holds
         self._stop_sent = False
         self._status = Status()
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends."""
         try:
+            if self._evaluated is not unheard:
+                self._control(self._server.hear.remote(self._holds), "the server to hand over evaluations")
             self._work()
             self._poll()
             models = self._models()
@@ -98,10 +106,17 @@ class Driver:
         ray.get(work)
 
     def _poll(self) -> None:
-        """Ask where the run stands, write rows that are due, pass on the user's wish to stop."""
+        """Ask where the run stands, write rows that are due, tell of evaluations, pass on the user's wish to stop."""
+        heard = (
+            [] if self._evaluated is unheard else self._control(self._server.heard.remote(), "evaluations")
+        )
+        for status, metrics in heard:
+            self._evaluated(status, metrics)
         if self._stop.is_set() and not self._stop_sent:
             self._stop_sent = True
             self._control(self._server.stop.remote(USER), "the server to stop")
+        if heard:
+            self._control(self._server.go_on.remote(), "the server to go on")
         self._status = self._control(self._server.status.remote(), "the server's status")
         self._callbacks.status(self._status)
         if self._writer.due():
@@ -152,7 +167,10 @@ def drive(
         run_folder(options, experiment, runner="ray", device="as placed by Ray") as folder,
     ):
         writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
-        watch = RunHooks(writer, RunFinalizer(experiment, writer, options), options.watch, options.stop)
+        watch = RunHooks(
+            *(writer, RunFinalizer(experiment, writer, options), options.watch, options.stop),
+            *(options.evaluated, experiment.spec.clock.kind == "virtual"),
+        )
         driver = make(actors, watch)
         try:
             return driver.run()

@@ -10,7 +10,8 @@ import numpy as np
 from actors.lane.ledger_line import unpack_slice
 from actors.ledger_actor import LedgerActor
 from actors.ledger_connection import LedgerConnection, ask_ledger
-from actors.processes import start_here
+from actors.processes import start, start_here
+from actors.shares import Place
 from raydpzv.ledger.entries import LedgerUpdate, Slice
 from raydpzv.ledger.header import Header, LogSettings
 from raydpzv.ledger.ledger import Ledger
@@ -65,7 +66,9 @@ class RelayedLedger(Ledger):
         return ask_ledger(reference, self._timeout, what)
 
 
-def ledger_actor() -> Any:
-    """Create a ledger actor on this machine, where the run folder is."""
-    actor, _ = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
-    return actor
+def ledger_actor(place: Place) -> Any:
+    """Create a ledger actor on this machine, where the run folder is, for a run in a place."""
+    groups, threads = {"ctl": LedgerActor.CONTROL}, {"ctl": 1}
+    if place.driver:
+        return start(LedgerActor, groups, threads, {}, place.group, 0)[0]
+    return start_here(LedgerActor, groups, threads)[0]

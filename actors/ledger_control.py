@@ -41,7 +41,7 @@ class LedgerControl:
         path = self._folder.ledger.resolve() if self._folder else None
         there = get(self._actor_set.server.node.remote(), self._timeout, "the server's machine")
         if path is not None and there != _here():
-            self._relay = ledger_actor()
+            self._relay = ledger_actor(self._actor_set.place)
             get(self._relay.open.remote(path, header, False), self._timeout, "the ledger to open")
             path = None
         get(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actors.shares import Plan
-from actors.shortage import Lack, Machine, lack
+from actors.shares import Place, Plan
+from actors.shortage import Amounts, Lack, Machine, lack
 from raydpzv.errors import StoppedEarly, Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.sim.interfaces import Status
@@ -22,8 +22,8 @@ _LOOK = 0.5
 
 
 @contextmanager
-def reserved(plan: Plan, options: RunOptions) -> Iterator[Any]:
-    """A placement group for the actors of a plan, given back at the end.
+def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
+    """A place for the actors of a plan, given back at the end.
 
     options: whom to tell what is missing while the cluster may still grow, and what ends the wait. Raises Unplaceable
     if the cluster cannot give it in time, StoppedEarly.
@@ -39,7 +39,7 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Any]:
     group = placement_group(plan.bundles(), strategy=plan.placement.upper(), **labels)
     try:
         _await(group, plan, options)
-        yield group
+        yield Place(plan, group)
     finally:
         ray.util.remove_placement_group(group)
 

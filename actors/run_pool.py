@@ -92,8 +92,8 @@ def side_by_side(
         count = slots(len(queue), jobs, gpus, there)
         each = Share(1.0, gpus)
         plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
-        with reserved(plan, RunOptions()) as group:
-            _Slots(queue, root, group, each, count, progress, ended, stop).run()
+        with reserved(plan, RunOptions()) as place:
+            _Slots(queue, root, place.group, each, count, progress, ended, stop).run()
 
 
 class _Slots:

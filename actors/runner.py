@@ -8,19 +8,23 @@ from typing import Any
 
 from actors.horizontal.driver import run_horizontal
 from actors.ray_metrics import RayMetrics
+from actors.shares import Place
 from actors.vertical.driver import run_vertical
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared
 
-_BY_KIND: dict[str, Callable[[Any, RunOptions], Run]] = {
+_BY_KIND: dict[str, Callable[[Any, RunOptions, Place | None], Run]] = {
     "vertical": run_vertical,
     "horizontal": run_horizontal,
 }
 
 
-def run_on_ray(experiment: Prepared, options: RunOptions | None = None) -> Run:
-    """Run on Ray: one server actor, and actors that hold the clients; its metrics are on Ray's endpoint."""
+def run_on_ray(experiment: Prepared, options: RunOptions | None = None, place: Place | None = None) -> Run:
+    """Run on Ray: one server actor, and actors that hold the clients; its metrics are on Ray's endpoint.
+
+    place: where the actors go; None reserves one for them.
+    """
     given = options or RunOptions()
     return _BY_KIND[experiment.spec.kind](
-        experiment, replace(given, callbacks=[*given.callbacks, RayMetrics()])
+        experiment, replace(given, callbacks=[*given.callbacks, RayMetrics()]), place
     )

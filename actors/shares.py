@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
@@ -48,3 +49,19 @@ class Plan:
     def selectors(self) -> tuple[Selector, Selector]:
         """Return which machines the server may be on, and which the others."""
         return self.labels.get("server", {}), self.labels.get(f"{self.member}s", {})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run's actors go: a plan, and a placement group that has its bundles.
+
+    driver: is the group's first bundle, before the server's, that of the process that drives the run?
+    """
+
+    plan: Plan
+    group: Any
+    driver: bool = False
+
+    def bundle(self, actor: int) -> int:
+        """Return the number of an actor's bundle in the group; 0: the server's."""
+        return actor + self.driver

@@ -1,4 +1,4 @@
-"""A search on Ray Tune: trials side by side, each whole in one process.
+"""A search on Ray Tune: trials side by side, each whole in one process or with actors of its own.
 
 A search that was interrupted goes on from its own folder: what Tune saves of itself is never read, and what is handed
 to it here is saved as nothing (`__reduce__`).
@@ -12,16 +12,19 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from actors.cluster import connected
-from actors.run_pool import gpu_share
+from actors.cluster import connected, own_resources
+from actors.runner import run_on_ray
+from actors.trial_needs import TrialNeeds, trial_with_actors, whole_trials
 from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class, trial_resources
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
-from raydpzv.errors import RunError, Unplaceable
+from raydpzv.errors import RunError
+from raydpzv.experiment.runner import run_local
 from raydpzv.records.operator_file import read_key
 from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
@@ -56,31 +59,51 @@ class SearchWatch(Protocol):
         ...
 
 
-@contextmanager
-def tune_cluster(trials: Sequence[Trial], address: str | None, *, verbose: bool) -> Iterator[float]:
-    """Be connected to a Ray that can hold one of the trials; yields the share of a GPU that each is given.
+Needs = Mapping[int, TrialNeeds]
+"""What each trial asks of the cluster, by its number."""
 
-    Raises InputError if Ray Tune is not installed, Unplaceable with the arithmetic where not one trial fits.
-    """
+
+def check_own_machine(trials: Sequence[Trial], address: str | None, *, actors: bool) -> None:
+    """Raise Unplaceable where a Ray of our own could not hold each of the trials alone, before it is started."""
+    if (total := own_resources(address)) is not None:
+        _checked_needs(trials, total, [total], actors=actors)
+
+
+@contextmanager
+def tune_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
+    """Be connected to a Ray for trials. Raises InputError if Ray Tune is not installed."""
     require_tune()
     with connected(address, verbose=verbose):
-        import ray
-
-        total = ray.cluster_resources()
-        gpus = max(gpu_share(trial.spec, total) for trial in trials)
-        check_fits({"CPU": 1.0, "GPU": gpus}, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-        yield gpus
+        yield
 
 
-def check_fits(trial: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> None:
-    """Raise Unplaceable unless some machine has all that a trial asks for, busy or not."""
-    if any(all(node.get(kind, 0.0) >= asked for kind, asked in trial.items()) for node in nodes):
-        return
-    there = "; ".join(f"{node.get('CPU', 0.0):g} CPU and {node.get('GPU', 0.0):g} GPU" for node in nodes)
-    raise Unplaceable(
-        f"resources: a trial asks {trial['CPU']:g} CPU and {trial['GPU']:g} GPU on one machine, the cluster's machines "
-        f"have {there}; lower the GPU shares in [resources], or join another cluster with --address"
-    )
+def cluster_needs(trials: Sequence[Trial], *, actors: bool) -> Needs:
+    """Return what trials ask of the cluster that is there; actors: does each have its own?
+
+    Raises Unplaceable with the arithmetic unless the cluster can hold each alone.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    needs = _checked_needs(trials, ray.cluster_resources(), nodes, actors=actors)
+    if actors:
+        for one in set(needs.values()):
+            one.try_out()
+    return needs
+
+
+def _checked_needs(
+    trials: Sequence[Trial],
+    total: Mapping[str, float],
+    nodes: Sequence[Mapping[str, float]],
+    *,
+    actors: bool,
+) -> Needs:
+    alike = None if actors else whole_trials([trial.spec for trial in trials], total)
+    needs = {trial.number: alike or trial_with_actors(trial.spec, total) for trial in trials}
+    for one in set(needs.values()):
+        one.check(nodes)
+    return needs
 
 
 def search_on_tune(
@@ -89,11 +112,11 @@ def search_on_tune(
     folder: Path,
     watch: SearchWatch,
     *,
-    gpus: float,
+    needs: Needs,
     stop: threading.Event,
     jobs: int | None,
 ) -> None:
-    """Run trials until all are over or `stop` is set; inside `tune_cluster`.
+    """Run trials until all are over or `stop` is set; inside `tune_cluster`; needs: see `cluster_needs`.
 
     jobs: most trials at a time, None: as many as fit. A trial whose process dies has no result; the others go on.
     """
@@ -101,17 +124,19 @@ def search_on_tune(
     os.environ.update(_ENVIRONMENT)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # that trials failed is said by us
     folder = folder.absolute()
-    work = _work({trial.number: trial.planned() for trial in todo}, folder)
+    work = _work({trial.number: trial.planned() for trial in todo}, needs, folder)
+    gpus = max(one.process.gpus for one in needs.values())
     waits = all(trial.spec.clock.kind == "virtual" for trial in todo)
     with DecisionLog(folder) as log, _without_own_files(folder):
         tune.Tuner(
             tune.with_resources(
-                trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT), trial_resources(gpus)
+                trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT),
+                lambda config: trial_resources(needs[config["trial"]]),
             ),
             param_space={"trial": tune.grid_search([trial.number for trial in todo])},
             tune_config=tune.TuneConfig(
                 max_concurrent_trials=jobs,
-                reuse_actors=True,
+                reuse_actors=not plan.actors,  # a process keeps the group that it was started in
                 scheduler=scheduler_of(plan, folder, log),
                 trial_name_creator=_name,
                 trial_dirname_creator=_name,
@@ -142,15 +167,16 @@ def _without_own_files(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
 
 
-def _work(trials: Mapping[int, Planned], folder: Path) -> Work:
+def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
-        planned = trials[config["trial"]]
+        planned, own = trials[config["trial"]], needs[config["trial"]]
         reason = run_planned(
             *(planned, folder / RUNS_FOLDER / planned.folder, hooks.progress, hooks.stop),
             data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
+            run=partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local,
         )
         return "" if reason == STOPPED else reason
 

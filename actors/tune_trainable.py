@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.device import claim_device
-from actors.run_pool import gpu_share
-from actors.shares import Share
-from raydpzv.config.scenario import AnyScenario
+from actors.trial_needs import TrialNeeds
 from raydpzv.errors import InputError
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
@@ -25,11 +23,15 @@ NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]', or sear
 
 @dataclass(frozen=True)
 class TrialHooks:
-    """What a trial's run is given: what to call at evaluations, what to tell where it stands, what stops it."""
+    """What a trial's run is given: what to call at evaluations, what to tell where it stands, what stops it.
+
+    group: the placement group that its process is in, None if it is in none.
+    """
 
     evaluated: Evaluated
     progress: Callable[[Status], None]
     stop: threading.Event
+    group: Any
 
 
 Work = Callable[[Mapping[str, Any], TrialHooks], str]
@@ -44,16 +46,9 @@ def require_tune() -> Any:
         raise InputError(NOT_INSTALLED) from None
 
 
-def trial_gpus(spec: AnyScenario) -> float:
-    """Return the GPU share of a trial: what its parties ask for together; "auto" is none before Ray has started."""
-    import ray
-
-    return gpu_share(spec, ray.cluster_resources() if ray.is_initialized() else {})
-
-
-def trial_resources(gpus: float) -> Any:
-    """Return what a trial asks for: a core and a GPU share."""
-    return require_tune().PlacementGroupFactory([Share(1.0, gpus).bundle()])
+def trial_resources(needs: TrialNeeds) -> Any:
+    """Return what a trial asks for, as Tune takes it."""
+    return require_tune().PlacementGroupFactory(needs.bundles(), strategy=needs.strategy)
 
 
 def measured(status: Status, metrics: Metrics) -> dict[str, float]:
@@ -72,12 +67,21 @@ class PausingRun(threading.Thread):
     """A trial's run in a thread of its own, which goes on from each evaluation when it is told to.
 
     waits: does it stand still meanwhile? Under the wall clock it must not. beat: seconds after which it says where it
-    stands though there is no evaluation yet; None: never.
+    stands though there is no evaluation yet; None: never. group: see `TrialHooks`.
     """
 
-    def __init__(self, work: Work, config: Mapping[str, Any], *, waits: bool, beat: float | None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        config: Mapping[str, Any],
+        *,
+        waits: bool,
+        beat: float | None,
+        group: Any = None,
+    ) -> None:
         super().__init__(name="trial", daemon=True)
         self._work, self._config, self._waits, self._beat = work, config, waits, beat
+        self._group = group
         self._stop_asked, self._go_on = threading.Event(), threading.Semaphore(0)
         self._reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self._status, self._pauses = Status(), False
@@ -87,9 +91,8 @@ class PausingRun(threading.Thread):
         """Run the trial to its end."""
         last: dict[str, Any] = {"reason": ""}
         try:
-            last["reason"] = self._work(
-                self._config, TrialHooks(self._evaluated, self._keep, self._stop_asked)
-            )
+            hooks = TrialHooks(self._evaluated, self._keep, self._stop_asked, self._group)
+            last["reason"] = self._work(self._config, hooks)
         except BaseException as error:
             self._error = error
         self._reports.put(last)
@@ -142,14 +145,17 @@ def trainable_class(work: Work, *, gpus: float, waits: bool, beat: float | None 
 
     class RunTrainable(tune.Trainable):  # type: ignore[name-defined]
         def setup(self, config: dict[str, Any]) -> None:
+            import ray
+
             claim_device(gpus)
+            self._group = ray.util.get_current_placement_group()
             if os.path.isdir(workplace):
                 os.chdir(workplace)
             self._begin(config)
 
         def _begin(self, config: dict[str, Any]) -> None:
             self._last: dict[str, Any] = {}
-            self._run = PausingRun(work, config, waits=waits, beat=beat)
+            self._run = PausingRun(work, config, waits=waits, beat=beat, group=self._group)
 
         def step(self) -> dict[str, Any]:
             report = self._run.next_report()

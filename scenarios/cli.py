@@ -171,7 +171,16 @@ def tune(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="With --space: draws of what is random in it [default: 10]."),
+        typer.Option(
+            min=1, help="With --space: draws of what is random in it [default: 10, with optuna 30]."
+        ),
+    ] = None,
+    search_: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            help="With --space: random, or optuna, which learns from the trials before [default: random].",
+        ),
     ] = None,
     metric: Annotated[
         str | None,
@@ -198,6 +207,12 @@ def tune(
         int | None,
         typer.Option(min=0, help="With --space: seed of the draws [default: 0]."),
     ] = None,
+    actors: Annotated[
+        bool,
+        typer.Option(
+            "--actors", help="With --space: each trial has actors of its own on Ray, as by run --runner ray."
+        ),
+    ] = False,
     to: Annotated[
         Path | None,
         typer.Option(help="With a grid: comparison file to write [default: tuned.toml in the folder]."),
@@ -232,11 +247,13 @@ def tune(
         how = ComparisonOptions(Output(as_json, quiet, explain=False), runner, jobs, address, verbose)
         given = {
             "--samples": samples,
+            "--search": search_,
             "--metric": metric,
             "--scheduler": scheduler,
             "--grace": grace,
             "--epsilon": epsilon,
             "--draw-seed": draw_seed,
+            "--actors": actors or None,
         }
         if space is None:
             for name in (name for name, value in given.items() if value is not None):
@@ -253,7 +270,10 @@ def tune(
             )
         with leaving_at_once():
             from scenarios.search_command import SearchOptions, search
-        options = SearchOptions(samples, metric, scheduler or "none", grace, epsilon, draw_seed or 0)
+        options = SearchOptions(
+            *(samples, metric, scheduler or "none", grace, epsilon),
+            *(draw_seed or 0, actors, search_ or "random"),
+        )
         search(what, space, set_ or [], out, options, how)
 
 

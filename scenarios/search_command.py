@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,15 +21,17 @@ from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import STOPPED as STOPPED_EARLY
 from raydpzv.compare.run_comparison import one_by_one
 from raydpzv.config import catalog
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
-from raydpzv.errors import RunError, SpecError
+from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
-from raydpzv.search.search_folder import SEARCH, is_search, search_begun, trials_left
-from raydpzv.search.search_plan import SearchPlan, Trial, grace_of, read_search, trials_of
-from raydpzv.search.space import drawn, read_space
+from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
+from raydpzv.search.search_plan import METRICS, Drawing, SearchPlan, Trial, grace_of, read_search, trials_of
+from raydpzv.search.space import Dimension, drawn, read_space
+from raydpzv.search.suggest import RANDOM_FIRST, check_space, require_optuna, suggested
 from raydpzv.search.trial_plot import search_figure
 from raydpzv.search.trial_results import FAILED, SearchResults, best_file, search_results
 from raydpzv.sim.interfaces import Status
@@ -40,6 +44,9 @@ from scenarios.search_progress import SearchProgress, show_search
 
 DRAWS = 10
 """Draws where something in the space is random and no number is given."""
+LEARNED_DRAWS = 30
+"""Trials of a search that learns where no number is given: the first ten are random."""
+SEARCHES = ("random", "optuna")
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ class SearchOptions:
     grace: int | None
     epsilon: float | None
     draw_seed: int
+    actors: bool = False
+    search: str = "random"
 
 
 def search(
@@ -72,18 +81,18 @@ def search(
     if base.clock.kind == "wall" and "clock.kind" not in named:
         # side by side, trials share real time, and staleness would be the machine's
         changes = [*changes, "clock.kind=virtual"]
+        base = catalog.load(scenario, changes)
         console.print("clock.kind = virtual in a search; --set clock.kind=wall keeps the wall clock")
     dimensions = read_space(space, base, changes)
-    random = any(d.kind != "grid" for d in dimensions)
-    points = drawn(dimensions, options.samples or (DRAWS if random else 1), options.draw_seed)
-    trials = trials_of(
-        lambda settings: catalog.load(scenario, [*changes, *settings]), points, options.epsilon
-    )
-    grace = _grace(trials, options)
     survives = DATA_SOURCES[base.data.source].loss == "cox"
     usual = "concordance" if survives else "accuracy"
     metric = options.metric or (f"validation_{usual}" if base.data.validation_fraction else usual)
-    plan = SearchPlan(Path(scenario).stem, metric, options.scheduler, grace, options.epsilon, trials)
+    batch = how.jobs or os.cpu_count() or 1
+    drawing, points = _points(dimensions, base, options, batch, higher=METRICS.get(metric) == "max")
+    make = drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
+    trials = trials_of(make, points, options.epsilon)
+    terms = (Path(scenario).stem, metric, options.scheduler, _grace(trials, options), options.epsilon)
+    plan = SearchPlan(*terms, trials, options.actors, drawing)
     if not metric.startswith("validation_") and not how.output.quiet:
         console.print(
             f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "
@@ -91,6 +100,8 @@ def search(
             soft_wrap=True,
         )
     asked = shlex.join([scenario, "--space", str(space), *(part for c in changes for part in ("--set", c))])
+    if drawing and out and is_search(out) and (begun := read_search(out / SEARCH)).same_as(plan):
+        plan = replace(begun, actors=plan.actors)  # which may have come further
     carry_out(plan, output_folder(out, f"tune-{plan.name}"), how, f"raydpzv tune {asked}")
 
 
@@ -107,33 +118,99 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
     """
     if how.runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
-    if how.runner == "local" and (how.address or plan.scheduler != "none"):
+    if how.runner == "local" and (how.address or plan.scheduler != "none" or plan.actors):
         raise SpecError(
-            "--runner local: runs one trial after the other, without --scheduler and --address; use ray"
+            "--runner local: runs one trial after the other, without --scheduler, --actors and --address; use ray"
         )
     console, reasons = screen.console(stderr=True), dict[int, str]()
     todo = trials_left(folder, plan) if is_search(folder) else list(plan.started())
+    if not plan.complete:
+        require_optuna()
+    if todo and how.runner != "local":
+        from actors.tune_search import check_own_machine
+
+        check_own_machine(todo, how.address, actors=plan.actors)
     if todo:
         _check_metric(plan, todo[0])
     with stop_on_signal(console) as stop:
-        watch = SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet)
-        if not todo or how.runner == "local":
-            with search_begun(folder, plan), watch:
-                _in_this_process(todo, folder, watch, stop)
-        else:
-            from actors.tune_search import search_on_tune, tune_cluster
-
-            with (
-                tune_cluster(todo, how.address, verbose=how.verbose) as gpus,
-                search_begun(folder, plan),
-                watch,
-            ):
-                search_on_tune(plan, todo, folder, watch, gpus=gpus, stop=stop, jobs=how.jobs)
-        results = search_results(folder, plan, reasons)
+        with (
+            _trials_made(how, nothing=not todo and plan.complete) as make,
+            search_begun(folder, plan),
+            SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet) as watch,
+        ):
+            while True:
+                make(plan, todo, folder, watch, stop)
+                results = search_results(folder, plan, reasons)
+                if plan.complete or stop.is_set():
+                    break
+                grown = plan.grown(results.outcomes(plan))
+                if grown == plan:
+                    break
+                todo = [trial for trial in grown.trials[len(plan.trials) :] if not trial.skipped]
+                plan = grown
+                keep_plan(folder, plan)
+                watch.grew(plan)
         stopped = stop.is_set()
         _write(plan, results, folder, command, whole=not stopped)
     show_search(plan, results, folder, as_json=how.output.as_json)
     _leave(results, folder, stopped=stopped)
+
+
+def _points(
+    space: Sequence[Dimension],
+    base: AnyScenario,
+    options: SearchOptions,
+    batch: int,
+    *,
+    higher: bool,
+) -> tuple[Drawing | None, list[tuple[str, ...]]]:
+    """Return how a search that learns goes on (None: it does not), and the settings of its first trials.
+
+    batch: trials that it chooses at a time.
+    """
+    if options.search not in SEARCHES:
+        near = suggest(options.search, SEARCHES)
+        raise SpecError(f'--search: wanted {" or ".join(SEARCHES)}, got "{options.search}". {near}'.rstrip())
+    if options.search == "random":
+        random = any(d.kind != "grid" for d in space)
+        return None, drawn(space, options.samples or (DRAWS if random else 1), options.draw_seed)
+    if options.scheduler != "none":
+        raise SpecError(
+            "--search optuna: goes by whole trials, without --scheduler; leave one of the two out"
+        )
+    samples = options.samples or LEARNED_DRAWS
+    check_space(space, samples)
+    drawing = Drawing(tuple(space), samples, batch, options.draw_seed, base)
+    first = min(samples, RANDOM_FIRST)
+    points = suggested(space, [], first, drawing.seed, higher=higher, accepts=lambda point: True)
+    return drawing, points
+
+
+_Make = Callable[[SearchPlan, Sequence[Trial], Path, SearchProgress, threading.Event], None]
+"""Runs trials until all are over or they are stopped."""
+
+
+@contextmanager
+def _trials_made(how: ComparisonOptions, *, nothing: bool) -> Iterator[_Make]:
+    """Yield what runs trials: on Ray, which is there meanwhile, or in this process, also where there are none."""
+    if nothing or how.runner == "local":
+        yield _in_this_process
+        return
+    from actors.tune_search import cluster_needs, search_on_tune, tune_cluster
+
+    def on_tune(
+        plan: SearchPlan,
+        todo: Sequence[Trial],
+        folder: Path,
+        watch: SearchProgress,
+        stop: threading.Event,
+    ) -> None:
+        if todo:
+            needs = cluster_needs(todo, actors=plan.actors)
+            search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs)
+
+    with tune_cluster(how.address, verbose=how.verbose):
+        yield on_tune
 
 
 def _grace(trials: Sequence[Trial], options: SearchOptions) -> int:
@@ -159,7 +236,7 @@ def _check_metric(plan: SearchPlan, first: Trial) -> None:
 
 
 def _in_this_process(
-    todo: Sequence[Trial], folder: Path, watch: SearchProgress, stop: threading.Event
+    plan: SearchPlan, todo: Sequence[Trial], folder: Path, watch: SearchProgress, stop: threading.Event
 ) -> None:
     numbers = {trial.planned().folder: trial.number for trial in todo}
 

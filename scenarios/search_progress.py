@@ -27,13 +27,18 @@ _REDRAW = 0.2
 """Seconds between redraws."""
 _WIDTH = 120
 _MOST_SHOWN = 20
+_PACE_HELP = (
+    "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or keep the virtual "
+    "clock"
+)
 
 
 class SearchProgress:
-    """Shows progress while its block runs: a line for each trial that ends, and where those at work stand.
+    """Shows progress while its block runs: which trials are over, and where those at work stand.
 
-    These are drawn below a bar on a terminal, and are a line every `interval` seconds elsewhere. reasons: filled with
-    why trials have no result, by their numbers; quiet: show nothing.
+    On a terminal that is a table under a bar, trials at work first, then the best of those that are over; elsewhere a
+    line for each trial that ends, and one every `interval` seconds. reasons: filled with why trials have no result, by
+    their numbers; quiet: show nothing.
     """
 
     def __init__(
@@ -50,8 +55,9 @@ class SearchProgress:
         self._quiet, self._interval = quiet, interval
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
-        self._total = len(list(plan.started()))
-        self._done, self._last = self._total - left, 0.0
+        self._over: dict[int, Mapping[str, Any]] = {}
+        self._total = plan.size
+        self._done, self._last = len(list(plan.started())) - left, 0.0
         self._bar = Progress(
             TextColumn("trials"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
         )
@@ -75,6 +81,11 @@ class SearchProgress:
     def __exit__(self, *details: object) -> None:
         self._stack.close()
 
+    def grew(self, plan: SearchPlan) -> None:
+        """Take in a plan with more trials."""
+        self._plan, self._total = plan, plan.size
+        self._bar.update(self._task, total=self._total)
+
     def began(self, trial: int) -> None:
         """Show that a trial is at work."""
         self._at_work[trial] = {}
@@ -84,23 +95,51 @@ class SearchProgress:
         self._at_work[trial] = {**self._at_work.get(trial, {}), **report}
         if self._plan.metric in report:
             self._values[trial] = float(report[self._plan.metric])
-        if self._live and time.monotonic() - self._last > _REDRAW:
-            self._last = time.monotonic()
-            self._live.update(Group(self._bar, *(Text(f"  {line}") for line in self._lines())))
+        if time.monotonic() - self._last > _REDRAW:
+            self._redraw()
 
     def ended(self, trial: int, reason: str) -> None:
         """Say that a trial is over, and why it has no result if it has none."""
-        stood = self._at_work.pop(trial, {})
+        stood = self._over[trial] = self._at_work.pop(trial, {})
         if reason:
             self._reasons[trial] = reason
         self._done += 1
         self._bar.update(self._task, completed=self._done)
-        if self._quiet:
+        self._redraw()
+        if self._quiet or self._live:
             return
         said = f"no result: {reason}" if reason else self._figures(stood) or "over"
         self._console.print(
             Text(f"{self._done}/{self._total} {self._plan.trials[trial]}: {said}"), soft_wrap=True
         )
+
+    def _redraw(self) -> None:
+        self._last = time.monotonic()
+        if self._live:
+            self._live.update(Group(self._bar, self._table()))
+
+    def _table(self) -> Table:
+        """Return where trials stand: those at work, then those over, the best first, as many as fit."""
+        metric, sign = self._plan.metric, -1 if self._plan.higher else 1
+        over = sorted(
+            self._over,
+            key=lambda n: (n in self._reasons, sign * self._values.get(n, math.inf * sign)),
+        )
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        settings = list(self._plan.trials[0].values)
+        for head in ("trial", *settings, "updates", metric, "is"):
+            table.add_column(head, overflow="fold")
+        shown = [*self._at_work, *over][:_MOST_SHOWN]
+        for n in shown:
+            stands = {**self._over.get(n, {}), **self._at_work.get(n, {})}
+            values = self._plan.trials[n].values
+            state = "at work" if n in self._at_work else self._reasons.get(n) or "over"
+            updates = f"{stands['updates']:,}" if "updates" in stands else ""
+            value = f"{self._values[n]:.4g}" if n in self._values else ""
+            table.add_row(*map(Text, (str(n), *(str(values[s]) for s in settings), updates, value, state)))
+        if hidden := len(self._at_work) + len(over) - len(shown):
+            table.caption = f"and {hidden} more"
+        return table
 
     def _say(self) -> None:
         at_work = "; ".join(self._lines()) or "no trial runs: waiting for a free CPU, or GPU share, of Ray's"
@@ -137,23 +176,29 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
         key=lambda r: (r["status"] != DONE, math.isnan(r[plan.metric]), sign * r[plan.metric], r["trial"]),
     )
     settings = list(plan.trials[0].values)
+    paced = any(not math.isnan(row["rate_asked"]) for row in ranked)
+    pace_heads = ("late", "uploads/s", "asked") if paced else ()
     table = Table(
         title=f"{len(ranked)} trials by {plan.metric}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    for head in ("trial", *settings, plan.metric, "proved ε", "updates", "became", "why"):
+    for head in ("trial", *settings, plan.metric, "proved ε", "updates", *pace_heads, "became", "why"):
         table.add_column(head, overflow="fold")
     for row in ranked[:_MOST_SHOWN]:
         epsilon = "" if math.isnan(row["epsilon"]) else f"{text.number(row['epsilon'])} ({row['adversary']})"
         updates = "" if math.isnan(row["updates"]) else f"{row['updates']:,.0f}"
         metric = "" if math.isnan(row[plan.metric]) else f"{row[plan.metric]:.4g}"
         cells = (str(row["trial"]), *(str(row[name]) for name in settings), metric, epsilon, updates)
-        table.add_row(*map(Text, (*cells, row["status"], row["reason"])))
+        pace = (_percent(row["late"]), *(text.number(row[n], 3) for n in ("throughput", "rate_asked")))
+        table.add_row(*map(Text, (*cells, *(pace if paced else ()), row["status"], row["reason"])))
     if len(ranked) > _MOST_SHOWN:
         table.caption = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv"
     console.print(table)
+    for row in ranked:
+        if row["pace"]:
+            console.print(Text(f"WARNING: trial {row['trial']} missed its pace: {row['pace']}; {_PACE_HELP}"))
     for one in results.spent:
         console.print(Text(one.sentence()))
     files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
@@ -163,3 +208,7 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
             f"best: trial {results.best.number}, run it again with: raydpzv run {folder / 'best.toml'}",
             soft_wrap=True,
         )
+
+
+def _percent(share: float) -> str:
+    return "" if math.isnan(share) else f"{share:.0%}"

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from actors.tune_trainable import TrialHooks, trainable_class, trial_gpus, trial_resources
+from actors.trial_needs import TrialNeeds, whole_trials
+from actors.tune_trainable import TrialHooks, trainable_class, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.experiment.finalize import RunOptions
@@ -48,12 +49,19 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
         run_local(prepare(override(spec, settings)), options)
         return ""
 
-    return trainable_class(run_trial, gpus=trial_gpus(spec), waits=spec.clock.kind == "virtual")
+    return trainable_class(run_trial, gpus=_needs(spec).process.gpus, waits=spec.clock.kind == "virtual")
 
 
 def resources(spec: AnyScenario) -> Any:
     """Return what a trial asks for, for `tune.with_resources`: 1 CPU, and its parties' GPU shares together."""
-    return trial_resources(trial_gpus(spec))
+    return trial_resources(_needs(spec))
+
+
+def _needs(spec: AnyScenario) -> TrialNeeds:
+    """A GPU share that is "auto" is none before Ray has started."""
+    import ray
+
+    return whole_trials([spec], ray.cluster_resources() if ray.is_initialized() else {})
 
 
 def _folder_name(config: Mapping[str, Any]) -> str:

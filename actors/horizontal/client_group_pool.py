@@ -12,7 +12,7 @@ from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.processes import end, start
 from actors.remote import get, lost
 from actors.serialization import pack_work, unpack_upload
-from actors.shares import Plan
+from actors.shares import Place
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
 
@@ -26,14 +26,13 @@ class ClientGroupPool:
     """The host actors of a run, and new ones in place of those that are lost.
 
     prepared: for each host a reference to what it gets, the same for all where all get the data, which travel once;
-    ledger: the ledger actor (None for methods that send weights); bundles: the hosts' follow the server's in the
-    placement group; made: what is there when a host is.
+    ledger: the ledger actor (None for methods that send weights); place: the hosts'
+    bundles follow the server's; made: what is there when a host is.
     """
 
     prepared: Sequence[Any]
     ledger: Any | None
-    plan: Plan
-    group: Any
+    place: Place
     restarts: int
     timeout: float
     actors: list[Any] = field(default_factory=list)
@@ -42,7 +41,7 @@ class ClientGroupPool:
 
     def raise_all(self) -> None:
         """Create every host."""
-        pairs = [self._make(host) for host in range(len(self.plan.actors))]
+        pairs = [self._make(host) for host in range(len(self.place.plan.actors))]
         self.actors, self.made = [actor for actor, _ in pairs], [made for _, made in pairs]
 
     def replace(self, host: int, error: BaseException) -> str:
@@ -71,10 +70,10 @@ class ClientGroupPool:
 
     def _make(self, host: int) -> tuple[Any, Any]:
         groups = {"ctl": ClientGroupActor.CONTROL, "look": ClientGroupActor.LOOKING}
-        share = self.plan.actors[host]
+        share = self.place.plan.actors[host]
         return start(
             *(ClientGroupActor, groups, {"ctl": 1, "look": 1}),
-            *(share.bundle(), self.group, host + 1),
+            *(share.bundle(), self.place.group, self.place.bundle(host + 1)),
             *(self.prepared[host], share.gpus, self.ledger),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from actors.placement import plan_hosts
 from actors.processes import end, start
 from actors.remote import get, lost
 from actors.reservation import reserved
-from actors.shares import Plan
+from actors.shares import Place
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -38,22 +38,22 @@ class _ActorSet:
     pool: ClientGroupPool
 
 
-def run_horizontal(prepared: PreparedHorizontal, options: RunOptions) -> Run:
-    """Run on Ray. Raises InputError before anything is written, RunError after."""
+def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Place | None = None) -> Run:
+    """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
     options.watch.status(Status(stage=STARTING_RAY))
     room = OBJECT_STORE + _data_bytes(prepared)
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        plan = plan_hosts(prepared.spec, ray.cluster_resources())
+        plan = place.plan if place else plan_hosts(prepared.spec, ray.cluster_resources())
 
         def driver(actor_set: _ActorSet, watch: RunHooks) -> _Driver:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
             return _Driver(prepared, actor_set, watch)
 
-        with reserved(plan, options) as group:
+        with nullcontext(place) if place else reserved(plan, options) as where:
             options.watch.status(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
-            return drive(prepared, options, _actor_set(prepared, plan, group), driver)
+            return drive(prepared, options, _actor_set(prepared, where), driver)
 
 
 def _data_bytes(prepared: PreparedHorizontal) -> int:
@@ -69,23 +69,24 @@ def _data_bytes(prepared: PreparedHorizontal) -> int:
 
 
 @contextmanager
-def _actor_set(prepared: PreparedHorizontal, plan: Plan, group: Any) -> Iterator[_ActorSet]:
+def _actor_set(prepared: PreparedHorizontal, place: Place) -> Iterator[_ActorSet]:
     """Create the actors and wait for each, before anything is written; dismiss them at the end."""
     import ray
 
     resources = prepared.spec.resources
-    hosts, seen = range(len(plan.actors)), prepared.for_server()
+    hosts, seen = range(len(place.plan.actors)), prepared.for_server()
     if seen is prepared:
         shared = ray.put(prepared)
         data, given = [shared for _ in hosts], shared
     else:
         data, given = [ray.put(prepared.for_host(host, len(hosts))) for host in hosts], ray.put(seen)
-    ledger = ledger_actor() if prepared.seeded else None
-    pool = ClientGroupPool(data, ledger, plan, group, resources.restarts, resources.timeout)
+    ledger = ledger_actor(place) if prepared.seeded else None
+    pool = ClientGroupPool(data, ledger, place, resources.restarts, resources.timeout)
     pool.raise_all()
     groups = {"ctl": HorizontalServerActor.CONTROL, "look": HorizontalServerActor.LOOKING}
     server, made = start(
-        *(HorizontalServerActor, groups, {"ctl": 1, "look": 1}, plan.server.bundle(), group, 0),
+        *(HorizontalServerActor, groups, {"ctl": 1, "look": 1}),
+        *(place.plan.server.bundle(), place.group, place.bundle(0)),
         given,
     )
     ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from actors.device import claim_device
+from actors.evaluation_gate import EvaluationGate, Heard
 from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, HostDispatcher, PoolExecutor
 from actors.lane.actor_lines import ActorLines
 from actors.lane.hosts import HostConversation, HostLines
@@ -38,7 +39,7 @@ class HorizontalServerActor:
     and answer meanwhile; looks at the model have a third, as they wait for a host.
     """
 
-    CONTROL = ("status", "drain", "stop", "spent", "note_loss")
+    CONTROL = ("status", "drain", "stop", "spent", "note_loss", "hear", "heard", "go_on")
     LOOKING = ("look", "show")
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
@@ -56,6 +57,7 @@ class HorizontalServerActor:
         self._parameters: np.ndarray | None = None
         self._drift: tuple[float, float] | None = None
         self._evaluated = 0
+        self._gate = EvaluationGate()
 
     def device(self) -> str:
         """Return where the server computes; a host's greeting."""
@@ -74,7 +76,9 @@ class HorizontalServerActor:
             self._server = prepared.server(self._ledger)
         if checkpoint:
             resume_server(self._server, checkpoint)
-        self._server_loop = ServerLoop(self._server, self._privacy_filter, self._recorder, prepared.budget())
+        self._server_loop = ServerLoop(
+            self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate
+        )
         self._cut = checkpoints(prepared, self._recorder)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
@@ -182,6 +186,18 @@ class HorizontalServerActor:
         time = self._server_loop.status().time
         self._recorder.emit("fault", time=time, party=f"host {host}", kind="host lost", message=done)
 
+    def hear(self, holds: bool) -> None:
+        """Keep evaluations for the driver from now on; holds: see `EvaluationGate`."""
+        self._gate.open(holds=holds)
+
+    def heard(self) -> list[Heard]:
+        """Return the evaluations since the last call."""
+        return self._gate.taken()
+
+    def go_on(self) -> None:
+        """Go on after an evaluation that the driver has heard of."""
+        self._gate.go_on()
+
     def status(self) -> Status:
         """Return where the run stands."""
         return self._server_loop.status()
@@ -201,6 +217,7 @@ class HorizontalServerActor:
     def stop(self, reason: str) -> None:
         """End the run."""
         self._stopping.set()
+        self._gate.go_on()
         if self._wall:
             self._wall.stop(reason)
 

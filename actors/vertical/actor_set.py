@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.processes import end, start
 from actors.remote import get
-from actors.shares import Plan
+from actors.shares import Place
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.executor import holders
 from actors.vertical.server_actor import VerticalServerActor
@@ -17,11 +17,12 @@ from raydpzv.experiment.vertical import PreparedVertical
 
 @dataclass
 class ActorSet:
-    """The actors of a run: the server, client actors, and the clients that each of these holds."""
+    """The actors of a run: the server, client actors, the clients that each of these holds, and where they are."""
 
     server: Any
     actors: list[Any]
     held: tuple[tuple[int, ...], ...]
+    place: Place
     make: Callable[[int, Any], Any]
 
     @property
@@ -38,20 +39,22 @@ class ActorSet:
         return self.actors[actor]
 
 
-def create(experiment: PreparedVertical, plan: Plan, group: Any) -> ActorSet:
-    """Create the actors in their placement group and wait until each has come up."""
-    factories = experiment.clients
+def create(experiment: PreparedVertical, place: Place) -> ActorSet:
+    """Create the actors in their place and wait until each has come up."""
+    factories, plan = experiment.clients, place.plan
     local = replace(experiment, clients=() if plan.actors else factories)
     groups = {"ctl": VerticalServerActor.CONTROL, "wait": VerticalServerActor.WAITING}
     bundles, threads = plan.bundles(), {"ctl": 1, "wait": len(factories)}
     server, server_made = start(
-        *(VerticalServerActor, groups, threads), *(bundles[0], group, 0), *(local, plan.server.gpus)
+        *(VerticalServerActor, groups, threads),
+        *(bundles[0], place.group, place.bundle(0)),
+        *(local, plan.server.gpus),
     )
 
     def client(a: int, pasts: Any) -> tuple[Any, Any]:
         return start(
             *(ClientActor, {"ctl": ClientActor.CONTROL}, {"ctl": 1}),
-            *(bundles[a + 1], group, a + 1),
+            *(bundles[a + 1], place.group, place.bundle(a + 1)),
             *([factories[m] for m in plan.clients[a]], plan.actors[a].gpus, pasts),
         )
 
@@ -59,7 +62,7 @@ def create(experiment: PreparedVertical, plan: Plan, group: Any) -> ActorSet:
         return client(a, pasts)[0]
 
     clients = [client(a, ()) for a in range(len(plan.actors))]
-    actor_set = ActorSet(server, [actor for actor, _ in clients], plan.clients, make)
+    actor_set = ActorSet(server, [actor for actor, _ in clients], plan.clients, place, make)
     made = [server_made, *(made for _, made in clients)]
     try:
         get(made, experiment.spec.resources.timeout, f"{len(made)} actors to come up")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from actors.ledger_control import LedgerControl
 from actors.placement import plan
 from actors.remote import get, lost
 from actors.reservation import reserved
-from actors.shares import Plan
+from actors.shares import Place, Plan
 from actors.vertical.actor_set import ActorSet, create, dismiss
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
@@ -41,8 +41,8 @@ _ENDING = 5.0
 """Seconds that a run that broke off has to end what it does."""
 
 
-def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
-    """Run on Ray. Raises InputError before anything is written, RunError after."""
+def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place | None = None) -> Run:
+    """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
     spec = experiment.spec
     if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
         raise SpecError(
@@ -53,19 +53,19 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions) -> Run:
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        placed = plan(spec, ray.cluster_resources())
-        with reserved(placed, options) as group:
+        placed = place.plan if place else plan(spec, ray.cluster_resources())
+        with nullcontext(place) if place else reserved(placed, options) as where:
             options.watch.status(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
             goes_on = isinstance(options.out, RunFolder)
-            driver = partial(_Driver, experiment, placed, goes_on)
-            return drive(experiment, options, _actor_set(experiment, placed, group), driver)
+            actor_set, driver = _actor_set(experiment, where), partial(_Driver, experiment, placed, goes_on)
+            return drive(experiment, options, actor_set, driver)
 
 
 @contextmanager
-def _actor_set(experiment: PreparedVertical, placed: Plan, group: Any) -> Iterator[ActorSet]:
+def _actor_set(experiment: PreparedVertical, place: Place) -> Iterator[ActorSet]:
     """Create the actors, before anything is written; dismiss them at the end."""
     try:
-        actor_set = create(experiment, placed, group)
+        actor_set = create(experiment, place)
     except Exception as error:
         raise translated(error) from error
     well = False

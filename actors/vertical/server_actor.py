@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from actors.device import claim_device
+from actors.evaluation_gate import EvaluationGate, Heard
 from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
@@ -48,7 +49,7 @@ class VerticalServerActor:
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        "leave",
+        *("leave", "hear", "heard", "go_on"),
     )
     WAITING = ("wait",)
 
@@ -58,7 +59,10 @@ class VerticalServerActor:
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._role = experiment.server.make(self._device)
-        self._server_loop = ServerLoop(self._role, self._privacy_filter, self._recorder, experiment.budget())
+        self._gate = EvaluationGate()
+        self._server_loop = ServerLoop(
+            self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate
+        )
         self._stopping = threading.Event()
         self._serving = threading.Lock()
         self._pace: Pace | None = None
@@ -275,6 +279,18 @@ class VerticalServerActor:
         if self._ledger:
             self._ledger.close()
 
+    def hear(self, holds: bool) -> None:
+        """Keep evaluations for the driver from now on; holds: see `EvaluationGate`."""
+        self._gate.open(holds=holds)
+
+    def heard(self) -> list[Heard]:
+        """Return the evaluations since the last call."""
+        return self._gate.taken()
+
+    def go_on(self) -> None:
+        """Go on after an evaluation that the driver has heard of."""
+        self._gate.go_on()
+
     def status(self) -> Status:
         """Return where the run stands."""
         return self._server_loop.status()
@@ -292,6 +308,7 @@ class VerticalServerActor:
     def stop(self, reason: str) -> None:
         """End the run."""
         self._stopping.set()
+        self._gate.go_on()
         if self._wall:
             self._wall.stop(reason)
 

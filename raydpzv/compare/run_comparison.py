@@ -12,7 +12,7 @@ from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly
 from raydpzv.experiment.diagnostics import DIVERGED
-from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.callbacks import StatusCallback
@@ -72,10 +72,12 @@ def run_planned(
     *,
     data_key: bytes | None = None,
     evaluated: Evaluated = unheard,
+    run: Callable[[Prepared, RunOptions], Run] = run_local,
 ) -> str:
-    """Make one run in this process, or go on with it; return why there is no result, "" if there is one.
+    """Make one run, or go on with it; return why there is no result, "" if there is one.
 
-    data_key: the comparison's, with which all its runs digest their data; evaluated: see `RunOptions`.
+    data_key: the comparison's, with which all its runs digest their data; evaluated: see `RunOptions`; run: makes it,
+    in this process if none is given.
     What was begun and can be continued is; what cannot, since its noise was not kept, begins again, and its folder is
     set aside. A failure is left in the folder, as of any run; only what has no folder is told by the returned sentence
     alone.
@@ -89,7 +91,7 @@ def run_planned(
             data_key=data_key,
             evaluated=evaluated,
         )
-        run = run_local(experiment, options)
+        made = run(experiment, options)
     except StoppedEarly as error:
         return str(error)
     except Exception as error:
@@ -98,7 +100,7 @@ def run_planned(
         line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
         return " ".join(line.split())
     (folder / "error.log").unlink(missing_ok=True)
-    return STOPPED if run.summary["status"] == "stopped" else ""
+    return STOPPED if made.summary["status"] == "stopped" else ""
 
 
 def _begun(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunFolder]:

@@ -53,8 +53,8 @@ class RunOptions:
     out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
     on record; left out: the scenario's own. progress: a function of where the run stands, for a callback that is told
     so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join
-    and whether to show what actors print. evaluated: called after every evaluation, by the local runner alone, which
-    waits for it and ends with its errors. callbacks: told of the run while it is at work (`Callback`).
+    and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
+    clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`).
     """
 
     out: Path | RunFolder | None = None

@@ -28,6 +28,11 @@ _OTHER_DATA = (
     "records are whose), so that their ε speak of other records"
 )
 
+_NOISE_CHOSEN = (
+    "settings on which ε depends were chosen by the results of earlier trials, so that nothing was fixed before the "
+    "first release"
+)
+
 Claims = Sequence[Mapping[str, Any]]
 """The rows of one run's privacy table, as summary.json has them; infinity is the number."""
 
@@ -78,15 +83,25 @@ class Composed:
 
 
 def compose(
-    winner: Claims, made: Mapping[str, Claims], planned: Mapping[str, Claims], *, same_data: bool, cut: bool
+    winner: Claims,
+    made: Mapping[str, Claims],
+    planned: Mapping[str, Claims],
+    *,
+    same_data: bool,
+    cut: bool,
+    adaptive: bool = False,
 ) -> list[Composed]:
     """Return ε of a whole search for each claim of the winner that is proved.
 
     made: by run, its claims as made, those planned where nobody knows what it made; planned: the same of all that the
-    search might run. same_data: do all runs have the same table? cut: see `Composed`.
+    search might run. same_data: do all runs have the same table? cut: see `Composed`. adaptive: were settings chosen
+    by the results of earlier runs?
     """
+    obstacle = "" if same_data else _OTHER_DATA
+    if adaptive and len({_figures(claims) for claims in planned.values()}) > 1:
+        obstacle = obstacle or _NOISE_CHOSEN
     return [
-        _composed(claim, made, planned, same_data=same_data, cut=cut)
+        _composed(claim, made, planned, obstacle, cut=cut)
         for claim in winner
         if claim["holds"] and claim["adversary"] != "paper"
     ]
@@ -96,12 +111,11 @@ def _composed(
     claim: Mapping[str, Any],
     made: Mapping[str, Claims],
     planned: Mapping[str, Claims],
+    obstacle: str,
     *,
-    same_data: bool,
     cut: bool,
 ) -> Composed:
-    missing = "" if same_data else _OTHER_DATA
-    missing = missing or next((why for runs in (made, planned) for why in _obstacles(claim, runs)), "")
+    missing = obstacle or next((why for runs in (made, planned) for why in _obstacles(claim, runs)), "")
     delta = min(float(c["delta"]) for c in (claim, *_alike(claim, made), *_alike(claim, planned)))
     spent, whole = (
         (math.nan, math.nan)
@@ -110,6 +124,10 @@ def _composed(
     )
     terms = (claim["adversary"], claim["relation"], delta, float(claim["epsilon"]))
     return Composed(*terms, spent, whole, len(made), cut, missing)
+
+
+def _figures(claims: Claims) -> tuple[Any, ...]:
+    return tuple((c["adversary"], c["relation"], float(c["epsilon"]), float(c["delta"])) for c in claims)
 
 
 def _obstacles(claim: Mapping[str, Any], runs: Mapping[str, Claims]) -> Iterator[str]:

@@ -54,8 +54,13 @@ def search_begun(folder: Path, plan: SearchPlan) -> Iterator[None]:
                 f"one: raydpzv resume {folder}"
             )
         keep_key(folder)
-        write_atomically(folder / SEARCH, plan.as_toml().encode())
+        keep_plan(folder, plan)
         yield
+
+
+def keep_plan(folder: Path, plan: SearchPlan) -> None:
+    """Write down a plan that has grown, in a folder that is held, before its new trials begin."""
+    write_atomically(folder / SEARCH, plan.as_toml().encode())
 
 
 def run_path(folder: Path, trial: Trial) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,13 +19,14 @@ from pydantic import Field, ValidationError
 from raydpzv.compare.plan import Planned, PlannedLine
 from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_tree, overridden, parse
+from raydpzv.config.toml import as_tree, overridden, override, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.statements import claims, meant_claim
-from raydpzv.search.space import in_order
+from raydpzv.search.space import Dimension, in_order
+from raydpzv.search.suggest import Outcome, suggested
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
 
@@ -68,11 +69,39 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """How a search goes on that chooses its next trials by what earlier ones came to (`suggest`).
+
+    samples: trials in all; batch: how many are chosen at a time; seed: of the draws; base: the scenario whose settings
+    are varied.
+    """
+
+    space: tuple[Dimension, ...]
+    samples: int
+    batch: int
+    seed: int
+    base: AnyScenario
+
+    def make(self, settings: Sequence[str]) -> AnyScenario:
+        """Return the scenario with settings. Raises SpecError."""
+        return override(self.base, settings)
+
+    def accepts(self, settings: tuple[str, ...]) -> bool:
+        """Tell whether these settings are a scenario."""
+        try:
+            planned_claims(self.make(in_order(settings)))
+        except SpecError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
 class SearchPlan:
     """Trials, and how the search goes about them.
 
     metric: see METRICS; grace: updates before ASHA's first decision, 0 without a scheduler; epsilon: what no trial's
-    proved ε may exceed.
+    proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how
+    more trials are chosen, None where all are here.
     """
 
     name: str
@@ -81,6 +110,8 @@ class SearchPlan:
     grace: int
     epsilon: float | None
     trials: tuple[Trial, ...]
+    actors: bool = False
+    drawing: Drawing | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -111,9 +142,46 @@ class SearchPlan:
         """Yield the trials that are not skipped."""
         return (trial for trial in self.trials if not trial.skipped)
 
+    @property
+    def complete(self) -> bool:
+        """Are all trials here, or are some still to be chosen?"""
+        return self.drawing is None or len(self.trials) >= self.drawing.samples
+
+    @property
+    def size(self) -> int:
+        """Trials in all that are started, those that are still to be chosen among them."""
+        still = self.drawing.samples - len(self.trials) if self.drawing else 0
+        return len(list(self.started())) + still
+
+    def grown(self, outcomes: Sequence[Outcome]) -> SearchPlan:
+        """Return the plan with the next trials, chosen by what those here came to.
+
+        outcomes: of each trial here, in order. It is the same plan where there are no more.
+        """
+        assert self.drawing is not None
+        drawing, known = self.drawing, {trial.settings for trial in self.trials}
+        points = suggested(
+            drawing.space,
+            outcomes,
+            min(drawing.batch, drawing.samples - len(self.trials)),
+            drawing.seed,
+            higher=self.higher,
+            accepts=lambda point: point not in known and drawing.accepts(point),
+        )
+        found = [self._judged(number, point) for number, point in enumerate(points, len(self.trials))]
+        return replace(self, trials=(*self.trials, *found))
+
+    def _judged(self, number: int, point: tuple[str, ...]) -> Trial:
+        assert self.drawing is not None
+        return judged(Trial(number, point, self.drawing.make(in_order(point))), self.epsilon)
+
     def same_as(self, other: SearchPlan) -> bool:
-        """Tell whether two searches are one, wherever their data lie."""
-        return self._tree(located=False) == other._tree(located=False)
+        """Tell whether two searches are one, wherever their data lie and their trials run."""
+        one, another = (replace(plan, actors=False)._tree(located=False) for plan in (self, other))
+        if self.drawing and other.drawing:  # of which one may have come further
+            both = min(len(self.trials), len(other.trials))
+            one["trials"], another["trials"] = one["trials"][:both], another["trials"][:both]
+        return one == another
 
     def as_toml(self) -> str:
         """Return the plan as TOML text."""
@@ -134,6 +202,19 @@ class SearchPlan:
             "grace": self.grace,
         }
         head |= {} if self.epsilon is None else {"epsilon": self.epsilon}
+        head |= {"actors": True} if self.actors else {}
+        if self.drawing:
+            base = as_tree(self.drawing.base)
+            head["drawing"] = {
+                "samples": self.drawing.samples,
+                "batch": self.drawing.batch,
+                "seed": self.drawing.seed,
+                "scenario": base if located else unlocated(base),
+                "space": [
+                    {"setting": d.setting, "kind": d.kind, "values": list(d.values)}
+                    for d in self.drawing.space
+                ],
+            }
         return head | {"trials": [trial(one) for one in self.trials]}
 
 
@@ -157,8 +238,7 @@ def trials_of(
         if epsilon is not None:
             proved = claim.epsilon if claim and claim.holds else math.inf
             least.append((proved, trial))
-            trial = Trial(number, settings, trial.spec, _refusal(claim, epsilon))
-        found.append(trial)
+        found.append(judged(trial, epsilon))
     if epsilon is not None and all(trial.skipped for trial in found):
         smallest, trial = min(least, key=lambda one: one[0])
         said = f"the least of {len(found)} trials is ε={smallest:.4g}, of {trial}"
@@ -171,6 +251,11 @@ def trials_of(
             f"--epsilon {epsilon:g}: {said}; raise it, or put more noise or fewer updates into the space"
         )
     return tuple(found)
+
+
+def judged(trial: Trial, epsilon: float | None) -> Trial:
+    """Return the trial with why it is not started, if its proved ε exceeds a constraint or none is proved."""
+    return trial if epsilon is None else replace(trial, skipped=_refusal(planned_claim(trial.spec), epsilon))
 
 
 def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
@@ -224,12 +309,28 @@ class _TrialFile(Section):
     note: str = ""
 
 
+class _DimensionFile(Section):
+    setting: str
+    kind: Literal["choice", "uniform", "loguniform", "randint"]
+    values: Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]
+
+
+class _DrawingFile(Section):
+    samples: int
+    batch: Annotated[int, Field(ge=1)]
+    seed: int
+    scenario: dict[str, Any]
+    space: Annotated[tuple[_DimensionFile, ...], Field(strict=False, min_length=1)]
+
+
 class _SearchFile(Section):
     name: str
     metric: str
     scheduler: Literal["none", "asha"]
     grace: int
     epsilon: Positive | None = None
+    actors: bool = False
+    drawing: _DrawingFile | None = None
     trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
 
 
@@ -245,7 +346,16 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             Trial(n, t.settings, parse(overridden(t.scenario, moved), f"trial {n}").noted(t.note), t.skipped)
             for n, t in enumerate(found.trials)
         )
-        return SearchPlan(found.name, found.metric, found.scheduler, found.grace, found.epsilon, trials)
+        terms = (found.name, found.metric, found.scheduler, found.grace, found.epsilon)
+        return SearchPlan(*terms, trials, found.actors, _drawing(found.drawing, moved))
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: no readable plan of a search ({fault}); start a new one") from None
+
+
+def _drawing(found: _DrawingFile | None, moved: Sequence[str]) -> Drawing | None:
+    if found is None:
+        return None
+    space = tuple(Dimension(d.setting, d.kind, d.values) for d in found.space)
+    base = parse(overridden(found.scenario, moved), "the scenario of the search")
+    return Drawing(space, found.samples, found.batch, found.seed, base)

@@ -55,7 +55,7 @@ class Dimension:
             found = low + share * (high - low)
         else:
             found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-        return min(max(float(f"{found:.{_DIGITS}g}"), low), high)
+        return rounded(found, low, high)
 
 
 def read_space(path: Path, spec: AnyScenario, fixed: Sequence[str] = ()) -> tuple[Dimension, ...]:
@@ -98,6 +98,11 @@ def drawn(space: Sequence[Dimension], samples: int, seed: int) -> list[tuple[str
             values = random | dict(zip((d.setting for d in grid), point, strict=True))
             found.append(tuple(f"{d.setting}={literal(values[d.setting])}" for d in space))
     return list(dict.fromkeys(found))
+
+
+def rounded(value: float, low: float, high: float) -> float:
+    """Return a drawn number with the digits that say something, inside its range."""
+    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
 
 
 def in_order(settings: Iterable[str]) -> list[str]:

@@ -26,8 +26,10 @@ from raydpzv.errors import InputError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.search.composition import Composed, compose
+from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
+from raydpzv.search.suggest import Outcome
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
     *("done", "stopped early", "stopped", "diverged", "failed", "not started", "not run"),
@@ -53,6 +55,16 @@ class SearchResults:
     best: Trial | None
     seeds: int
     spent: tuple[Composed, ...]
+
+    def outcomes(self, plan: SearchPlan) -> list[Outcome]:
+        """Return what a search that learns goes by: each trial's settings, and its metric if it came to its end."""
+        return [
+            (
+                trial.values,
+                row[plan.metric] if row["status"] == DONE and not math.isnan(row[plan.metric]) else None,
+            )
+            for trial, row in zip(plan.trials, self.rows, strict=True)
+        ]
 
     def table(self) -> pa.Table:
         """Return the rows as an Arrow table; a setting whose values are of several kinds as text."""
@@ -109,7 +121,7 @@ def _row(
     status, why = _status(trial, summary, found, stopped=stopped, reason=reason)
     rows = found if isinstance(found, dict) else None
     claim = _meant(trial, summary)
-    return {
+    row = {
         "trial": trial.number,
         "status": status,
         "reason": why,
@@ -123,9 +135,11 @@ def _row(
         if rows and rows["service"].num_rows
         else math.nan,
         **{name: _number(summary.get(name)) for name in _NUMBERS},
+        "rate_asked": rate_asked(trial.spec),
         "restarts": set_aside(path)[1],
         "digest": str(summary.get("digest", "")),
     }
+    return row | {"pace": missed(row)}
 
 
 def _status(
@@ -200,7 +214,8 @@ def _spent(
             name = f"trial {trial.number}, begun before ({leg + 1})"
             made[name] = planned[name] = whole
     winner = made[f"trial {best.number}"]
-    return compose(winner, made, planned, same_data=_same_data(plan), cut=cut)
+    adaptive = plan.drawing is not None
+    return compose(winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive)
 
 
 def _same_data(plan: SearchPlan) -> bool:

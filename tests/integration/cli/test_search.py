@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from raydpzv.search.search_plan import read_search
+from raydpzv.search.suggest import NOT_INSTALLED
 from scenarios.cli import app
 from tests.helpers.programs import Forked
 
@@ -135,6 +139,63 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
     assert pq.read_table(place / "bad" / "trials.parquet")["status"].to_pylist() == ["done", "failed"]
 
 
+def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
+    (place / "one.toml").write_text("seed.grid = [0]\n")
+    words = [
+        "tune",
+        "digits_dpzv",
+        "--space",
+        place / "one.toml",
+        "--runner",
+        "local",
+        "--out",
+        place / "wall",
+    ]
+    for change in (*SHORT, "clock.kind=wall", "arrivals.rate=1e5", "budget.updates=60"):
+        words += ["--set", change]
+    ended = raydpzv(*words, "--quiet")
+    assert ended.exit_code == 0, ended.output
+    assert "WARNING: trial 0 missed its pace" in " ".join(ended.stdout.split())
+    (row,) = pq.read_table(place / "wall" / "trials.parquet").to_pylist()
+    assert row["rate_asked"] == 4 * 1e5
+    assert 0 < row["throughput"] < row["rate_asked"]
+    assert 0.1 < row["late"] <= 1
+    assert "uploads a second came" in row["pace"]
+
+
+def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
+    """Whatever chooses its trials: what stands here in Optuna's place goes by the outcomes alone."""
+    (place / "learns.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
+
+    def suggested(space, outcomes, count, seed, *, higher, accepts):
+        assert all(value is not None for _, value in outcomes)
+        best = max(outcomes, key=lambda found: found[1])[0]["method.lr"] if outcomes else 0.01
+        points = [(f"method.lr={best * 1.5 ** (len(outcomes) + k):.6g}",) for k in range(count)]
+        return [point for point in points if accepts(point)]
+
+    for module in ("raydpzv.search.search_plan", "scenarios.search_command"):
+        monkeypatch.setattr(f"{module}.suggested", suggested)
+    monkeypatch.setattr("scenarios.search_command.require_optuna", lambda: None)
+    monkeypatch.setattr("scenarios.search_command.RANDOM_FIRST", 2)
+    words = ["tune", "digits_dpzv", "--space", place / "learns.toml", "--search", "optuna", "--samples", "5"]
+    words += [word for change in SHORT for word in ("--set", change)]
+    words += ["--runner", "local", "--jobs", "2", "--out", place / "learned", "--quiet"]
+    assert raydpzv(*words).exit_code == 0
+    whole, plan = rows(place / "learned"), read_search(place / "learned" / "search.toml")
+    assert [trial.number for trial in plan.trials] == [0, 1, 2, 3, 4]
+    # as it was killed in its second batch: the third is not chosen yet, a trial has written nothing
+    (place / "learned" / "search.toml").write_text(replace(plan, trials=plan.trials[:4]).as_toml())
+    for number in (3, 4):
+        shutil.rmtree(place / "learned" / "runs" / f"{number:04d}")
+    first = (place / "learned" / "runs" / "0002" / "summary.json").stat().st_mtime_ns
+    again = raydpzv("resume", place / "learned", "--runner", "local", "--quiet")
+    assert again.exit_code == 0, again.output
+    assert rows(place / "learned") == whole
+    assert (place / "learned" / "runs" / "0002" / "summary.json").stat().st_mtime_ns == first
+    assert raydpzv(*words).exit_code == 0  # the same search again: nothing is left
+    assert rows(place / "learned") == whole
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -151,10 +212,24 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
             "--runner local",
         ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--actors", "--runner", "local"),
+            "without --scheduler, --actors and --address",
+        ),
         (("digits_dpzv", "--space", "space.toml", "--to", "x.toml"), "--to: goes with a grid"),
         (("digits_dpzv", "--space", "nowhere.toml"), "cannot read the space file"),
         (("digits_dpz", "--space", "space.toml"), 'Did you mean "digits_dpzv"'),
         (("digits_field", "--samples", "3"), "--samples: goes with --space"),
+        (("digits_field", "--actors"), "--actors: goes with --space"),
+        (("digits_dpzv", "--space", "space.toml", "--search", "optun"), 'Did you mean "optuna"'),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--search", "optuna"),
+            "seed: wanted a setting that is drawn",
+        ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--search", "optuna", "--scheduler", "asha"),
+            "--search optuna: goes by whole trials",
+        ),
     ],
 )
 def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, words, said):
@@ -164,7 +239,22 @@ def test_wrong_input_ends_with_2_before_anything_is_written(place, monkeypatch, 
     assert not (place / "never").exists()
 
 
-def test_without_ray_tune_one_line_says_how_to_install_it(place, monkeypatch):
+def test_what_does_not_fit_is_said_before_a_ray_is_started(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("Ray was started"))
+    words = ["tune", "digits_dpzv", "--space", "space.toml", "--actors", "--set", "resources.client_cpus=999"]
+    ended = raydpzv(*words, "--out", "never", "--quiet")
+    assert ended.exit_code == 2
+    assert "clients 3996), the cluster has" in " ".join(ended.stderr.split()), ended.stderr
+    assert not (place / "never").exists()
+
+
+def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monkeypatch):
+    (place / "drawn.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    words = ["tune", "digits_dpzv", "--space", place / "drawn.toml", "--search", "optuna"]
+    ended = raydpzv(*words, "--out", place / "never", "--quiet")
+    assert (ended.exit_code, ended.stderr) == (2, f"raydpzv: {NOT_INSTALLED}\n")
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     ended = raydpzv(
         "tune", "digits_dpzv", "--space", place / "space.toml", "--out", place / "never", "--quiet"

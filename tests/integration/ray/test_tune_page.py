@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from raydpzv.search.suggest import NOT_INSTALLED
 from scenarios.cli import app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tune.md").read_text()
@@ -33,12 +35,17 @@ def place(ray_session, tmp_path, monkeypatch):
 
 def test_every_command_runs(place):
     commands = [shlex.split(line) for line in "".join(blocks("sh")).splitlines()]
-    assert [words[1] for words in commands] == ["tune", "run", "tune", "tune", "resume"]
+    assert [words[1] for words in commands] == ["tune", "run", "tune", "tune", "tune", "tune", "resume"]
     for words in commands:
         more = []
         if words[1] == "tune":  # on Ray where it must be: actors take seconds to come up
-            more = [*SHORT, *(("--jobs", "1") if "--scheduler" in words else ("--runner", "local"))]
+            on_ray = {"--scheduler", "--actors"} & set(words)
+            more = [*SHORT, *(("--jobs", "1") if on_ray else ("--runner", "local"))]
+            more += ["--set", "resources.client_actors=0"] if "--actors" in words else []
         done = CliRunner().invoke(app, [*words[1:], *more, "--quiet"])
+        if "optuna" in words and find_spec("optuna") is None:
+            assert (done.exit_code, done.stderr) == (2, f"raydpzv: {NOT_INSTALLED}\n")
+            continue
         assert done.exit_code == 0, (words, done.output)
     said = (place / "runs" / "private" / "best.toml").read_text()
     assert re.search(r"the whole search of 2 runs ε=1\.\d+ of all releases made \(replace, δ=", said)

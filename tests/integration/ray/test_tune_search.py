@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import ray
 
 import scenarios
-from actors.tune_search import scheduler_of, search_on_tune, tune_cluster
+from actors.tune_search import cluster_needs, scheduler_of, search_on_tune, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.search.search_folder import (
@@ -57,10 +58,11 @@ class Watched:
         self.over[trial] = reason
 
 
-def carry_out(plan, folder, watch, stop):
+def carry_out(plan, folder, watch, stop, jobs=1):
     todo = trials_left(folder, plan)
-    with tune_cluster(todo, None, verbose=False) as gpus, search_begun(folder, plan):
-        search_on_tune(plan, todo, folder, watch, gpus=gpus, stop=stop, jobs=1)
+    with tune_cluster(None, verbose=False), search_begun(folder, plan):
+        needs = cluster_needs(todo, actors=plan.actors)
+        search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=jobs)
 
 
 def test_a_stopped_search_goes_on_and_asha_stops_what_does_not_learn(ray_session, tmp_path):
@@ -120,9 +122,23 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
     assert decisions(parts) == once
 
 
+def test_trials_with_actors_have_the_bits_of_runs_and_stop_where_they_are_told(ray_session, tmp_path):
+    few = ("split.clients=2", "resources.client_actors=1")
+    plan = replace(search_of([(*point, *few) for point in POINTS[:2]]), actors=True)
+    carry_out(plan, tmp_path, watch := Watched(), threading.Event())
+    assert watch.over == {0: "", 1: ""}
+    results = search_results(tmp_path, plan, watch.over)
+    assert [(row["status"], row["updates"]) for row in results.rows] == [("done", 18), ("stopped early", 2)]
+    environment = json.loads((tmp_path / "runs" / "0000" / "environment.json").read_text())
+    assert environment["runner"] == "ray"
+    assert run_planned(plan.trials[0].planned(), alone := tmp_path / "alone") == ""
+    assert json.loads((alone / "summary.json").read_text())["digest"] == results.rows[0]["digest"]
+    assert trials_left(tmp_path, plan) == []
+
+
 def test_what_no_machine_has_is_refused_with_the_arithmetic(ray_session):
     trials = trials_of(lambda s: small([*s, "resources.client_gpus=0.2"]), [()], None)
     said = r"a trial asks 1 CPU and 0.2 GPU on one machine, .* have 2 CPU and 0 GPU"
-    with pytest.raises(Unplaceable, match=said), tune_cluster(trials, None, verbose=False):
-        pass
+    with pytest.raises(Unplaceable, match=said):
+        cluster_needs(trials, actors=False)
     assert ray.is_initialized()

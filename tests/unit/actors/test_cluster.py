@@ -6,7 +6,7 @@ import pytest
 import ray
 from ray._private.node import Node
 
-from actors.cluster import connected, set_defaults
+from actors.cluster import connected, own_resources, set_defaults
 from raydpzv.errors import InputError, RunError
 
 
@@ -63,3 +63,22 @@ def test_a_ray_of_our_own_comes_without_what_nobody_asks(
         pass
     assert started == [*(["start_log_monitor"] if verbose else []), "start_gcs_server", "start_raylet"]
     assert {name: vars(Node)[name] for name in names} == own
+
+
+def test_what_a_ray_of_our_own_would_have_is_known_before_it_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 3, "GPU": 2}')  # as Ray's own start takes it
+    for address in (None, "local"):
+        found = own_resources(address)
+        assert found is not None
+        assert (found["CPU"], found["GPU"]) == (3, 2)
+    assert own_resources("auto") is None
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    assert own_resources(None) is None
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    assert own_resources(None) is None

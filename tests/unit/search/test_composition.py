@@ -102,3 +102,12 @@ def test_claims_that_do_not_hold_and_the_papers_are_not_composed():
     }
     (found,) = compose(runs["trial 0"], runs, runs, same_data=True, cut=False)
     assert (found.relation, found.spent) == ("add_remove", pytest.approx(2.0))
+
+
+def test_noise_that_results_chose_has_no_epsilon_of_the_whole_search():
+    """The control: settings that move no ε may be chosen by results."""
+    found = spent(1.0, 2.0, adaptive=True)
+    assert math.isnan(found.spent)
+    assert "were chosen by the results of earlier trials" in found.sentence()
+    assert spent(1.0, 1.0, adaptive=True).spent == spent(1.0, 1.0).spent
+    assert spent(1.0, 2.0).missing == ""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import scenarios
 from raydpzv.errors import DataError, SpecError
-from raydpzv.search.search_plan import SearchPlan, grace_of, planned_claim, read_search, trials_of
+from raydpzv.search.search_plan import (
+    Drawing,
+    SearchPlan,
+    grace_of,
+    planned_claim,
+    read_search,
+    trials_of,
+)
+from raydpzv.search.space import Dimension
 
 POINTS = [("method.lr=0.5", "privacy.epsilon=0.5"), ("method.lr=0.5", "privacy.epsilon=2.0")]
 
@@ -122,3 +132,59 @@ def test_a_damaged_plan_is_named(tmp_path):
     (tmp_path / "search.toml").write_text("name = 'x'")
     with pytest.raises(DataError, match="no readable plan of a search"):
         read_search(tmp_path / "search.toml")
+
+
+SPACE = (
+    Dimension("method.lr", "loguniform", (1e-3, 1e-1)),
+    Dimension("method.head", "choice", ("a", [1, 2])),
+)
+
+
+def learning(samples=5, batch=2, epsilon=None):
+    drawing = Drawing(SPACE[:1], samples, batch, 7, private([]))
+    return plan(trials_of(drawing.make, [("method.lr=0.5",)], epsilon), drawing=drawing, epsilon=epsilon)
+
+
+def test_a_plan_that_grows_by_results_is_written_and_read(tmp_path, monkeypatch):
+    begun, asked = learning(), []
+
+    def suggested(space, outcomes, count, seed, *, higher, accepts):
+        asked.append((space, outcomes, count, seed, higher))
+        points = [("method.lr=0.5",), ("method.lr=-1",), ("method.lr=0.25",), ("method.lr=0.125",)]
+        return [point for point in points if accepts(point)][:count]  # known, no scenario, new
+
+    monkeypatch.setattr("raydpzv.search.search_plan.suggested", suggested)
+    outcomes = [({"method.lr": 0.5}, 0.9)]
+    grown = begun.grown(outcomes)
+    assert [trial.settings for trial in grown.trials] == [
+        ("method.lr=0.5",),
+        ("method.lr=0.25",),
+        ("method.lr=0.125",),
+    ]
+    assert [trial.number for trial in grown.trials] == [0, 1, 2]
+    assert asked == [(SPACE[:1], outcomes, 2, 7, True)]
+    assert (begun.complete, begun.size, grown.size) == (False, 5, 5)
+    replace(grown, drawing=learning(batch=9).drawing).grown(outcomes * 3)
+    assert asked[-1][2] == 2  # no more than are asked in all
+    (tmp_path / "search.toml").write_text(grown.as_toml())
+    read = read_search(tmp_path / "search.toml")
+    assert read == grown
+    assert read.same_as(begun)
+    assert begun.same_as(read)
+    assert not learning(samples=6).same_as(begun)
+    assert learning(samples=1).complete
+
+
+def test_values_of_all_kinds_survive_the_plans_file(tmp_path):
+    drawn = plan(learning().trials, drawing=Drawing(SPACE, 3, 2, 0, private([])))
+    (tmp_path / "search.toml").write_text(drawn.as_toml())
+    assert read_search(tmp_path / "search.toml") == drawn
+
+
+def test_chosen_trials_above_the_constraint_are_not_started(monkeypatch):
+    monkeypatch.setattr(
+        "raydpzv.search.search_plan.suggested",
+        lambda *a, **k: [("privacy.epsilon=9.0",), ("method.lr=0.25",)],
+    )
+    grown = learning(epsilon=2.0).grown([])
+    assert [bool(trial.skipped) for trial in grown.trials] == [False, True, False]

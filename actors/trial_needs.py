@@ -1,0 +1,83 @@
+"""What a trial asks of a cluster: one process, or one and actors of its own, all in one placement group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from actors.placement import plan, plan_hosts
+from actors.reservation import reserved
+from actors.run_pool import gpu_share
+from actors.shares import RESOLUTION, Place, Plan, Share
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.errors import Unplaceable
+from raydpzv.experiment.finalize import RunOptions
+
+
+@dataclass(frozen=True)
+class TrialNeeds:
+    """The share of a trial's own process, and the plan of its actors (None: it is whole in that process)."""
+
+    process: Share
+    actors: Plan | None = None
+
+    @property
+    def strategy(self) -> str:
+        """Return how Ray is to place the bundles."""
+        return self.actors.placement.upper() if self.actors else "PACK"
+
+    def bundles(self) -> list[dict[str, float]]:
+        """Return one bundle for the process, and after it those of its actors."""
+        return [self.process.bundle(), *(self.actors.bundles() if self.actors else [])]
+
+    def place(self, group: Any) -> Place:
+        """Return where the actors go in the placement group that the trial was given."""
+        assert self.actors is not None
+        return Place(self.actors, group, driver=True)
+
+    def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
+        """Raise Unplaceable unless some machine has all that must be on one, busy or not, or the cluster may grow."""
+        if self.actors and self.actors.patience:
+            return
+        bundles = self.bundles()
+        whole = {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in ("CPU", "GPU")}
+        one = self.actors is None or self.actors.placement == "strict_pack"
+        for asked in [whole] if one else bundles:
+            if any(
+                all(node.get(kind, 0.0) >= amount - 1e-9 for kind, amount in asked.items()) for node in nodes
+            ):
+                continue
+            there = "; ".join(
+                f"{node.get('CPU', 0.0):g} CPU and {node.get('GPU', 0.0):g} GPU" for node in nodes
+            )
+            raise Unplaceable(
+                f"resources: {'a trial' if one else 'an actor of a trial'} asks {asked.get('CPU', 0.0):g} CPU and "
+                f"{asked.get('GPU', 0.0):g} GPU on one machine, the cluster's machines have {there}; lower the "
+                f"{'' if self.actors else 'GPU '}shares in [resources], or join another cluster with --address"
+            )
+
+    def try_out(self) -> None:
+        """Reserve what a trial asks for and give it back. Raises Unplaceable if Ray cannot place it."""
+        assert self.actors is not None
+        each = (self.actors.server, *self.actors.actors)
+        with reserved(replace(self.actors, server=self.process, actors=each), RunOptions()):
+            pass
+
+
+def whole_trials(specs: Sequence[AnyScenario], total: Mapping[str, float]) -> TrialNeeds:
+    """Return what each of the trials asks for that are whole in one process, alike for all."""
+    return TrialNeeds(Share(1.0, max(gpu_share(spec, total) for spec in specs)))
+
+
+def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNeeds:
+    """Return what a trial with actors of its own asks of a cluster. Raises Unplaceable with the arithmetic.
+
+    Its own process only watches, and asks for next to nothing. Under the wall clock all are on one machine: between
+    machines staleness would be the network's.
+    """
+    left = {**total, "CPU": max(0.0, total.get("CPU", 0.0) - RESOLUTION)}
+    found = plan(spec, left) if isinstance(spec, VerticalScenario) else plan_hosts(spec, left)
+    if spec.clock.kind == "wall":
+        found = replace(found, placement="strict_pack")
+    return TrialNeeds(Share(RESOLUTION, 0.0), found)

@@ -1,0 +1,70 @@
+"""What a person sees of a search while it runs: a table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+import scenarios
+from raydpzv.search.search_plan import SearchPlan, trials_of
+from scenarios import search_progress
+from scenarios.search_progress import SearchProgress
+
+POINTS = [("method.lr=0.01",), ("method.lr=0.02",), ("method.lr=0.03",)]
+
+
+@pytest.fixture
+def plan():
+    trials = trials_of(lambda settings: scenarios.load("digits_dpzv", list(settings)), POINTS, None)
+    return SearchPlan("small", "accuracy", "none", 0, None, trials)
+
+
+def watched(plan, reasons, **how):
+    console = Console(file=io.StringIO(), width=100, **how)
+    with SearchProgress(plan, 3, console, reasons) as watch:
+        watch.began(0)
+        watch.reported(0, {"updates": 10, "accuracy": 0.5})
+        watch.reported(0, {"updates": 12})
+        watch.ended(0, "")
+        watch.began(1)
+        watch.reported(1, {"updates": 10, "accuracy": 0.75})
+        watch.ended(1, "")
+        watch.began(2)
+        watch.reported(2, {"updates": 1_000})
+        rows = watch._table()
+        watch.ended(2, "its process was lost")
+    return console, rows
+
+
+def test_a_table_has_trials_at_work_then_the_best_of_those_that_are_over(plan, monkeypatch):
+    monkeypatch.setattr(search_progress, "_REDRAW", 0.0)
+    console, table = watched(plan, reasons := {}, force_terminal=True)
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert [str(column.header) for column in table.columns] == [
+        "trial",
+        "method.lr",
+        "updates",
+        "accuracy",
+        "is",
+    ]
+    assert cells[0][:3] == ["2", "1", "0"]
+    assert cells[1][:3] == ["0.03", "0.02", "0.01"]
+    assert cells[2][:3] == ["1,000", "10", "12"]
+    assert cells[3][:3] == ["", "0.75", "0.5"]
+    assert cells[4][:3] == ["at work", "over", "over"]
+    assert reasons == {2: "its process was lost"}
+    assert "its process was lost" in console.file.getvalue()
+    monkeypatch.setattr(search_progress, "_MOST_SHOWN", 1)
+    assert watched(plan, {}, force_terminal=True)[1].caption == "and 2 more"
+
+
+def test_elsewhere_there_is_a_line_for_each_trial_that_is_over(plan):
+    console, _ = watched(plan, {}, force_terminal=False)
+    lines = console.file.getvalue().splitlines()
+    assert lines == [
+        "1/3 trial 0 (method.lr=0.01): 12 updates, accuracy 0.5",
+        "2/3 trial 1 (method.lr=0.02): 10 updates, accuracy 0.75",
+        "3/3 trial 2 (method.lr=0.03): no result: its process was lost",
+    ]
