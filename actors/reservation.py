@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from actors.shares import Place, Plan
-from actors.shortage import Amounts, Lack, Machine, lack
+from actors.shortage import Lack, Machine, lack
 from raydpzv.errors import StoppedEarly, Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.sim.interfaces import Status
