@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import threading
+from functools import partial
 
 import pyarrow.compute as pc
 import pytest
@@ -15,6 +16,7 @@ from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
 from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_comparisons import small_comparison
 
@@ -107,7 +109,8 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_rows(made, tmp
 
 
 def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr("raydpzv.experiment.finalize._PACE", 0.0)  # told after every update
+    each = partial(StatusCallback, interval=0.0)  # told after every update
+    monkeypatch.setattr("raydpzv.compare.run_comparison.StatusCallback", each)
     planned = next(p for p in small_comparison().runs() if p.line.label == "DPZV" and p.line.epsilon)
     stop, folder = threading.Event(), tmp_path / "run"
 
