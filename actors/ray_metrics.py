@@ -21,11 +21,12 @@ _RUN, _CLIENT = ("run", "scenario"), ("run", "scenario", "client")
 
 
 class Metric(NamedTuple):
-    """What is exported under a name: Ray's class of it, its tags, what it is."""
+    """What is exported under a name: Ray's class of it, its tags, what it is; leaves: also of a private run?"""
 
     kind: str
     tags: tuple[str, ...]
     description: str
+    leaves: bool = False
 
     def exported(self, name: str) -> str:
         """Return the name on the endpoint."""
@@ -33,18 +34,18 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    "raydpzv_updates": Metric("Counter", _RUN, "Updates of the model"),
-    "raydpzv_uploads": Metric("Counter", _CLIENT, "Uploads served"),
+    "raydpzv_updates": Metric("Counter", _RUN, "Updates of the model", leaves=True),
+    "raydpzv_uploads": Metric("Counter", _CLIENT, "Uploads served", leaves=True),
     "raydpzv_late_epochs": Metric("Counter", _CLIENT, "Activations that fell into a running round trip"),
     "raydpzv_round_trips": Metric("Counter", _CLIENT, "Uploads whose answer was applied"),
     "raydpzv_round_trip_seconds": Metric("Counter", _CLIENT, "From waking to applying, on the run's clock"),
     "raydpzv_reads": Metric("Counter", _CLIENT, "Cached embeddings used, or models worked at"),
     "raydpzv_staleness": Metric("Counter", _CLIENT, "Age of all that was read, in updates"),
     "raydpzv_bytes": Metric("Counter", (*_RUN, "direction"), "Tensor bytes on the wire, up or down"),
-    "raydpzv_restarts": Metric("Counter", _RUN, "Actors that were lost and made again"),
-    "raydpzv_ledger_updates": Metric("Gauge", _RUN, "Updates that the ledger holds"),
+    "raydpzv_restarts": Metric("Counter", _RUN, "Actors that were lost and made again", leaves=True),
+    "raydpzv_ledger_updates": Metric("Gauge", _RUN, "Updates that the ledger holds", leaves=True),
     "raydpzv_epsilon": Metric(
-        "Gauge", (*_RUN, "adversary"), "Epsilon so far; no value where nothing is proved"
+        "Gauge", (*_RUN, "adversary"), "Epsilon so far; no value where nothing is proved", leaves=True
     ),
     "raydpzv_accuracy": Metric("Gauge", (*_RUN, "part"), "Accuracy of the last evaluation"),
     "raydpzv_loss": Metric("Gauge", (*_RUN, "part"), "Loss of the last evaluation"),
@@ -58,7 +59,14 @@ _EPSILONS = {
 
 
 class RayMetrics(Callback):
-    """Exports the metrics above; each is the fold of all rows so far."""
+    """Exports the metrics above; each is the fold of all rows so far.
+
+    private: of the run nothing may leave but what its ε covers, and everybody on the cluster can read the endpoint: of
+    scores, sizes and times, which `raydpzv publish` keeps back too, there is no value.
+    """
+
+    def __init__(self, *, private: bool) -> None:
+        self._exported = {name: metric for name, metric in METRICS.items() if metric.leaves or not private}
 
     def start(self, run: RunStart) -> None:
         """Register the metrics; Ray is up."""
@@ -73,7 +81,7 @@ class RayMetrics(Callback):
         self._updates = 0
         self._metrics: dict[str, Any] = {
             name: getattr(library, m.kind)(name, description=m.description, tag_keys=m.tags)
-            for name, m in METRICS.items()
+            for name, m in self._exported.items()
         }
 
     def rows(self, rows: Rows) -> None:
@@ -125,11 +133,11 @@ class RayMetrics(Callback):
             self._add(name, float(sums[m]), client=str(m) if m < MOST_CLIENTS else OTHERS)
 
     def _add(self, name: str, value: float, **tags: str) -> None:
-        if value:  # Ray refuses to count 0
+        if value and name in self._metrics:  # Ray refuses to count 0
             self._metrics[name].inc(value, self._tags | tags)
 
     def _set(self, name: str, value: float, **tags: str) -> None:
-        if math.isfinite(value):
+        if math.isfinite(value) and name in self._metrics:
             self._metrics[name].set(value, self._tags | tags)
 
 

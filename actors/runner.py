@@ -12,6 +12,7 @@ from actors.shares import Place
 from actors.vertical.driver import run_vertical
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.privacy.statements import verdict
 
 _BY_KIND: dict[str, Callable[[Any, RunOptions, Place | None], Run]] = {
     "vertical": run_vertical,
@@ -20,11 +21,13 @@ _BY_KIND: dict[str, Callable[[Any, RunOptions, Place | None], Run]] = {
 
 
 def run_on_ray(experiment: Prepared, options: RunOptions | None = None, place: Place | None = None) -> Run:
-    """Run on Ray: one server actor, and actors that hold the clients; its metrics are on Ray's endpoint.
+    """Run on Ray: one server actor, and actors that hold the clients; its metrics are on Ray's endpoint, of a private
+    run those that may leave.
 
     place: where the actors go; None reserves one for them.
     """
     given = options or RunOptions()
+    metrics = RayMetrics(private=experiment.setting is not None and verdict(experiment.setting)[0])
     return _BY_KIND[experiment.spec.kind](
-        experiment, replace(given, callbacks=[*given.callbacks, RayMetrics()]), place
+        experiment, replace(given, callbacks=[*given.callbacks, metrics]), place
     )

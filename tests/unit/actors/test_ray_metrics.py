@@ -13,7 +13,10 @@ import pytest
 import ray.util.metrics
 
 import raydpzv
+from actors import runner
 from actors.ray_metrics import METRICS, MOST_CLIENTS, OTHERS, RayMetrics
+from actors.runner import run_on_ray
+from raydpzv.experiment.prepare import prepare
 from raydpzv.records.callbacks import Evaluation, Fault, RunStart
 from raydpzv.records.schema import SCHEMAS
 
@@ -46,8 +49,8 @@ def exported(monkeypatch):
     return values
 
 
-def begun():
-    watch = RayMetrics()
+def begun(*, private=False):
+    watch = RayMetrics(private=private)
     watch.start(RunStart(raydpzv.load("digits_dpzv"), "digits_dpzv", "ray", None))
     return watch
 
@@ -89,6 +92,29 @@ def test_parts_of_the_rows_add_up_to_the_same(exported, small):
     assert {name for name, *_ in whole} >= {"raydpzv_reads", "raydpzv_staleness", "raydpzv_bytes"}
     assert exported.keys() == whole.keys()
     assert all(exported[key] == pytest.approx(whole[key]) for key in whole)
+
+
+def test_of_a_private_run_scores_sizes_and_times_stay(exported, small):
+    tables = raydpzv.run(small()).tables
+    for private in (False, True):
+        exported.clear()
+        watch = begun(private=private)
+        watch.rows(tables)
+        watch.evaluation(Evaluation(3, 1.0, "test", {"accuracy": 0.5, "loss": 0.5}))
+        watch.end({"ledger": {"updates": 7}})
+        leave = {"raydpzv_updates", "raydpzv_uploads", "raydpzv_ledger_updates"}
+        assert ({name for name, *_ in exported} - {"raydpzv_epsilon"} == leave) == private
+
+
+@pytest.mark.parametrize("scenario", ["digits_private", "digits_dpzv"])
+def test_a_run_on_ray_is_told_whether_it_is_private(scenario, monkeypatch):
+    found = []
+    monkeypatch.setitem(
+        runner._BY_KIND, "vertical", lambda prepared, options, place: found.extend(options.callbacks)
+    )
+    run_on_ray(prepare(raydpzv.load(scenario)))
+    (metrics,) = found
+    assert ("raydpzv_accuracy" in metrics._exported) == (scenario == "digits_dpzv")
 
 
 def test_faults_of_actors_are_restarts_and_undefined_scores_are_left_out(exported):
