@@ -66,6 +66,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/exact_noise.py
 	$(BIN)/python benchmarks/uldp_round.py
 	$(BIN)/python benchmarks/actor_start.py
+	$(BIN)/python benchmarks/lane_kills.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/exporters.py
 

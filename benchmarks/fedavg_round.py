@@ -5,14 +5,20 @@
 bare loop   torch's own layers (ReLU before nn.MaxPool2d), cross_entropy, backward and torch.optim.SGD; weights copied
             to every client and averaged; nothing recorded
 raydpzv     `run_horizontal` with its rows on disk
+Flower      with --flower-python: its simulation (`flower_rounds.py`), in a Python of its own that has flwr[simulation]
+            and torch; the same network and rows, CPU seconds of all its processes
 
-The ways take turns in one process, and a ratio is the median over the turns; the first rounds of a run are left out.
-Ratios are of CPU time, which says more on a machine shared with others. Checked first: on the same batches both end
-with the same model, up to rounding.
+The first two ways take turns in one process, and a ratio is the median over the turns; the first rounds of a run are
+left out. Ratios are of CPU time, which says more on a machine shared with others. Checked first: on the same batches
+both end with the same model, up to rounding.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -55,10 +61,11 @@ Batch = Callable[[int, int, int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Turn:
-    """CPU seconds per round of both ways."""
+    """CPU seconds per round of each way; flower: NaN where it was not asked for."""
 
     bare: float
     ours: float
+    flower: float = math.nan
 
     @property
     def ratio(self) -> float:
@@ -130,9 +137,9 @@ def check_models(case: Case) -> None:
         )
 
 
-def take_turn(case: Case) -> Turn:
-    """Time both ways once."""
-    return Turn(_bare(case), _ours(case))
+def take_turn(case: Case, flower: Path | None = None) -> Turn:
+    """Time every way once; flower: the Python that has it."""
+    return Turn(_bare(case), _ours(case), _flower(case, flower) if flower else math.nan)
 
 
 def _bare(case: Case) -> float:
@@ -159,6 +166,31 @@ def _ours(case: Case) -> float:
     return rounds.pace(WARM).cpu
 
 
+def _flower(case: Case, python: Path) -> float:
+    prepared = prepared_of(case, 1)
+    train, parts = prepared.split.train, prepared.parts
+    whose = np.empty(len(train.y), np.int64)
+    for client in range(case.clients):
+        whose[parts.rows(client)] = client
+    given = {"cohort": case.cohort, "batch": case.batch, "steps": STEPS, "lr": LR}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "case.json").write_text(json.dumps(given | {"warm": WARM, "rounds": ROUNDS[case.model]}))
+        torch.save(as_published(prepared.plan.model().module), folder / "network.pt")  # type: ignore[arg-type]
+        np.savez(folder / "rows.npz", x=train.x, y=train.y, whose=whose)
+        place = {"CASE": name, "PYTHONPATH": str(Path(__file__).parent), "FLWR_TELEMETRY_ENABLED": "0"}
+        done = subprocess.run(
+            [python, "-c", "import flower_rounds; flower_rounds.main()"],
+            env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise RunError(f"{python} with flower_rounds.py ended with {done.returncode}: {done.stderr[-400:]}")
+    return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds"])
+
+
 def figures(turns: dict[Case, list[Turn]]) -> list[dict[str, Any]]:
     """Return one entry per case: medians of both ways and of their ratio, and the target."""
     found = []
@@ -170,6 +202,8 @@ def figures(turns: dict[Case, list[Turn]]) -> list[dict[str, Any]]:
                 "bare_cpu_seconds": median([turn.bare for turn in taken]),
                 "cpu_seconds": median([turn.ours for turn in taken]),
                 "over_bare": ratio,
+                "flower_cpu_seconds": median([turn.flower for turn in taken]),
+                "over_flower": median([turn.ours / turn.flower for turn in taken]),
                 "spread": spread([turn.ratio for turn in taken]),
                 "target": target,
                 "met": None if target is None else ratio <= target,
@@ -188,16 +222,23 @@ def print_figures(found: list[dict[str, Any]]) -> None:
             f"{f['over_bare']:.2f}",
             f"{f['spread']:.0%}",
             verdict(f["over_bare"], f["target"], at_most=True),
+            f"{1000 * f['flower_cpu_seconds']:.1f}",
+            f"{f['over_flower']:.2f}",
         ]
         for f in found
     ]
     columns = ["model", "bare loop, CPU ms", "raydpzv, CPU ms", "raydpzv / bare", "spread", "target"]
+    columns += ["Flower, CPU ms", "raydpzv / Flower"]
     show("A FedAvg round", columns, rows)
 
 
 def main() -> None:
     """Run the benchmark."""
-    chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
+    parser = options(__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--flower-python", type=Path, metavar="PATH", help="a Python that has flwr[simulation]"
+    )
+    chosen = parser.parse_args()
     torch.set_num_threads(1)
     cases, before = QUICK if chosen.quick else CASES, environment()
     turns: dict[Case, list[Turn]] = {case: [] for case in cases}
@@ -205,7 +246,7 @@ def main() -> None:
         check_models(case)
     for _ in range(chosen.repeats or (1 if chosen.quick else 5)):
         for case, taken in turns.items():
-            taken.append(take_turn(case))
+            taken.append(take_turn(case, chosen.flower_python))
             print(f"{case.model}: {taken[-1].ratio:.2f} x the bare loop", file=sys.stderr, flush=True)
     found = figures(turns)
     print_figures(found)

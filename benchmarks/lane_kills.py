@@ -206,8 +206,11 @@ class Outcome:
             self.wrong.append(otherwise)
 
 
-def strike(case: Case, blow: Blow, folder: Path, undisturbed: Run) -> Outcome:
-    """Run a scenario with its blow; return what became of it."""
+def strike(case: Case, blow: Blow, folder: Path, undisturbed: Run) -> Outcome | None:
+    """Run a scenario with its blow; return what became of it.
+
+    None: its actors did not come up in time, so that it never began.
+    """
     outcome, began = Outcome(case, blow), time.monotonic()
     patience = (f"resources.timeout={PATIENCE}",) if blow.act == "stop" else ()
     spec = load(SCENARIOS / f"{case.scenario}.toml", (*case.settings, *patience))
@@ -216,6 +219,8 @@ def strike(case: Case, blow: Blow, folder: Path, undisturbed: Run) -> Outcome:
             with deadline(DEADLINE):
                 run = run_on_ray(prepare(spec), RunOptions(folder))
         except RunError as error:
+            if not (folder.exists() or blow.mark.exists()):
+                return None
             _check_error(outcome, error, folder, undisturbed)
         except Exception as error:
             outcome.ended = "hung" if isinstance(error, Hung) else "other error"
@@ -239,17 +244,29 @@ def _check_error(outcome: Outcome, error: RunError, folder: Path, undisturbed: R
     outcome.check("\n" not in str(error), "more than one line")
     outcome.check(blow.act != "kill" or blow.end not in SURVIVED, "a loss that a run survives")
     outcome.check(RunFolder.open(folder).summary()["status"] == "failed", "the folder does not say so")
+    outcome.check(ended(PATIENCE), "the stopped process was not ended")
     prepared, reopened, _ = continued(folder)
     same = prints(run_local(prepared, RunOptions(reopened)), undisturbed) == prints(undisturbed, undisturbed)
     outcome.check(same, "continued, it has another digest")
 
 
-def left_over() -> int:
-    """Return how many descendants of this process are stopped: a blow did it, and nobody ended them."""
-    states = (
-        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in Census.take().groups
-    )
-    return Counter(states)["T"]
+def ended(within: float) -> bool:
+    """Wait until no descendant of this process is stopped any more; those that still are then are killed: False."""
+    until = time.monotonic() + within
+    while stopped := [pid for pid in Census.take().groups if _state(pid) == "T"]:
+        if time.monotonic() > until:
+            for pid in stopped:
+                os.kill(pid, signal.SIGKILL)
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def blows(kills: int, seed: int, folder: Path) -> Iterator[tuple[Case, Blow]]:
@@ -268,6 +285,7 @@ def main() -> None:
 
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kills", type=int, metavar="N", help=f"blows, {KILLS} unless told")
+    parser.add_argument("--begin", type=int, default=0, metavar="N", help="leave the first N blows out")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args()
     kills = chosen.kills or (QUICK_KILLS if chosen.quick else KILLS)
@@ -282,9 +300,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, connected(reuse=True):
         folder = Path(name)
         for n, (case, blow) in enumerate(blows(kills, chosen.seed, folder)):
-            outcomes.append(strike(case, blow, folder / f"run {n}", whole[case.scenario]))
+            if n < chosen.begin:
+                continue
+            outcome = None
+            while (
+                outcome is None
+            ):  # on a busy machine actors may take longer to come up than a stop is waited for
+                outcome = strike(case, blow, folder / f"run {n}", whole[case.scenario])
+            outcomes.append(outcome)
             print(n, _row(outcomes[-1]), outcomes[-1].said, file=sys.stderr, flush=True)
-        stopped = left_over()
     rows = [_row(outcome) for outcome in outcomes]
     show("Blows", ["scenario", "end", "blow", "frame", "sent", "seconds", "ended with", "wrong"], rows)
     counts = Counter((o.blow.act, o.blow.end, o.ended) for o in outcomes)
@@ -294,12 +318,11 @@ def main() -> None:
         "outcomes": [{"act": a, "end": e, "ended": r, "runs": n} for (a, e, r), n in sorted(counts.items())],
         "wrong": [f"{_row(o)}: {w}" for o in outcomes for w in o.wrong],
         "longest_seconds": max(o.seconds for o in outcomes),
-        "stopped_processes_left": stopped,
         "environment": before,
     }
     write("lane_kills", figures, chosen.json)
-    if figures["wrong"] or stopped:
-        raise SystemExit(f"{len(figures['wrong'])} things are wrong, {stopped} stopped processes are left")
+    if figures["wrong"]:
+        raise SystemExit(f"{len(figures['wrong'])} things are wrong")
 
 
 def _row(outcome: Outcome) -> list[str]:

@@ -13,6 +13,9 @@ ages        how old the cached embeddings are that an update reads: all that rec
 staleness   a row for each of the other clients with these ages: everything recorded
 progress    beyond that: a callback is told after every update where the run stands
 
+The target is of the machine on which an update of the ordinary torch loop (`small_models.py`) took 1,180 µs at best, so
+that loop takes turns with the lines, and what everything recorded costs is given as a share of it as well.
+
 The lines take turns, so that a slow minute hits all of them. The figures are each line's least over the turns, since on
 a machine shared with others the CPU time of the same work doubles for seconds; medians stand beside them.
 """
@@ -28,6 +31,8 @@ from typing import Any
 
 import numpy as np
 from common import environment, median, options, show, spread, verdict, write
+from small_models import experiment as of_digits
+from small_models import torch_loop
 
 from raydpzv.config.toml import load
 from raydpzv.data.batches import Batches
@@ -49,7 +54,8 @@ from raydpzv.wire.messages import PerturbedEmbeddings, Slopes, Start
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
 UPDATES, QUICK = 2000, 300
 TARGET = 60.0
-"""Microseconds per update that everything recorded may take."""
+"""Microseconds per update that everything recorded may take, where an update of the torch loop takes `LOOP`."""
+LOOP = 1180.0
 
 
 class Client:
@@ -195,13 +201,15 @@ def run(experiment: PreparedVertical, updates: int, pieces: Pieces) -> float:
 
 
 def measure(updates: int, repeats: int) -> dict[str, list[float]]:
-    """Return microseconds per update by line, one figure a turn; "bare" is the baseline."""
-    experiment, found = prepared(), {name: [] for name in ("bare", *LINES)}
+    """Return microseconds per update by line, one figure a turn; "bare" is the baseline, "torch" the torch loop."""
+    experiment, found = prepared(), {name: [] for name in ("torch", "bare", *LINES)}
+    warm, count = updates // 20, updates // 5
     with one_thread():
         run(
             experiment, 100, LINES["progress"]
         )  # what is compiled, imported or cached at first is not counted
         for _ in range(repeats):
+            found["torch"].append(1e6 * torch_loop(of_digits("dpzv", warm + count), warm, count))
             found["bare"].append(1e6 * bare(experiment, updates) / updates)
             for name, pieces in LINES.items():
                 found[name].append(1e6 * run(experiment, updates, pieces) / updates)
@@ -255,7 +263,12 @@ def main() -> None:
             for e in entries
         ],
     )
-    result = {"updates": updates, "bare_us": min(found["bare"]), "lines": entries}
+    loop, everything = min(found["torch"]), entries[list(LINES).index("staleness")]["us_beyond_bare"]
+    print(
+        f"the torch loop: {loop:.0f} us an update; everything recorded is {everything / loop:.1%} of it, the target "
+        f"{TARGET / LOOP:.1%} of {LOOP:.0f} us"
+    )
+    result = {"updates": updates, "bare_us": min(found["bare"]), "torch_loop_us": loop, "lines": entries}
     write("update_overhead", result | {"environment": before}, chosen.json)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
+import ray
 
-from tests.helpers.programs import script_here
+from tests.helpers.programs import ROOT, script_here
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -38,3 +40,27 @@ def test_throughput_finishes_on_ray(tmp_path):
     for way in ("Ray", "Ray, wall clock", "Ray, 1 client actor"):
         assert seconds[way]["clients"] > seconds[way]["server"]
     assert seconds["Ray, no client actors"]["server"] > seconds["Ray, no client actors"]["clients"]
+
+
+@pytest.mark.slow
+def test_a_lane_that_loses_an_end_keeps_its_digest_or_says_so(tmp_path):
+    """One blow for each of a client's actor, the vertical server and a host."""
+    script_here("lane_kills.py", "--kills", "3", "--json", str(tmp_path / "k.json"))
+    figures = json.loads((tmp_path / "k.json").read_text())
+    assert figures["wrong"] == []
+    assert [(o["end"], o["ended"]) for o in figures["outcomes"]] == [
+        ("client", "same digest"),
+        ("host", "same digest"),
+        ("server", "named error"),
+    ]
+    # the control: a blow that does not fall is found out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        kills = importlib.import_module("lane_kills")
+        ray.cloudpickle.register_pickle_by_value(kills)
+        never = kills.Blow("kill", "client", 0, 10**9, 0.0, tmp_path / "mark")
+        spec = kills.load(kills.SCENARIOS / "digits_dpzv.toml", kills.VERTICAL.settings)
+        whole = kills.run_local(kills.prepare(spec), kills.RunOptions())
+        found = kills.strike(kills.VERTICAL, never, tmp_path / "run", whole)
+    assert found.ended == "same digest"
+    assert found.wrong == ["0 rows of faults", "nothing was lost", "the blow did not fall"]
