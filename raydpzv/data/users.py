@@ -50,10 +50,6 @@ class Pairs:
         return self.rows[self.offsets[place] : self.offsets[place + 1]]
 
 
-_NOBODY = Pairs(np.zeros(1, np.int64), np.arange(2), np.zeros(1, np.int64))
-"""One record of user 0."""
-
-
 @dataclass(frozen=True, eq=False)
 class UserParts:
     """Which record belongs to which user and silo: 8 bytes a record and 24 bytes a pair. Its clients are the silos.
@@ -110,14 +106,16 @@ class UserParts:
         return replace(self, ids=places)
 
     def alone(self, own: Sequence[int]) -> UserParts:
-        """Return the own silos as they are, and in each of the others one record, of user 0."""
-        pairs = [self.pairs(silo) if silo in own else _NOBODY for silo in range(self.clients)]
+        """Return the own silos as they are, and in each of the others one record of every user."""
+        one = np.arange(self.users + 1)
+        others = Pairs(one[:-1], one, np.zeros(self.users, np.int64))
+        pairs = [self.pairs(silo) if silo in own else others for silo in range(self.clients)]
         return UserParts(
             self.users,
             np.concatenate([p.rows for p in pairs]),
             np.cumsum([0, *map(len, pairs)]),
             np.concatenate([p.users for p in pairs]),
-            np.cumsum([0, *np.concatenate([p.counts for p in pairs])]),
+            np.append(0, np.cumsum(np.concatenate([p.counts for p in pairs]))),
         )
 
     def most_records(self, group: int | Literal["max", "median"]) -> int:

@@ -28,6 +28,7 @@ from raydpzv.experiment.privacy_filter import user_privacy_filter
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
+from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
@@ -156,8 +157,8 @@ class PreparedHorizontal:
         """Return what a host's process gets: of a method that protects users, its own silos' rows and no others.
 
         Its silos are those m with m mod `hosts` = `host`, of at most as many hosts as silos. The others' numbers of
-        records stay where a user's weight or its used records depend on them; elsewhere they have one record each. A
-        row of its own stands for all of theirs.
+        records stay where a user's weight or its used records depend on them; elsewhere they have one record of every
+        user. A row of its own stands for all of theirs.
         """
         parts = self.user_parts
         if parts is None or not isinstance(self.split, Split):
@@ -171,6 +172,7 @@ class PreparedHorizontal:
             self,
             split=replace(self.split, train=self.split.train.select(rows)),
             parts=kept.among(own, rows),
+            privacy=self.privacy and self.privacy.for_silos(coins=plan.coins_shared),
         )
 
     @property
@@ -186,7 +188,15 @@ class PreparedHorizontal:
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost)
+        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost, self._sample())
+
+    def _sample(self) -> Callable[[int], np.ndarray] | None:
+        """Who is drawn for a round, of methods whose silos do not know it."""
+        plan = self.spec.descriptor.users(self.spec.method)
+        if plan is None or self.privacy is None or plan.sampling == 1 or plan.coins_shared:
+            return None
+        noise, rate = self.privacy.noise, plan.sampling
+        return lambda round: np.flatnonzero(users_drawn(noise, rate, round))
 
     def budget(self) -> Budget:
         """Return what ends the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,17 @@ def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> Privacy
     return MeanPrivacyFilter(setting, budget)
 
 
-def user_privacy_filter(setting: UserSetting | None, limit: float | None, lost: int = 0) -> PrivacyFilter:
-    """Return a fresh account of users, which refuses what would exceed this ε; lost: releases no record tells of."""
-    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost)
+def user_privacy_filter(
+    setting: UserSetting | None,
+    limit: float | None,
+    lost: int = 0,
+    sample: Callable[[int], np.ndarray] | None = None,
+) -> PrivacyFilter:
+    """Return a fresh account of users, which refuses what would exceed this ε; lost: releases no record tells of.
+
+    sample: who is drawn for a round, where silos that send their sums cannot say it; None: they do.
+    """
+    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost, sample)
 
 
 def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> None:
@@ -247,9 +255,15 @@ class UserPrivacyFilter(_Accountant):
 
     of_uploads = True
 
-    def __init__(self, setting: UserSetting, limit: float | None, lost: int = 0) -> None:
+    def __init__(
+        self,
+        setting: UserSetting,
+        limit: float | None,
+        lost: int = 0,
+        sample: Callable[[int], np.ndarray] | None = None,
+    ) -> None:
         super().__init__(setting.delta)
-        self._setting, self._limit = setting, limit
+        self._setting, self._limit, self._sample = setting, limit, sample
         self._proves = not defect(setting) and not missing_premises(
             dataclasses.replace(setting, planned=True)
         )
@@ -264,7 +278,7 @@ class UserPrivacyFilter(_Accountant):
         """Return why this upload would exceed the ε budget, or None: it then was never sent."""
         if self._limit is None or not upload.releases or not self._opens(upload.client, upload.attempt):
             return None
-        drawn = self._drawn(upload.releases[0].ids)
+        drawn = self._drawn(upload.releases[0].ids, upload.attempt)
         if not self._spending.would_exceed(drawn, self._limit, self._setting.against):
             return None
         noun = "release" if self._setting.asynchronous else "round"
@@ -278,7 +292,7 @@ class UserPrivacyFilter(_Accountant):
     ) -> PrivacyLoss:
         """Account a silo's sum, for which these users were drawn; return what is spent so far."""
         if self._opens(client, attempt):
-            self._spending.add(self._drawn(ids))
+            self._spending.add(self._drawn(ids, attempt))
             self._loss = self._spent_so_far()
         if attempt is not None:
             self._sums.add(client, attempt)
@@ -311,8 +325,10 @@ class UserPrivacyFilter(_Accountant):
             return self._sums.more(client, attempt)
         return bool(self._made[client] == self._spending.releases)
 
-    def _drawn(self, ids: np.ndarray | None) -> np.ndarray:
+    def _drawn(self, ids: np.ndarray | None, attempt: Attempt | None) -> np.ndarray:
         """The users that were drawn; all of them where nothing says who."""
+        if self._sample is not None and attempt is not None:
+            return self._sample(attempt.round)
         return np.arange(self._setting.users) if ids is None or len(ids) == 0 else ids
 
     def _spent_so_far(self) -> PrivacyLoss:

@@ -317,6 +317,15 @@ class UserPrivacy:
     claims: UserSetting | None
     secret: int | None = field(default=None, repr=False)
 
+    def for_silos(self, *, coins: bool) -> UserPrivacy:
+        """Return what silos' processes get; coins: whether they draw by them, and so have their key."""
+        noise = self.noise if coins else replace(self.noise, coins=None)
+        return replace(self, noise=noise, secret=None)
+
+    def for_warm_up(self) -> UserPrivacy:
+        """Return the same with coins of the run's seed, which hide nobody: what a warm-up draws is dropped."""
+        return replace(self, noise=replace(self.noise, coins=self.noise.key), secret=None)
+
 
 def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None = None) -> UserPrivacy | None:
     """Return a scenario's noise for these users and silos; None for a method that knows no users.

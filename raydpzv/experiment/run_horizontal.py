@@ -271,6 +271,7 @@ def warm_up(prepared: PreparedHorizontal, device: str) -> None:
         if isinstance(split, Split)
         else replace(split, test=few),
         timing=Timing(arrivals, nothing, nothing, instant(clients)),
+        privacy=prepared.privacy and prepared.privacy.for_warm_up(),
         recorded=0,
     )
     ledger = Ledger.create(None, prepared.plan.header()) if prepared.seeded else None

@@ -283,6 +283,12 @@ class UserPlan:
     steps: int = 1
 
     @property
+    def coins_shared(self) -> bool:
+        """Whether silos draw users or records by coins; under private weights the server alone knows who is drawn."""
+        by_silos = self.sampling < 1 and self.aggregation != "private_weights"
+        return self.rate < 1 or by_silos
+
+    @property
     def counts_shared(self) -> bool:
         """Whether a silo's work depends on how many records its users have in the others."""
         by_records = self.weights == "records" and self.aggregation != "private_weights"

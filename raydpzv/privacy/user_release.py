@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raydpzv.errors import RunError
 from raydpzv.keys import Key
 from raydpzv.privacy.discrete_gaussian import discrete_gaussian
 from raydpzv.privacy.mechanisms import Receipt
@@ -68,15 +69,24 @@ class UserNoiseParts:
     """The resolved [privacy] of a run of users, for the silos that add noise and whoever draws the sample of users.
 
     release: what releases are made with; its multiplier is 0 where the scenario adds no noise. users: U, those on the
-    public list. coins: the key of the users' coins, which is a secret of the run where its ε needs them secret. seeded:
-    noise that whoever has the seed subtracts, for runs that repeat bit for bit. NOT PRIVATE.
+    public list. coins: the key of the users' coins, which is a secret of the run where its ε needs them secret; None in
+    the processes of silos that need not know who is drawn. seeded: noise that whoever has the seed subtracts, for runs
+    that repeat bit for bit. NOT PRIVATE.
     """
 
     release: UserRelease
     users: int
     key: Key
-    coins: Key
+    coins: Key | None
     seeded: bool = False
+
+    def coin(self, purpose: str) -> Key:
+        """Return the key of the coins of a purpose. Raises RunError in a process that has none."""
+        if self.coins is None:
+            raise RunError(
+                f"the key of the coins ({purpose}) was asked for in a process of silos that need not know who is drawn"
+            )
+        return self.coins / purpose
 
     def share(
         self,

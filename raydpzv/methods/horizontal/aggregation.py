@@ -137,7 +137,7 @@ def users_drawn(noise: UserNoiseParts, rate: float, round: int) -> npt.NDArray[n
     """Return which users take part in a round, bool [U], each by a coin of its own of this rate."""
     if rate == 1:
         return np.ones(noise.users, bool)
-    drawn: np.ndarray = (noise.coins / "users of a round" / round).generator().random(noise.users) < rate
+    drawn: np.ndarray = (noise.coin("users of a round") / round).generator().random(noise.users) < rate
     return drawn
 
 
@@ -306,12 +306,11 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
         size: int,
         integers: Iterable[tuple[Integers, int]],
         sampled: SampledWeights | None,
-        drawn: np.ndarray | None,
     ) -> Upload:
         """Return a silo's weighted, noised sum.
 
-        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were not finite; drawn:
-        who takes part, for the account of what the server sees, which alone knows it.
+        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were not finite. Who takes
+        part the server alone knows.
         """
         nonfinite = 0
 
@@ -330,9 +329,7 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
         share, receipt = noise.share(size, parties, address, pairs=pairs, nonfinite=0, beyond=beyond)
         dither = noise.random_bytes("dither", address)
         body = self.role(silo, size).upload(blocks(), share, attempt, sampled=sampled, dither=dither)
-        releases = (
-            (Release(0, math.nan, receipt._replace(nonfinite=nonfinite), ids=drawn),) if receipt else ()
-        )
+        releases = (Release(0, math.nan, receipt._replace(nonfinite=nonfinite)),) if receipt else ()
         return Upload(silo, attempt.round - 1, body, releases=releases)
 
     def _made(self, silo: int, size: int) -> PrivateSilo:

@@ -92,7 +92,7 @@ class GroupSilos(ObjectiveThreads):
 
     def _poisson(self, rows: np.ndarray, silo: int, number: int) -> np.ndarray:
         """Return the records of a step: each by its own coin, secret from everybody outside the silo."""
-        generator = (self._noise.coins / "records of a step" / silo / number).generator()
+        generator = (self._noise.coin("records of a step") / silo / number).generator()
         return rows[generator.random(len(rows)) < self._config.rate]
 
     def _clipped(self, objective: Objective, x: Vector, batch: np.ndarray) -> tuple[Integers, int]:

@@ -132,13 +132,13 @@ class UserSums:
         It is its sum with its share of the noise, hidden as the aggregation has it, or nothing where the silo fails.
         """
         silo, attempt = order.client, attempt_of(order, self._parts.clients)
-        drawn = self._record(attempt.round)
         if self._private:
             everybody = np.arange(len(self._parts.pairs(silo)))
             integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
-            made = self._private.upload(silo, attempt, size, integers, sample_of(order), drawn)
+            made = self._private.upload(silo, attempt, size, integers, sample_of(order))
         else:
             total, pairs, nonfinite = self.total(silo, attempt.round, size, vectors)
+            drawn = self._record(attempt.round)
             made = noised(self._noise, total, silo, attempt, pairs, nonfinite, drawn)
             if self._masked:
                 made = self._masked.upload(made, attempt)
