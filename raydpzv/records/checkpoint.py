@@ -42,7 +42,7 @@ _FAULTS = (
 """What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""
 _FIRST = 0.3
 """Seconds until a first checkpoint, where no setting says how often they are taken."""
-_SHARE = 25
+_SHARE = 50
 """Where no setting says so, one part in so many of what was computed may be lost."""
 _REST = 40
 """Times its own cost that pass between two checkpoints, at the least: they take at most a fortieth of a run's time."""

@@ -27,7 +27,7 @@ from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, Written, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.publication import Publication
-from raydpzv.records.store import Rows, append_rows, cut_parts, read_all, read_parts
+from raydpzv.records.store import Rows, append_rows, count_rows, cut_parts, read_all
 from raydpzv.records.summary_fields import faults
 from raydpzv.registry import METHODS
 
@@ -143,11 +143,11 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopened(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
+    def reopened(cls, path: Path, moved: Sequence[str] = (), *, checked: bool = False) -> RunFolder:
         """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped.
 
-        All that stays is read before anything is dropped. Raises DataError if a part is missing or damaged, or if the
-        parts do not have the rows that the checkpoint counts.
+        All that stays is read before anything is dropped; checked: it was read already. Raises DataError if a part is
+        missing or damaged, or if the parts do not have the rows that the checkpoint counts.
         """
         cls.open(path)
         folder = cls(path, moved=moved)
@@ -155,7 +155,7 @@ class RunFolder:
         try:
             found = folder._written()
             parts = found.parts if found else {}
-            kept = {name: table.num_rows for name, table in read_parts(path, parts).items()}
+            kept = count_rows(path, parts, read=not checked)
             if found and found.rows:
                 folder._require_rows(found.rows, kept)
             cut_parts(path, parts)
