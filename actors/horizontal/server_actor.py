@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import checkpoint_of, checkpoints, resume_server, virtual_run, warm_up
 from raydpzv.methods.roles import Metrics, Order, Upload
-from raydpzv.records.checkpoint import Checkpoint, Piece
+from raydpzv.records.checkpoint import Checkpoint, Pace, Piece
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
@@ -79,7 +80,7 @@ class HorizontalServerActor:
         self._server_loop = ServerLoop(
             self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate
         )
-        self._cut = checkpoints(prepared, self._recorder)
+        self._cut, self._pace = checkpoints(prepared, self._recorder), prepared.pace()
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
@@ -99,7 +100,7 @@ class HorizontalServerActor:
             self._view,
             self._checkpoint,
             stop=self._stopping,
-            tick=lambda: None,
+            tick=lambda: self._ticked(run),
             updated=lambda: self._updated(run),
             stopped=lambda: self._stopped(run),
         )
@@ -210,8 +211,8 @@ class HorizontalServerActor:
         """Return the rows since the last call; those of rounds as far as there is a checkpoint that goes with them."""
         with self._lock:
             pieces, self._pieces = self._pieces, []
-        if self._over or self._prepared.asynchronous:
-            pieces.append((self._recorder.drain(), None))
+            if self._over or self._prepared.asynchronous:
+                pieces.append((self._recorder.drain(), None))
         return pieces
 
     def stop(self, reason: str) -> None:
@@ -232,7 +233,22 @@ class HorizontalServerActor:
         if rounds_go_on and (self._cut.due() or self._stopping.is_set()):
             self._keep(self._cut.rows(), run)
 
+    def _ticked(self, run: VirtualRun) -> None:
+        loop = self._server_loop
+        if self._pace and loop.stop_reason is None and self._pace.due(loop.updates):
+            self._keep_moment(self._pace, run)
+
+    def _keep_moment(self, pace: Pace, run: VirtualRun) -> None:
+        """Hand over rows, and that a run without rounds can go on after them."""
+        begun = time.monotonic()
+        checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.moment())
+        with self._lock:
+            self._pieces.append((self._recorder.drain(), checkpoint))
+        pace.taken(begun, self._server_loop.updates, 0)
+
     def _stopped(self, run: VirtualRun) -> None:
+        if self._pace:
+            self._keep_moment(self._pace, run)
         # of others the last checkpoint was taken when the stop was seen
         if not self._prepared.asynchronous and self._privacy_filter.state():
             self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again

@@ -32,6 +32,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.records.checkpoint import Pace
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
@@ -181,6 +182,12 @@ class PreparedHorizontal:
         Others compute them again, and the ledger tells if they come out otherwise.
         """
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
+
+    def pace(self) -> Pace | None:
+        """Return when checkpoints of a run without rounds are due; None: one of rounds, or of real time."""
+        if self.spec.clock.kind != "virtual" or not self.asynchronous:
+            return None
+        return Pace(None, None, self.spec.record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""

@@ -324,10 +324,13 @@ class UserPrivacyFilter(_Accountant):
         return self._spending.state() | {"fewest": self._fewest}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
-        """Go on with an account; lost: one more release may have been made, of which the record says nothing."""
+        """Go on with an account; lost: more may have been released, of which the record says nothing.
+
+        That is one round, or without rounds a sum of each silo.
+        """
         self._spending = UserSpending(self._setting, state)
         self._fewest = int(state.get("fewest", self._setting.silos))
-        self._lose(int(lost))
+        self._lose(int(lost) * (self._setting.silos if self._setting.asynchronous else 1))
 
     def _lose(self, releases: int) -> None:
         for _ in range(releases):

@@ -96,8 +96,8 @@ def _held_by(rows: Rows, spec: HorizontalScenario, client: int, updates: int) ->
 def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedHorizontal, RunFolder, str]:
     """Return the prepared scenario that goes on, the folder it writes to (locked), and the scenario's name.
 
-    Rounds go on after the last checkpoint. Clients that wake by themselves begin again, to the same bits. Raises
-    InputError as `raydpzv.experiment.reexecute.resuming` does.
+    It goes on after the last checkpoint; without one it begins again, to the same bits. Raises InputError as
+    `raydpzv.experiment.reexecute.resuming` does.
     """
     began = RunFolder.open(path, moved)
     spec = began.spec()

@@ -143,7 +143,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
             releases = released(folder.rows(), ledger)
         _check_gaps(releases, path)
         if checkpoint:
-            folder = RunFolder.reopened(path, moved)
+            folder = RunFolder.reopened(path, moved, checked=True)
         folder.sweep()
     except BaseException:
         folder.__exit__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -27,7 +28,7 @@ from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
-from raydpzv.records.checkpoint import Checkpoint, Cut
+from raydpzv.records.checkpoint import Checkpoint, Cut, Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -103,6 +104,7 @@ class _Session:
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
         self._cut = checkpoints(prepared, self._recorder)
+        self._pace = prepared.pace() if folder else None
         self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
@@ -116,7 +118,7 @@ class _Session:
         try:
             (self._virtual if self._prepared.spec.clock.kind == "virtual" else self._wall)()
             parameters = self._view.state(self._server_loop.updates)[0]
-            facts = ledger_facts(self._ledger) | self._drift()
+            facts = ledger_facts(self._ledger) | self._drift() | (self._pace.facts() if self._pace else {})
         except BaseException as error:
             self._writer.add(self._recorder.drain())
             self._finalizer.failed(error, self._server_loop.status(), self._privacy_filter.spent())
@@ -147,11 +149,24 @@ class _Session:
             self._view,
             self._checkpoint,
             stop=self._stop,
-            tick=self._tick,
+            tick=lambda: self._ticked(run),
             updated=lambda: self._updated(run),
             stopped=lambda: self._stopped(run),
         )
         run.run()
+
+    def _ticked(self, run: VirtualRun) -> None:
+        self._tick()
+        loop = self._server_loop
+        if self._pace and loop.stop_reason is None and self._pace.due(loop.updates):
+            self._keep_moment(self._pace, run)
+
+    def _keep_moment(self, pace: Pace, run: VirtualRun) -> None:
+        """Write that a run without rounds can go on from here."""
+        begun = time.monotonic()
+        checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.moment())
+        size = self._writer.write_checkpoint(self._recorder.drain(), checkpoint)
+        pace.taken(begun, self._server_loop.updates, size)
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
@@ -161,6 +176,8 @@ class _Session:
             self._keep(self._cut.rows(), run)
 
     def _stopped(self, run: VirtualRun) -> None:
+        if self._pace:
+            self._keep_moment(self._pace, run)
         # of others the last checkpoint was taken when the stop was seen
         if not self._prepared.asynchronous and self._privacy_filter.state():
             self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again

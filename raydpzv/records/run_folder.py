@@ -27,7 +27,7 @@ from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, Written, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.publication import Publication
-from raydpzv.records.store import Rows, append_rows, count_parts, cut_parts, read_all, read_parts
+from raydpzv.records.store import Rows, append_rows, count_rows, cut_parts, read_all
 from raydpzv.records.summary_fields import faults
 from raydpzv.registry import METHODS
 
@@ -64,7 +64,9 @@ class RunFolder:
         self.path = path
         self._where, self._moved = where, check_moved(moved)
         self._counts: Counter[str] = Counter()  # rows of each type
+        self._parts: dict[str, int] = {}  # of each type that was written
         self._went_back = False
+        self._kept_parts: dict[str, int] = {}
         self._lock = FileLock(path / ".lock")
 
     def __enter__(self) -> RunFolder:
@@ -141,11 +143,11 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopened(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
+    def reopened(cls, path: Path, moved: Sequence[str] = (), *, checked: bool = False) -> RunFolder:
         """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped.
 
-        All that stays is read before anything is dropped. Raises DataError if a part is missing or damaged, or if the
-        parts do not have the rows that the checkpoint counts.
+        All that stays is read before anything is dropped; checked: it was read already. Raises DataError if a part is
+        missing or damaged, or if the parts do not have the rows that the checkpoint counts.
         """
         cls.open(path)
         folder = cls(path, moved=moved)
@@ -153,12 +155,13 @@ class RunFolder:
         try:
             found = folder._written()
             parts = found.parts if found else {}
-            kept = {name: table.num_rows for name, table in read_parts(path, parts).items()}
+            kept = count_rows(path, parts, read=not checked)
             if found and found.rows:
                 folder._require_rows(found.rows, kept)
             cut_parts(path, parts)
             folder._counts.update(kept)
             folder._went_back = True
+            folder._kept_parts = dict(parts)
         except BaseException:
             folder.__exit__()
             raise
@@ -197,7 +200,8 @@ class RunFolder:
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write the place from which the run can go on, which stands for all rows written so far; return its bytes."""
-        return write_checkpoint(self.path / _CHECKPOINT, checkpoint, count_parts(self.path), self._counts)
+        parts = self._kept_parts | self._parts
+        return write_checkpoint(self.path / _CHECKPOINT, checkpoint, parts, self._counts)
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""
@@ -303,7 +307,7 @@ class RunFolder:
 
     def append(self, rows: Rows) -> None:
         """Add rows."""
-        append_rows(self.path, rows, self._where)
+        append_rows(self.path, rows, self._where, self._parts)
         self._counts.update({name: table.num_rows for name, table in rows.items()})
 
     def commit_continuation(self, released: int = 0) -> bool:

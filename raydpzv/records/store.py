@@ -23,18 +23,27 @@ _WHERE_ANY = ("concordance",)
 """Row types that are digested where there are rows: runs that cannot have any keep their digests."""
 
 
-def append_rows(run: Path, rows: Mapping[str, pa.Table], where: str = "rows") -> None:
-    """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time."""
+def append_rows(
+    run: Path, rows: Mapping[str, pa.Table], where: str = "rows", parts: dict[str, int] | None = None
+) -> None:
+    """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time.
+
+    parts: how many parts each type has, so that none is looked for; it is kept up to date.
+    """
+    known = {} if parts is None else parts
     for name in sorted(rows, key=lambda name: name != "release"):
         table = rows[name]
         if table.num_rows == 0:
             continue
         folder = run / where / name
-        folder.mkdir(parents=True, exist_ok=True)
-        path = _part(folder, _next_number(folder))
+        if name not in known:
+            folder.mkdir(parents=True, exist_ok=True)
+            known[name] = _next_number(folder)
+        path = _part(folder, known[name])
         scratch = path.with_name(f".{path.name}")
         pq.write_table(table, scratch)
         os.replace(scratch, path)
+        known[name] += 1
 
 
 def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
@@ -49,24 +58,21 @@ def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
     return pa.concat_tables([SCHEMAS[name].empty_table(), *(_read(p, name) for p in parts)]).combine_chunks()
 
 
-def count_parts(run: Path, where: str = "rows") -> dict[str, int]:
-    """Return how many parts each row type has."""
-    return {name: len(list((run / where / name).glob("part-*.parquet"))) for name in SCHEMAS}
+def count_rows(run: Path, counts: Mapping[str, int], *, read: bool) -> dict[str, int]:
+    """Return how many rows of each type its first parts have, as many as are counted.
 
-
-def read_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> Rows:
-    """Return the rows of the first parts of each row type, as many as are counted. DataError if one is missing."""
-    found = {}
+    read: all of them, not only their heads. Raises DataError if one is missing or damaged.
+    """
+    found = dict.fromkeys(SCHEMAS, 0)
     for name in SCHEMAS:
-        parts = [_part(run / where / name, number) for number in range(counts.get(name, 0))]
-        for part in parts:
+        for number in range(counts.get(name, 0)):
+            part = _part(run / "rows" / name, number)
             if not part.is_file():
                 raise DataError(
                     f"{part}: is missing, the checkpoint counts {counts[name]} parts; the run cannot go on, start a "
                     "new one"
                 )
-        tables = [SCHEMAS[name].empty_table(), *(_read(part, name) for part in parts)]
-        found[name] = pa.concat_tables(tables)
+            found[name] += (_read(part, name) if read else pq.read_metadata(part)).num_rows
     return found
 
 

@@ -100,7 +100,9 @@ class PullRun(VirtualRun):
             self._answer(event, time)
             return
         super()._happen(event, time)
-        client = event.client  # type: ignore[attr-defined]
+
+    def _served(self, client: int) -> None:
+        """The client serves the epoch that waits next, at once."""
         if self._server_loop.stop_reason is None and (due := self._queue.leaves(client)) is not None:
             self._ask(client, due, self._busy_until)
 

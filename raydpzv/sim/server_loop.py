@@ -157,9 +157,9 @@ class ServerLoop:
             "loss": tuple(self._loss),
         }
 
-    def take_up(self, account: Mapping[str, Any], services: Mapping[str, Any]) -> None:
-        """Go on between two events of a run that was interrupted."""
-        self._resume_counts(account, lost=False)
+    def take_up(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
+        """Go on between two events of a run that was interrupted; lost: it may have gone on after these counts."""
+        self._resume_counts(account, lost=lost)
         self._open_services = {found[1]: _OpenService(*found) for found in services["open"]}
         self._syncs = dict(services["syncs"])
         self._numbers_up, self._numbers_down = services["numbers"]

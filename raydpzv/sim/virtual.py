@@ -155,7 +155,7 @@ class VirtualRun:
             self._epochs[client] = epochs
         for time, event in state["events"]:
             self._events.add(time, event)
-        self._server_loop.take_up(state["status"], state["services"])
+        self._server_loop.take_up(state["status"], state["services"], lost=not state["stopped"])
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         """Send the orders of the next round, which the state counts as sent, and go on."""
@@ -263,7 +263,11 @@ class VirtualRun:
             self._send(order, done)
         if updated and updates % self._every == 0 and server_loop.stop_reason is None:
             self._evaluate()
+        self._served(event.client)
         self._tick()
+
+    def _served(self, client: int) -> None:
+        """A client's round trip is over as far as the server is concerned."""
 
     def _evaluate_if_due(self) -> None:
         if self._server_loop.updates % self._every == 0:

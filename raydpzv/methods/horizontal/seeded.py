@@ -111,8 +111,13 @@ class Updates:
             return Sync(now, now - behind, 0, pulled=True)
         return Sync(now, now - behind, pairs)
 
-    def note(self, clients: np.ndarray, version: int) -> None:
-        """Record that clients were brought to a version."""
+    @property
+    def versions(self) -> np.ndarray:
+        """The version that each client was brought to, int64 [clients], a copy."""
+        return self._versions.astype(np.int64)
+
+    def note(self, clients: np.ndarray, version: int | np.ndarray) -> None:
+        """Record that clients were brought to a version, or each to its own."""
         self._versions[clients] = version
 
     def missed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -286,6 +291,19 @@ class SeededPullServer:
     def updates(self) -> int:
         """Updates made so far."""
         return self._updates.version
+
+    def state(self) -> np.ndarray:
+        """Return what a checkpoint keeps: the version each client was brought to, and reads at now (-1: at none)."""
+        reading = np.full(len(self._updates.versions), -1, np.int64)
+        reading[list(self._reading)] = list(self._reading.values())
+        return np.stack([self._updates.versions, reading])
+
+    def restore(self, round: int, state: np.ndarray) -> None:
+        """Become what the server was after so many updates: the ledger holds them."""
+        versions, reading = state
+        self._updates.note(np.arange(len(versions)), versions)
+        self._reading = {int(client): int(reading[client]) for client in np.flatnonzero(reading >= 0)}
+        self._updates.go_to(round)
 
     def first_orders(self) -> Sequence[Order]:
         """Nobody is told to begin: clients wake by themselves."""
