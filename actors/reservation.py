@@ -99,4 +99,4 @@ def _labels(plan: Plan) -> dict[str, Any]:
 
 def _total(bundles: list[dict[str, float]]) -> str:
     kinds = sorted({kind for bundle in bundles for kind in bundle})
-    return ", ".join(f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds)
+    return ", ".join(f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds if kind != "memory")

@@ -14,15 +14,17 @@ Selector = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Share:
-    """What one actor gets."""
+    """What one actor gets; memory: bytes that it takes at the least, 0: unknown."""
 
     cpus: float
     gpus: float
+    memory: int = 0
 
     def bundle(self) -> dict[str, float]:
         """Return the share as a placement-group bundle."""
         wanted = {"CPU": self.cpus, "GPU": self.gpus}
-        return {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": RESOLUTION}
+        shares = {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": RESOLUTION}
+        return shares | ({"memory": self.memory} if self.memory else {})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from actors.shares import Plan, Selector
 
 Amounts = Mapping[str, float]
 """Amounts by Ray's names of resources."""
-_KINDS = ("CPU", "GPU")
+_KINDS = {"CPU": (1, "CPU"), "GPU": (1, "GPU"), "memory": (2**30, "GiB of memory")}
+"""What is asked of machines: how much of it is one, and what of."""
 _SLACK = 1e-9
 """What sums of fractions may be off by."""
 _OF_ONE = "ray.io/node-id"
@@ -80,12 +81,16 @@ def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
         amounts = [bundle.get(kind, 0.0) for bundle in plan.bundles()]
         need, there = sum(amounts), total.get(kind, 0.0)
         settings = [f"{who}_{kind.lower()}s" for who in (["server"] if amounts[0] else []) + [plan.member]]
+        remedy = (
+            f"lower {plan.fewer}" if kind == "memory" else f"lower {' and '.join(settings)}, or {plan.fewer}"
+        )
         if need > there + _SLACK:
             return Lack(
-                f"{len([a for a in amounts if a])} actors ask {need:g} {kind} in all "
-                f"(server {amounts[0]:g}, {plan.member}s {sum(amounts[1:]):g}), the cluster has {there:g}",
-                f"{need - there:g} {kind}",
-                f"lower {' and '.join(settings)}, or {plan.fewer}",
+                f"{len([a for a in amounts if a])} actors ask {_amount(kind, need)} {_KINDS[kind][1]} in all "
+                f"(server {_amount(kind, amounts[0])}, {plan.member}s {_amount(kind, sum(amounts[1:]))}), "
+                f"the cluster has {_amount(kind, there)}",
+                f"{_amount(kind, need - there)} {_KINDS[kind][1]}",
+                remedy,
             )
     return None
 
@@ -170,7 +175,14 @@ def _sum(parts: Sequence[Amounts]) -> Amounts:
 
 
 def _listed(amounts: Amounts) -> str:
-    return " and ".join(f"{amounts.get(kind, 0.0):g} {kind}" for kind in _KINDS)
+    """CPUs and GPUs always; memory where something is said of it."""
+    kinds = [kind for kind in _KINDS if kind != "memory" or amounts.get(kind)]
+    return " and ".join(f"{_amount(kind, amounts.get(kind, 0.0))} {_KINDS[kind][1]}" for kind in kinds)
+
+
+def _amount(kind: str, amount: float) -> str:
+    one, _ = _KINDS[kind]
+    return f"{amount:g}" if one == 1 else f"{amount / one:.2f}"
 
 
 def _selected(selector: Selector) -> str:

@@ -76,6 +76,11 @@ def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNee
     Its own process only watches, and asks for next to nothing. Under the wall clock all are on one machine: between
     machines staleness would be the network's.
     """
+    if spec.resources.labels:
+        raise Unplaceable(
+            "resources.labels: trials with actors of their own are not placed by labels, got some; leave them out, or "
+            "search with trials that are whole in one process"
+        )
     left = {**total, "CPU": max(0.0, total.get("CPU", 0.0) - RESOLUTION)}
     found = plan(spec, left) if isinstance(spec, VerticalScenario) else plan_hosts(spec, left)
     if spec.clock.kind == "wall":

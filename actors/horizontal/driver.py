@@ -17,6 +17,7 @@ from actors.horizontal.server_actor import HorizontalServerActor
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
+from actors.memory import with_hosts_memory
 from actors.placement import plan_hosts
 from actors.processes import end, start
 from actors.remote import get, lost
@@ -45,7 +46,8 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        plan = place.plan if place else plan_hosts(prepared.spec, ray.cluster_resources())
+        total = ray.cluster_resources()
+        plan = place.plan if place else with_hosts_memory(plan_hosts(prepared.spec, total))
 
         def driver(actor_set: _ActorSet, watch: RunHooks) -> _Driver:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))

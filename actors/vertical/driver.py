@@ -24,6 +24,7 @@ from actors.driver import (
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
+from actors.memory import with_memory
 from actors.placement import plan
 from actors.remote import get, lost
 from actors.reservation import reserved
@@ -53,7 +54,8 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        placed = place.plan if place else plan(spec, ray.cluster_resources())
+        total = ray.cluster_resources()
+        placed = place.plan if place else with_memory(plan(spec, total), experiment)
         with nullcontext(place) if place else reserved(placed, options) as where:
             options.watch.status(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
             goes_on = isinstance(options.out, RunFolder)

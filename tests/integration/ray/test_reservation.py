@@ -20,8 +20,8 @@ def test_ray_is_told_how_actors_are_to_lie(placement):
     from ray.util import placement_group_table
 
     plan = Plan(Share(0.5, 0.0), (Share(0.5, 0.0),), ((0,),), placement)
-    with reserved(plan, RunOptions()) as group:
-        assert placement_group_table(group)["strategy"] == placement.upper()
+    with reserved(plan, RunOptions()) as place:
+        assert placement_group_table(place.group)["strategy"] == placement.upper()
 
 
 def test_actors_that_want_a_machine_each_are_refused_on_one_machine(small, tmp_path):

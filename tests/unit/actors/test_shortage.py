@@ -99,6 +99,23 @@ def test_what_does_not_fit_is_told_with_the_arithmetic(plan, machines, asked, mi
     assert re.search(asked, str(found))
 
 
+def test_memory_is_told_in_gib():
+    gib = 2**30
+    plan = Plan(Share(0.5, 0.0, gib), (Share(0.5, 0.0, 2 * gib),) * 2, ((0,), (1,)))
+    large, small = (Machine({"CPU": 4.0, "memory": n * gib}) for n in (4, 1.5))
+    assert lack(plan, [large, large]) is None
+    found = lack(plan, [large])
+    assert found is not None
+    assert found.missing == "1.00 GiB of memory"
+    assert str(found) == (
+        "resources: 3 actors ask 5.00 GiB of memory in all (server 1.00, clients 4.00), the cluster has 4.00; "
+        "lower client_actors"
+    )
+    found = lack(plan, [small] * 4)
+    assert found is not None
+    assert found.missing == "a machine with 0.5 CPU and 0 GPU and 2.00 GiB of memory"
+
+
 def test_labels_that_are_asked_of_no_actor_are_not_missed():
     alone = Plan(Share(1.0, 0.0), (), (), labels={"clients": {"zone": "c"}})
     assert lack(alone, [IN_A]) is None

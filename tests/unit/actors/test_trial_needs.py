@@ -60,3 +60,8 @@ def test_more_than_the_cluster_has_is_refused_with_the_arithmetic(small):
     asks_whole = trial_with_actors(small(*FOUR, "resources.server_cpus=1"), {"CPU": 6.0})
     with pytest.raises(Unplaceable, match=r"an actor of a trial asks 1 CPU and 0 GPU on one machine"):
         asks_whole.check([{"CPU": 0.8}] * 8)
+
+
+def test_labels_are_refused_where_they_would_not_be_heeded(small):
+    with pytest.raises(Unplaceable, match=r"resources\.labels: trials with actors of their own"):
+        trial_with_actors(small('resources.labels.server={zone = "a"}'), {"CPU": 2.0})

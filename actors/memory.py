@@ -1,0 +1,39 @@
+"""What the processes of a run's actors take of their machines' memory at the least.
+
+A process's own memory was measured (Ray 2.60, torch 2.13, Linux, "Anonymous" of /proc/PID/smaps_rollup): a client's
+after its first upload, a server's and a host's when made. A client's actor copies its columns (measured too); hosts
+read rows in the object store. Models, their activations and tables of embeddings come on top and are not foretold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from actors.shares import Plan
+from raydpzv.experiment.vertical import PreparedVertical
+
+_MIB = 2**20
+_CLIENT = {"compiled": 85 * _MIB, "torch": 203 * _MIB}
+_SERVER = {"compiled": 70 * _MIB, "torch": 189 * _MIB}
+_HORIZONTAL = 192 * _MIB
+"""Of a host, and at least of the server beside hosts: they load torch with either engine."""
+
+
+def with_memory(plan: Plan, experiment: PreparedVertical) -> Plan:
+    """Return the plan of a vertical run with each actor's memory, in bytes."""
+    columns = [client.x_train.nbytes + client.x_held_out.nbytes for client in experiment.clients]
+    held = [sum(columns[m] for m in clients) for clients in plan.clients]
+    own = _CLIENT[experiment.engine]
+    server = _SERVER[experiment.engine] + (0 if plan.actors else sum(columns))
+    shares = zip(plan.actors, held, strict=True)
+    return replace(
+        plan,
+        server=replace(plan.server, memory=server),
+        actors=tuple(replace(share, memory=own + data) for share, data in shares),
+    )
+
+
+def with_hosts_memory(plan: Plan) -> Plan:
+    """Return the plan of a horizontal run with the memory of the server and each host, in bytes."""
+    server, *hosts = (replace(share, memory=_HORIZONTAL) for share in (plan.server, *plan.actors))
+    return replace(plan, server=server, actors=tuple(hosts))

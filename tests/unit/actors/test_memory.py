@@ -1,0 +1,48 @@
+"""Memory that bundles carry, without a Ray."""
+
+from __future__ import annotations
+
+import pytest
+
+import scenarios
+from actors.memory import with_hosts_memory, with_memory
+from actors.placement import plan, plan_hosts
+from raydpzv.experiment.prepare import prepare
+
+CLUSTER = {"CPU": 8.0}
+
+
+@pytest.fixture(scope="module")
+def planned(small):
+    """Return a vertical scenario's columns' sizes, and its plan with memory."""
+
+    def make(*overrides):
+        spec = small(*overrides)
+        prepared = prepare(spec)
+        sizes = [c.x_train.size * 4 + c.x_held_out.size * 4 for c in prepared.clients]
+        return sizes, with_memory(plan(spec, CLUSTER), prepared)
+
+    return make
+
+
+def test_a_clients_actor_has_room_for_its_process_and_a_copy_of_its_columns(planned):
+    sizes, each = planned()
+    (own,) = {share.memory - size for share, size in zip(each.actors, sizes, strict=True)}
+    assert 64 * 2**20 < own < 256 * 2**20
+    _, two = planned("resources.client_actors=2")
+    assert [share.memory - own for share in two.actors] == [sizes[0] + sizes[2], sizes[1] + sizes[3]]
+    _, none = planned("resources.client_actors=0")
+    assert none.server.memory - each.server.memory == sum(sizes)
+    assert none.bundles()[0]["memory"] == none.server.memory
+
+
+def test_torch_takes_more_than_compiled_kernels(planned):
+    (_, compiled), (_, torch) = (planned(f"model.engine={name}") for name in ("compiled", "torch"))
+    for there, more in zip((compiled.server, *compiled.actors), (torch.server, *torch.actors), strict=True):
+        assert more.memory > there.memory + 100 * 2**20
+
+
+def test_hosts_and_their_server_carry_memory():
+    found = with_hosts_memory(plan_hosts(scenarios.load("digits_decomfl", []), CLUSTER))
+    assert len(found.bundles()) == 1 + len(found.actors) > 2
+    assert all(bundle["memory"] > 100 * 2**20 for bundle in found.bundles())
