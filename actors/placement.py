@@ -55,7 +55,7 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
 def _wishes(
     resources: ResourcesSection | HorizontalResourcesSection,
 ) -> tuple[str, float, Mapping[str, Selector]]:
-    return resources.placement, resources.patience, resources.labels or {}
+    return resources.placement, resources.placement_timeout, resources.labels or {}
 
 
 def _server_and_host_cpus(
@@ -115,5 +115,5 @@ def _check(plan: Plan, total: Mapping[str, float]) -> None:
         if 0 < share.gpus < RESOLUTION or 0 < share.cpus < RESOLUTION:
             raise Unplaceable(f"{name}: a share below Ray's resolution of {RESOLUTION:g} was asked; raise it")
     lack = lack_in_all(plan, total)
-    if lack and not plan.patience:
+    if lack and not plan.placement_timeout:
         raise Unplaceable(str(lack))

@@ -33,7 +33,7 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
 
     labels = _labels(plan)
     missing = lack(plan, machines())
-    if missing and not plan.patience:
+    if missing and not plan.placement_timeout:
         raise Unplaceable(str(missing))
     # an autoscaler grows for what is asked and pending
     group = placement_group(plan.bundles(), strategy=plan.placement.upper(), **labels)
@@ -49,11 +49,11 @@ def _await(group: Any, plan: Plan, options: RunOptions) -> None:
     started = time.monotonic()
     while not group.wait(_LOOK):
         missing = lack(plan, machines()) or _unplaced(group, plan)
-        limit = plan.patience if missing.lasts else max(plan.patience, _BUSY)
+        limit = plan.placement_timeout if missing.lasts else max(plan.placement_timeout, _BUSY)
         if options.stop.is_set():
             raise StoppedEarly("stopped while the run waited for resources; nothing was started")
         if time.monotonic() - started > limit:
-            waited = f" (waited {limit:g} s; or raise resources.patience)" if limit else ""
+            waited = f" (waited {limit:g} s; or raise resources.placement_timeout)" if limit else ""
             raise Unplaceable(f"{missing}{waited}")
         options.watch.status(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
 

@@ -31,7 +31,7 @@ class Share:
 class Plan:
     """The server's share, and for every client actor its share and the clients it holds.
 
-    placement, patience, labels: as in [resources]. member: what an actor beside the server is, in messages and in names
+    placement, placement_timeout, labels: as in [resources]. member: what an actor beside the server is, in messages and in names
     of settings; fewer: the setting by which there are fewer of them.
     """
 
@@ -39,7 +39,7 @@ class Plan:
     actors: tuple[Share, ...]
     clients: tuple[tuple[int, ...], ...]
     placement: str = "pack"
-    patience: float = 0.0
+    placement_timeout: float = 0.0
     labels: Mapping[str, Selector] = field(default_factory=dict)
     member: str = "client"
     fewer: str = "client_actors"

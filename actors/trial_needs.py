@@ -38,7 +38,7 @@ class TrialNeeds:
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Raise Unplaceable unless some machine has all that must be on one, busy or not, or the cluster may grow."""
-        if self.actors and self.actors.patience:
+        if self.actors and self.actors.placement_timeout:
             return
         bundles = self.bundles()
         whole = {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in ("CPU", "GPU")}

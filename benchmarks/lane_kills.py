@@ -50,8 +50,8 @@ from raydpzv.records.store import digest
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 KILLS, QUICK_KILLS = 30, 4
 DEADLINE = 500.0
-"""Seconds for a run; the longest waits are some of `PATIENCE` in a row."""
-PATIENCE = 60.0
+"""Seconds for a run; the longest waits are some of `STALLED_AFTER` in a row."""
+STALLED_AFTER = 60.0
 """Seconds that uploads of a stopped process are waited for: time enough for actors to come up on a busy machine."""
 ACTS = ("kill", "stop", "shut")
 SENT = (0.0, 0.5, 1.0)
@@ -212,8 +212,8 @@ def strike(case: Case, blow: Blow, folder: Path, undisturbed: Run) -> Outcome | 
     None: its actors did not come up in time, so that it never began.
     """
     outcome, began = Outcome(case, blow), time.monotonic()
-    patience = (f"resources.timeout={PATIENCE}",) if blow.act == "stop" else ()
-    spec = load(SCENARIOS / f"{case.scenario}.toml", (*case.settings, *patience))
+    longer = (f"resources.timeout={STALLED_AFTER}",) if blow.act == "stop" else ()
+    spec = load(SCENARIOS / f"{case.scenario}.toml", (*case.settings, *longer))
     with struck(case, blow):
         try:
             with deadline(DEADLINE):
@@ -244,7 +244,7 @@ def _check_error(outcome: Outcome, error: RunError, folder: Path, undisturbed: R
     outcome.check("\n" not in str(error), "more than one line")
     outcome.check(blow.act != "kill" or blow.end not in SURVIVED, "a loss that a run survives")
     outcome.check(RunFolder.open(folder).summary()["status"] == "failed", "the folder does not say so")
-    outcome.check(ended(PATIENCE), "the stopped process was not ended")
+    outcome.check(ended(STALLED_AFTER), "the stopped process was not ended")
     prepared, reopened, _ = continued(folder)
     same = prints(run_local(prepared, RunOptions(reopened)), undisturbed) == prints(undisturbed, undisturbed)
     outcome.check(same, "continued, it has another digest")

@@ -109,7 +109,7 @@ class HorizontalResourcesSection(Section):
     labels: HorizontalSelectors | None = None
     """Labels of the machines that actors go to, in Ray's words: labels.server = {zone = "a"},
     labels.hosts = {"ray.io/accelerator-type" = "in(H100, A100)"}, "!a" for any other. From Ray 2.49 on."""
-    patience: NotNegative = 0.0
+    placement_timeout: NotNegative = 0.0
     """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0
     """Seconds to wait for one piece of work before the run counts as stalled."""

@@ -126,7 +126,7 @@ COMMON = {
     "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     # what Ray makes of it: tests/integration/ray/test_reservation.py
     "resources.placement": Change('"spread"', watch=("plan",)),
-    "resources.patience": Change("60.0", watch=("plan",)),
+    "resources.placement_timeout": Change("60.0", watch=("plan",)),
     "resources.labels": Change('{server = {zone = "a"}}', watch=("plan",)),
 }
 VERTICAL = COMMON | {

@@ -31,11 +31,11 @@ def test_actors_that_want_a_machine_each_are_refused_on_one_machine(small, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_patience_tells_what_is_missing_and_ends_with_the_arithmetic(small, tmp_path):
+def test_the_placement_timeout_tells_what_is_missing_and_ends_with_the_arithmetic(small, tmp_path):
     asked, told = "4 actors ask 2 GPU in all (server 0, clients 2), the cluster has 0", []
-    greedy = small("resources.client_gpus=0.5", "resources.patience=1")
+    greedy = small("resources.client_gpus=0.5", "resources.placement_timeout=1")
     with pytest.raises(
-        Unplaceable, match=r"lower client_gpus, .* \(waited 1 s; or raise resources.patience\)"
+        Unplaceable, match=r"lower client_gpus, .* \(waited 1 s; or raise resources.placement_timeout\)"
     ):
         scenarios.run(greedy, tmp_path / "run", runner="ray", progress=lambda at: told.append(at.stage))
     assert set(told[1:]) == {f"2 GPU, up to 1 s: {asked}"}
@@ -46,7 +46,9 @@ def test_a_run_that_waits_for_a_cluster_to_grow_can_be_stopped(small):
     stop = threading.Event()
     stop.set()
     with pytest.raises(StoppedEarly, match="waited for resources"):
-        scenarios.run(small("resources.client_gpus=0.5", "resources.patience=900"), runner="ray", stop=stop)
+        scenarios.run(
+            small("resources.client_gpus=0.5", "resources.placement_timeout=900"), runner="ray", stop=stop
+        )
 
 
 def test_labels_that_no_machine_carries_are_refused_and_a_ray_that_knows_none(small, monkeypatch):

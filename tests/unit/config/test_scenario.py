@@ -46,7 +46,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
         ({"resources": {"client_gpus": -0.5}}, r"resources.client_gpus: .*0 or above.*, got -0.5 in x.toml"),
         ({"resources": {"placement": "tight"}}, r"resources.placement: wanted 'pack', 'spread', .*'tight'"),
-        ({"resources": {"patience": -1}}, r"resources.patience: wanted greater than or equal to 0, got -1"),
+        (
+            {"resources": {"placement_timeout": -1}},
+            r"resources.placement_timeout: wanted greater than or equal to 0, got -1",
+        ),
         ({"resources": {"labels": {}}}, r"resources.labels: wanted a table with labels for server or cli"),
         ({"resources": {"labels": {"hosts": {"a": "b"}}}}, r"labels: wanted .* server or clients, got"),
         ({"resources": {"labels": {"server": {"zone": "in()"}}}}, r"resources.labels: .* such as .*in\(\)"),
