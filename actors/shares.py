@@ -31,8 +31,8 @@ class Share:
 class Plan:
     """The server's share, and for every client actor its share and the clients it holds.
 
-    placement, placement_timeout, labels: as in [resources]. member: what an actor beside the server is, in messages and in names
-    of settings; fewer: the setting by which there are fewer of them.
+    placement, placement_timeout, labels: as in [resources]. member: what an actor beside the server is, in messages and
+    in names of settings; fewer: the setting by which there are fewer of them.
     """
 
     server: Share
