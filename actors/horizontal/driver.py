@@ -17,7 +17,7 @@ from actors.horizontal.server_actor import HorizontalServerActor
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
-from actors.memory import with_hosts_memory
+from actors.memory_needs import with_hosts_memory
 from actors.placement import plan_hosts
 from actors.processes import end, start
 from actors.remote import get, lost

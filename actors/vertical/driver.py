@@ -24,7 +24,7 @@ from actors.driver import (
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
-from actors.memory import with_memory
+from actors.memory_needs import with_memory
 from actors.placement import plan
 from actors.remote import get, lost
 from actors.reservation import reserved

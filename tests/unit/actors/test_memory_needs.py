@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scenarios
-from actors.memory import with_hosts_memory, with_memory
+from actors.memory_needs import with_hosts_memory, with_memory
 from actors.placement import plan, plan_hosts
 from raydpzv.experiment.prepare import prepare
 
