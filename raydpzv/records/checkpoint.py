@@ -40,7 +40,7 @@ _FAULTS = (
     SyntaxError,
 )
 """What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""
-_FIRST = 0.3
+_FIRST = 1.0
 """Seconds until a first checkpoint, where no setting says how often they are taken."""
 _SHARE = 50
 """Where no setting says so, one part in so many of what was computed may be lost."""
