@@ -182,5 +182,6 @@ FROZEN = VerticalMethod(
     server=_server,
     noise=_noise,
     contradictions=_contradictions,
+    unrecorded=lambda c: "its noise on the head's gradients" if c.server == "dp_sgd" else None,
     control=True,
 )

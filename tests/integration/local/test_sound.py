@@ -140,10 +140,14 @@ def test_a_joint_head_is_replayed_and_one_with_noise_of_its_own_is_not(rows, tmp
     scenarios.run(sound(rows, *heads, "method.server=joint"), tmp_path / "joint")
     assert replay(tmp_path / "joint").verified
     private = ("method.server=dp_sgd", "privacy.head_clip=0.5")
-    run = scenarios.run(sound(rows, *heads, *private), tmp_path / "private")
-    assert run.summary["private"]
-    with pytest.raises(NotRecomputable, match="noise on the head's gradients came from the operating system"):
-        replay(tmp_path / "private")
+    frozen = ("method={name='frozen', batch='all', server='dp_sgd'}", "model.head=linear")
+    for name, given in ("zeroth order", (*heads, *private)), ("frozen", frozen):
+        run = scenarios.run(sound(rows, *given), tmp_path / name)
+        assert run.summary["private"]
+        (tmp_path / name / "summary.json").unlink()  # as if it had been killed
+        for again in (replay, resuming):
+            with pytest.raises(NotRecomputable, match="noise on the head's gradients came from the operating"):
+                again(tmp_path / name)
 
 
 def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(rows, tmp_path, monkeypatch, capfd):
