@@ -41,6 +41,11 @@ class TrialNeeds:
         if self.actors and self.actors.placement_timeout:
             return
         bundles = self.bundles()
+        if self.strategy == "STRICT_SPREAD" and len(nodes) < len(bundles):
+            raise Unplaceable(
+                f'resources: placement = "strict_spread" asks a machine for each of {len(bundles)} processes of a '
+                f'trial, the cluster has {len(nodes)}; set resources.placement = "spread"'
+            )
         whole = {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in ("CPU", "GPU")}
         one = self.actors is None or self.actors.placement == "strict_pack"
         for asked in [whole] if one else bundles:
@@ -58,10 +63,9 @@ class TrialNeeds:
             )
 
     def try_out(self) -> None:
-        """Reserve what a trial asks for and give it back. Raises Unplaceable if Ray cannot place it."""
+        """Reserve a place for the actors and give it back. Raises Unplaceable if Ray cannot place them."""
         assert self.actors is not None
-        each = (self.actors.server, *self.actors.actors)
-        with reserved(replace(self.actors, server=self.process, actors=each), RunOptions()):
+        with reserved(self.actors, RunOptions()):
             pass
 
 

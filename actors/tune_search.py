@@ -87,7 +87,7 @@ def cluster_needs(trials: Sequence[Trial], *, actors: bool) -> Needs:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     needs = _checked_needs(trials, ray.cluster_resources(), nodes, actors=actors)
     if actors:
-        for one in set(needs.values()):
+        for one in _distinct(needs):
             one.try_out()
     return needs
 
@@ -99,11 +99,19 @@ def _checked_needs(
     *,
     actors: bool,
 ) -> Needs:
-    alike = None if actors else whole_trials([trial.spec for trial in trials], total)
+    alike = whole_trials([trial.spec for trial in trials], total) if trials and not actors else None
     needs = {trial.number: alike or trial_with_actors(trial.spec, total) for trial in trials}
-    for one in set(needs.values()):
+    for one in _distinct(needs):
         one.check(nodes)
     return needs
+
+
+def _distinct(needs: Needs) -> list[TrialNeeds]:
+    found = list[TrialNeeds]()
+    for one in needs.values():
+        if one not in found:
+            found.append(one)
+    return found
 
 
 def search_on_tune(

@@ -134,7 +134,7 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
         _check_metric(plan, todo[0])
     with stop_on_signal(console) as stop:
         with (
-            _trials_made(how, nothing=not todo and plan.complete) as make,
+            _trials_made(how, plan, todo) as make,
             search_begun(folder, plan),
             SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet) as watch,
         ):
@@ -191,9 +191,9 @@ _Make = Callable[[SearchPlan, Sequence[Trial], Path, SearchProgress, threading.E
 
 
 @contextmanager
-def _trials_made(how: ComparisonOptions, *, nothing: bool) -> Iterator[_Make]:
+def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Iterator[_Make]:
     """Yield what runs trials: on Ray, which is there meanwhile, or in this process, also where there are none."""
-    if nothing or how.runner == "local":
+    if how.runner == "local" or (not todo and plan.complete):
         yield _in_this_process
         return
     from actors.tune_search import cluster_needs, search_on_tune, tune_cluster
@@ -210,6 +210,7 @@ def _trials_made(how: ComparisonOptions, *, nothing: bool) -> Iterator[_Make]:
             search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs)
 
     with tune_cluster(how.address, verbose=how.verbose):
+        cluster_needs(todo, actors=plan.actors)  # what does not fit is said before anything is written
         yield on_tune
 
 

@@ -65,3 +65,10 @@ def test_more_than_the_cluster_has_is_refused_with_the_arithmetic(small):
 def test_labels_are_refused_where_they_would_not_be_heeded(small):
     with pytest.raises(Unplaceable, match=r"resources\.labels: trials with actors of their own"):
         trial_with_actors(small('resources.labels.server={zone = "a"}'), {"CPU": 2.0})
+
+
+def test_a_machine_each_counts_the_process_that_watches(small):
+    needs = trial_with_actors(small(*FOUR, "resources.placement=strict_spread"), {"CPU": 5.0})
+    with pytest.raises(Unplaceable, match="a machine for each of 6 processes of a trial, the cluster has 5"):
+        needs.check([{"CPU": 1.0}] * 5)
+    needs.check([{"CPU": 1.0}] * 6)
