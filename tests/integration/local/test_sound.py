@@ -146,7 +146,9 @@ def test_a_joint_head_is_replayed_and_one_with_noise_of_its_own_is_not(rows, tmp
         assert run.summary["private"]
         (tmp_path / name / "summary.json").unlink()  # as if it had been killed
         for again in (replay, resuming):
-            with pytest.raises(NotRecomputable, match="noise on the head's gradients came from the operating"):
+            with pytest.raises(
+                NotRecomputable, match="noise on the head's gradients came from the operating"
+            ):
                 again(tmp_path / name)
 
 
