@@ -63,4 +63,4 @@ def test_a_lane_that_loses_an_end_keeps_its_digest_or_says_so(tmp_path):
         whole = kills.run_local(kills.prepare(spec), kills.RunOptions())
         found = kills.strike(kills.VERTICAL, never, tmp_path / "run", whole)
     assert found.ended == "same digest"
-    assert found.wrong == ["0 rows of faults", "nothing was lost", "the blow did not fall"]
+    assert found.wrong == ["0 rows of faults", "the blow did not fall"]
