@@ -77,12 +77,17 @@ def head():
 def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     url, address, environment = head
     out = tmp_path / "run"
-    command = [str(BIN / "ray"), "job", "submit", "--address", url, "--working-dir", str(ROOT), "--"]
-    command += ["python", "-m", "scenarios", "run", "digits_dpzv", "--runner", "ray", "--json"]
+    lines = (ROOT / "README.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("ray job submit ")]
+    assert line in (ROOT / "docs" / "cluster.md").read_text().splitlines()
+    here = {"ray": str(BIN / "ray"), ".": str(ROOT), "/shared/digits": str(out)}
+    command = [here.get(word, word) for word in line.split()]
+    assert set(here.values()) <= set(command)
+    command[3:3] = ["--address", url]
     # the copy that a cluster gets has no compiled kernels: making those of the compiled engine is half of this work,
     # and of what is compiled in an empty cache tests/integration/compiled tells
     command += ["--set", "model.engine=torch"]
-    command += ["--out", str(out), "--set", "budget.updates=40", "--set", "resources.client_actors=1"]
+    command += ["--json", "--set", "budget.updates=40", "--set", "resources.client_actors=1"]
     result = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
