@@ -6,18 +6,17 @@ import json
 import os
 import signal
 import time
-import traceback
 from contextlib import contextmanager
 
 import pytest
 
 import scenarios
 from raydpzv.errors import InputError, StoppedEarly
-from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import NEXT, OLD, RunFolder
 from raydpzv.records.store import digest, read_rows
+from tests.helpers.kills import kill_at
 from tests.helpers.programs import Forked
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
@@ -145,37 +144,6 @@ def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small,
     assert not (folder / "summary.json").exists()
     with Ledger.open(folder / "ledger") as ledger:
         assert ledger.version == 60
-
-
-def begin_or_go_on(spec, folder, progress):
-    if not folder.exists():
-        scenarios.run(spec, folder, progress=progress)
-    experiment, continued, _ = resuming(folder)
-    run_prepared(experiment, continued, runner="local", progress=progress)
-
-
-def kill_at(updates, spec, folder):
-    """Begin or continue a run and end it as a kill does: nothing is settled, nothing flushed, no summary written."""
-
-    class Killed(BaseException):
-        pass
-
-    def die(status):
-        if status.updates == updates:
-            raise Killed
-
-    def lost(self, rows):
-        if not any(frame.f_code.co_name == "_tick" for frame, _ in traceback.walk_stack(None)):
-            raise Killed
-        add(self, rows)
-
-    add, patch = RowWriter.add, pytest.MonkeyPatch()
-    patch.setattr(RowWriter, "add", lost)
-    try:
-        with pytest.raises(Killed):
-            begin_or_go_on(spec, folder, die)
-    finally:
-        patch.undo()
 
 
 def releases(folder):
