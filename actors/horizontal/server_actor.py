@@ -23,7 +23,8 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import checkpoint_of, checkpoints, resume_server, virtual_run, warm_up
 from raydpzv.methods.roles import Metrics, Order, Upload
-from raydpzv.records.checkpoint import Checkpoint, Pace, Piece
+from raydpzv.records.checkpoint import Checkpoint, Piece
+from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock

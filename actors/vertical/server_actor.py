@@ -27,7 +27,8 @@ from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.records.checkpoint import Checkpoint, Pace, Piece
+from raydpzv.records.checkpoint import Checkpoint, Piece
+from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.role_states import RoleStates
 from raydpzv.sim.clock import WallClock

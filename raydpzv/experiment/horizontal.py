@@ -32,7 +32,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records.checkpoint import Pace
+from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection

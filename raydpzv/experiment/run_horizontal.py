@@ -28,7 +28,8 @@ from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
-from raydpzv.records.checkpoint import Checkpoint, Cut, Pace
+from raydpzv.records.checkpoint import Checkpoint, Cut
+from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows

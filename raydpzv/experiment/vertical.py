@@ -20,7 +20,7 @@ from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, 
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.records.checkpoint import Pace
+from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 

@@ -13,7 +13,8 @@ import scenarios
 from raydpzv.errors import DataError, StoppedEarly
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.checkpoint import Checkpoint, Pace, before
+from raydpzv.records.checkpoint import Checkpoint, before
+from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from tests.helpers.kills import kill_at
