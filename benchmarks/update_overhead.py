@@ -176,7 +176,7 @@ def run(experiment: PreparedVertical, updates: int, pieces: Pieces) -> float:
     assert plan is not None
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        with begin_ledger(folder / "ledger", plan.header(), None) as ledger:
+        with begin_ledger(folder / "ledger", plan.header()) as ledger:
             privacy = experiment.privacy_filter() if pieces.privacy else NoPrivacyFilter()
             skipped = frozenset() if pieces.staleness else frozenset({"staleness"})
             recorder = Recorder(skipped, privacy.epsilons)

@@ -78,7 +78,7 @@ for step in range(6):
     slopes = whole.slopes(at, along, batches[1])
     descent.step([gradient])
     seen.update(repr((loss, slopes[0])).encode() + slopes[1].tobytes())
-    for values in (whole.losses(at, along, 0.1, batches), gradient.numpy(), at.numpy()):
+    for values in (whole.losses(at, along, 0.1, batches), gradient, at.numpy()):
         seen.update(values.tobytes())
 score = whole.evaluate(at, torch.tensor(x), torch.zeros(90, dtype=int))
 seen.update(f"Metrics(accuracy={score.accuracy!r}, loss={score.loss!r}, top_share={score.top_share!r})".encode())
