@@ -76,7 +76,7 @@ def on_ray(way: str, updates: int) -> tuple[float, float]:
 
     prepared = prepare(raydpzv.load("digits_dpzv", [f"budget.updates={updates}"]))
     watch = Watch(updates // 5, updates)
-    callbacks = [*_logs(way), *([RayMetrics()] if way == "all on" else [])]
+    callbacks = [*_logs(way), *([RayMetrics(private=False)] if way == "all on" else [])]
     meter = Meter(callbacks)
     with tempfile.TemporaryDirectory() as folder:
         run_vertical(prepared, RunOptions(Path(folder) / "run", progress=watch, callbacks=callbacks))
