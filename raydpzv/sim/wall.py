@@ -227,6 +227,7 @@ class ClientLoop:
             sent = self._clock.now()
             self._pause(self._timing.network.uplink(self._client, upload.body.wire_bytes))
             answer = self._port.exchange(upload, Activation(due, woke, late, sent), applied)
+            applied = math.nan  # of the answer to this upload, which may never come
         self._port.finish(self._client, applied)
 
     def stop(self) -> None:

@@ -7,13 +7,15 @@ import threading
 import pytest
 
 from raydpzv.errors import Stalled
+from raydpzv.methods.roles import Order
 from raydpzv.records import metrics
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import ClientLoop, LockedServerLoop
+from raydpzv.sim.wall import Answer, ClientLoop, LockedServerLoop
+from raydpzv.wire.messages import Acknowledged, Start
 from raydpzv.wire.network import Network
 from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
 
@@ -75,6 +77,34 @@ def test_a_client_that_gets_no_order_says_what_it_waited_for():
     loop = ClientLoop(0, ToyClient(0), wall, timing([1.0] * 2, arrivals=Trace({})), clock, timeout=1.0)
     with pytest.raises(Stalled, match="client 0 got no order within 1 s"):
         loop.run()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_an_answer_that_never_came_was_never_applied(comes):
+    """The run ends while a client waits for the answer to its second upload, or with that answer."""
+    said = []
+
+    class Port:
+        def first(self, client):
+            return Answer(Order(client, Start()), False)
+
+        def exchange(self, upload, how, applied):
+            said.append((how.woke, applied))
+            order = Order(upload.client, Acknowledged(), upload.step + 1)
+            if upload.step == 0:
+                return Answer(order, False)
+            return Answer(order if comes else None, comes)
+
+        def wait(self, client, seconds):
+            return Answer(None, True)
+
+        def finish(self, client, applied):
+            said.append((math.nan, applied))
+
+    ClientLoop(0, ToyClient(0), Port(), timing([200.0]), WallClock()).run()
+    (_, _), (woke, first), (_, second) = said
+    assert first <= woke, "of the first answer, before the client woke again"
+    assert second >= woke if comes else math.isnan(second)
 
 
 def test_stop_wakes_sleeping_clients_at_once(monkeypatch):

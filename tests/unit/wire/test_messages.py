@@ -29,6 +29,22 @@ BODIES: list[tuple[Body, int]] = [
     (messages.Acknowledged(), 0),
     (messages.Evaluate(), 0),
     (messages.TestEmbeddings(floats(N, E)), 0),
+    (messages.SaveState(), 0),
+    (messages.ClientState(IDS.astype(np.int64), floats(2, E)), 0),
+    (
+        messages.LedgerHistory(
+            *(
+                IDS.astype(np.int64),
+                IDS.astype(np.int64),
+                IDS,
+                IDS.astype(np.int64),
+                IDS.astype(np.int64),
+                IDS,
+            ),
+            *(IDS.astype(np.uint64), floats(len(IDS)), floats(len(IDS))),
+        ),
+        0,
+    ),
     (messages.Embeddings(IDS, floats(B, E)), 4 * B + 4 * B * E),
     (messages.EmbeddingsAndMore(IDS, floats(B, E), IDS[:K], floats(K, E)), 4 * (B + K) * (1 + E)),
     (messages.PerturbedEmbeddings(IDS, floats(P, B, E), floats(P, B, E) + 1), 4 * B + 2 * P * B * E * 4),
@@ -112,7 +128,8 @@ def test_only_evaluation_what_an_agent_tells_itself_and_the_simulators_own_are_f
         {messages.Evaluate, messages.TestEmbeddings},
         {seeds.AgentSeeds, seeds.AgentScalars},
     )
-    assert unmetered == {*of_evaluation, *of_agents, secure_sums.LateUpload}
+    of_checkpoints = {messages.SaveState, messages.ClientState, messages.LedgerHistory}
+    assert unmetered == {*of_evaluation, *of_agents, *of_checkpoints, secure_sums.LateUpload}
 
 
 def assert_same(a: Body, b: Body) -> None:
