@@ -19,6 +19,8 @@ _LABELS_SINCE = (2, 49)
 """The first Ray whose placement groups heed labels of machines."""
 _LOOK = 0.5
 """Seconds between looks at what is missing."""
+_USUAL = 5.0
+"""Seconds that Ray may take to place what there is room for, before that is worth a word."""
 
 
 @contextmanager
@@ -48,14 +50,17 @@ def _await(group: Any, plan: Plan, options: RunOptions) -> None:
     """Wait until the group is placed: for what others use, or for a cluster that grows."""
     started = time.monotonic()
     while not group.wait(_LOOK):
-        missing = lack(plan, machines()) or _unplaced(group, plan)
+        short = lack(plan, machines())
+        missing = short or _unplaced(group, plan)
         limit = plan.placement_timeout if missing.lasts else max(plan.placement_timeout, _BUSY)
         if options.stop.is_set():
             raise StoppedEarly("stopped while the run waited for resources; nothing was started")
-        if time.monotonic() - started > limit:
+        passed = time.monotonic() - started
+        if passed > limit:
             waited = f" (waited {limit:g} s; or raise resources.placement_timeout)" if limit else ""
             raise Unplaceable(f"{missing}{waited}")
-        options.watch.status(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
+        if short or passed > _USUAL:
+            options.watch.status(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
 
 
 def _unplaced(group: Any, plan: Plan) -> Lack:
