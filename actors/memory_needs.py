@@ -1,8 +1,9 @@
 """What the processes of a run's actors take of their machines' memory at the least.
 
 A process's own memory was measured (Ray 2.60, torch 2.13, Linux, "Anonymous" of /proc/PID/smaps_rollup): a client's
-after its first upload, a server's and a host's when made. A client's actor copies its columns (measured too); hosts
-read rows in the object store. Models, their activations and tables of embeddings come on top and are not foretold.
+after its first upload, a server's and a host's when made, that of the server beside hosts when it begins. A client's
+actor copies its columns (measured too); hosts read rows in the object store. Models, their activations and tables of
+embeddings come on top and are not foretold.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from raydpzv.experiment.vertical import PreparedVertical
 _MIB = 2**20
 _CLIENT = {"compiled": 85 * _MIB, "torch": 203 * _MIB}
 _SERVER = {"compiled": 70 * _MIB, "torch": 189 * _MIB}
-_HORIZONTAL = 192 * _MIB
-"""Of a host, and at least of the server beside hosts: they load torch with either engine."""
+_HOST = {"compiled": 61 * _MIB, "torch": 183 * _MIB}
+_SERVER_OF_HOSTS = {"compiled": 72 * _MIB, "torch": 193 * _MIB}
 
 
 def with_memory(plan: Plan, experiment: PreparedVertical) -> Plan:
@@ -33,7 +34,10 @@ def with_memory(plan: Plan, experiment: PreparedVertical) -> Plan:
     )
 
 
-def with_hosts_memory(plan: Plan) -> Plan:
+def with_hosts_memory(plan: Plan, engine: str) -> Plan:
     """Return the plan of a horizontal run with the memory of the server and each host, in bytes."""
-    server, *hosts = (replace(share, memory=_HORIZONTAL) for share in (plan.server, *plan.actors))
-    return replace(plan, server=server, actors=tuple(hosts))
+    return replace(
+        plan,
+        server=replace(plan.server, memory=_SERVER_OF_HOSTS[engine]),
+        actors=tuple(replace(share, memory=_HOST[engine]) for share in plan.actors),
+    )

@@ -47,7 +47,7 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
         import ray
 
         total = ray.cluster_resources()
-        plan = place.plan if place else with_hosts_memory(plan_hosts(prepared.spec, total))
+        plan = place.plan if place else with_hosts_memory(plan_hosts(prepared.spec, total), prepared.engine)
 
         def driver(actor_set: _ActorSet, watch: RunHooks) -> _Driver:
             _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))

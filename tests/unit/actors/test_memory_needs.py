@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 import scenarios
+from actors.horizontal import driver
 from actors.memory_needs import with_hosts_memory, with_memory
 from actors.placement import plan, plan_hosts
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 
 CLUSTER = {"CPU": 8.0}
@@ -42,7 +46,27 @@ def test_torch_takes_more_than_compiled_kernels(planned):
         assert more.memory > there.memory + 100 * 2**20
 
 
-def test_hosts_and_their_server_carry_memory():
-    found = with_hosts_memory(plan_hosts(scenarios.load("digits_decomfl", []), CLUSTER))
-    assert len(found.bundles()) == 1 + len(found.actors) > 2
-    assert all(bundle["memory"] > 100 * 2**20 for bundle in found.bundles())
+def test_hosts_and_their_server_carry_memory_and_more_where_they_load_torch():
+    plan = plan_hosts(scenarios.load("digits_decomfl", []), CLUSTER)
+    compiled, torch = (with_hosts_memory(plan, engine).bundles() for engine in ("compiled", "torch"))
+    assert len(compiled) == len(torch) == 1 + len(plan.actors) > 2
+    for there, more in zip(compiled, torch, strict=True):
+        assert more["memory"] > there["memory"] + 100 * 2**20 > 150 * 2**20
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+def test_a_horizontal_run_asks_for_the_memory_of_its_engine(engine, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def reserved(plan, options):
+        raise Asked(plan.bundles())
+
+    monkeypatch.setattr(driver, "reserved", reserved)
+    monkeypatch.setattr(driver, "connected", lambda *address, **how: nullcontext())
+    monkeypatch.setattr("ray.cluster_resources", lambda: CLUSTER)
+    prepared = prepare(scenarios.load("digits_decomfl", [f"model.engine={engine}"]))
+    with pytest.raises(Asked) as asked:
+        driver.run_horizontal(prepared, RunOptions())
+    plan = plan_hosts(prepared.spec, CLUSTER)
+    assert asked.value.args[0] == with_hosts_memory(plan, engine).bundles()
