@@ -258,7 +258,7 @@ def _check_token(address: str) -> None:
     try:
         from ray._private.authentication import authentication_token_setup
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
-        from ray.exceptions import AuthenticationError
+        from ray.exceptions import AuthenticationError, RpcError
     except ImportError:  # an older Ray, which knows no tokens
         return
     try:
@@ -267,6 +267,11 @@ def _check_token(address: str) -> None:
         # without it Ray ends the process where there is no token
         authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
         GcsClient(address=address)
+    except RpcError as error:
+        raise InputError(
+            f"no Ray cluster answers at {address}, but something else may ({' '.join(str(error).split())[:150]}); give "
+            "the port of its head (6379 where none was chosen)"
+        ) from None
     except (AuthenticationError, RuntimeError) as error:
         raise InputError(
             f"Ray at {address} wanted the cluster's token, got none or another one; set RAY_AUTH_MODE=token and "

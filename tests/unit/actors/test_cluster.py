@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 import ray
@@ -82,3 +83,18 @@ def test_what_a_ray_of_our_own_would_have_is_known_before_it_is_started(
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     assert own_resources(None) is None
+
+
+def test_a_port_at_which_no_ray_answers_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(**how: object) -> None:
+        raise ray.exceptions.RpcError("Timed out while waiting for GCS to become available.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr("ray._raylet.GcsClient", silent)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with (
+            pytest.raises(InputError, match=f"no Ray cluster answers at {address}.*6379"),
+            connected(address),
+        ):
+            pass
