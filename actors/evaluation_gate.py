@@ -46,3 +46,24 @@ class EvaluationGate:
     def go_on(self) -> None:
         """Let the loop go on."""
         self._passes.set()
+
+
+class EvaluationPort:
+    """The calls of a server actor by which its driver hears of evaluations."""
+
+    CALLS = ("hear", "heard", "go_on")
+
+    def __init__(self) -> None:
+        self._gate = EvaluationGate()
+
+    def hear(self, holds: bool) -> None:
+        """Keep evaluations for the driver from now on; holds: see `EvaluationGate`."""
+        self._gate.open(holds=holds)
+
+    def heard(self) -> list[Heard]:
+        """Return the evaluations since the last call."""
+        return self._gate.taken()
+
+    def go_on(self) -> None:
+        """Go on after an evaluation that the driver has heard of."""
+        self._gate.go_on()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.device import claim_device
-from actors.evaluation_gate import EvaluationGate, Heard
+from actors.evaluation_gate import EvaluationPort
 from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, HostDispatcher, PoolExecutor
 from actors.lane.actor_lines import ActorLines
 from actors.lane.hosts import HostConversation, HostLines
@@ -34,17 +34,18 @@ from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 
 
-class HorizontalServerActor:
+class HorizontalServerActor(EvaluationPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
     Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
     and answer meanwhile; looks at the model have a third, as they wait for a host.
     """
 
-    CONTROL = ("status", "drain", "stop", "spent", "note_loss", "hear", "heard", "go_on")
+    CONTROL = ("status", "drain", "stop", "spent", "note_loss", *EvaluationPort.CALLS)
     LOOKING = ("look", "show")
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
+        super().__init__()
         claim_device(0.0)
         self._prepared, self.separate = prepared, prepared.separate
         self._timeout = prepared.spec.resources.timeout
@@ -59,7 +60,6 @@ class HorizontalServerActor:
         self._parameters: np.ndarray | None = None
         self._drift: tuple[float, float] | None = None
         self._evaluated = 0
-        self._gate = EvaluationGate()
 
     def device(self) -> str:
         """Return where the server computes; a host's greeting."""
@@ -187,18 +187,6 @@ class HorizontalServerActor:
         """Record that a host was lost."""
         time = self._server_loop.status().time
         self._recorder.emit("fault", time=time, party=f"host {host}", kind="host lost", message=done)
-
-    def hear(self, holds: bool) -> None:
-        """Keep evaluations for the driver from now on; holds: see `EvaluationGate`."""
-        self._gate.open(holds=holds)
-
-    def heard(self) -> list[Heard]:
-        """Return the evaluations since the last call."""
-        return self._gate.taken()
-
-    def go_on(self) -> None:
-        """Go on after an evaluation that the driver has heard of."""
-        self._gate.go_on()
 
     def status(self) -> Status:
         """Return where the run stands."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from actors.device import claim_device
-from actors.evaluation_gate import EvaluationGate, Heard
+from actors.evaluation_gate import EvaluationPort
 from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
@@ -40,7 +40,7 @@ from raydpzv.sim.wall import Answer, LockedServerLoop
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor:
+class VerticalServerActor(EvaluationPort):
     """Plain class; `actors.vertical.driver` wraps it.
 
     Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
@@ -50,17 +50,17 @@ class VerticalServerActor:
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", "hear", "heard", "go_on"),
+        *("leave", *EvaluationPort.CALLS),
     )
     WAITING = ("wait",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
+        super().__init__()
         self._device = claim_device(gpus)
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._role = experiment.server.make(self._device)
-        self._gate = EvaluationGate()
         self._server_loop = ServerLoop(
             self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate
         )
@@ -279,18 +279,6 @@ class VerticalServerActor:
         """Release the ledger."""
         if self._ledger:
             self._ledger.close()
-
-    def hear(self, holds: bool) -> None:
-        """Keep evaluations for the driver from now on; holds: see `EvaluationGate`."""
-        self._gate.open(holds=holds)
-
-    def heard(self) -> list[Heard]:
-        """Return the evaluations since the last call."""
-        return self._gate.taken()
-
-    def go_on(self) -> None:
-        """Go on after an evaluation that the driver has heard of."""
-        self._gate.go_on()
 
     def status(self) -> Status:
         """Return where the run stands."""
