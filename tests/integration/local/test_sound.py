@@ -164,10 +164,14 @@ def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(rows, 
 
     monkeypatch.setattr(integer_release, "release_integers", watched)
     experiment = prepare_vertical(
-        sound(rows, "method.batch=all", "budget.updates=12", "method.perturbations=4")
+        sound(
+            *(rows, "method.batch=all", "budget.updates=12", "method.perturbations=4"),
+            "record.checkpoint_updates=2",  # which hold what is not noised yet, and go with the run's end
+        )
     )
     run = run_prepared(experiment, tmp_path / "run")
     assert len(sums) == 12
+    assert run.summary["checkpoints"]["count"] > 3
     folder, unit = RunFolder.open(tmp_path / "run"), experiment.privacy.noise().unit
     kept = numbers_in(tmp_path / "run", folder)
     releases = {float(v) for v in run.rows("release").column("value").to_pylist()}
