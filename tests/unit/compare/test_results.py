@@ -149,17 +149,15 @@ def test_noise_on_embeddings_is_not_calibrated_for_a_trace(tmp_path):
 
 
 def test_a_run_that_was_stopped_shows_no_curve_and_claims_nothing(tmp_path):
-    plan, stop = comparison("budget.updates=400"), threading.Event()
+    plan, stop = comparison("budget.updates=400", "evaluate.every=50"), threading.Event()
     planned = next(p for p in plan.runs() if p.line.epsilon)
 
-    def halfway(status):
-        if status.updates >= 60:
+    def halfway(status, metrics):
+        if status.updates >= 50:
             stop.set()
 
-    assert (
-        run_planned(planned, tmp_path / RUNS_FOLDER / planned.folder, halfway, stop)
-        == "stopped before its end"
-    )
+    folder = tmp_path / RUNS_FOLDER / planned.folder
+    assert run_planned(planned, folder, stop=stop, evaluated=halfway) == "stopped before its end"
     found = collect(plan, tmp_path)
     row = next(r for r in found.runs.to_pylist() if r["run"] == planned.folder)
     assert (row["outcome"], row["status"]) == ("not run", "stopped")
