@@ -7,8 +7,10 @@ bare loop   torch's own layers (ReLU before nn.MaxPool2d), cross_entropy, backwa
 raydpzv     `run_horizontal` with its rows on disk
 Flower      with --flower-python: its simulation (`flower_rounds.py`), in a Python of its own that has flwr[simulation]
             and torch; the same network and rows, CPU seconds of all its processes
+pfl         with --pfl-python: pfl-research (`pfl_rounds.py`), likewise
 
-The first two ways take turns in one process, and a ratio is the median over the turns; the first rounds of a run are
+The first two ways take turns in one process, the others in processes of their own, and a ratio is the median over the
+turns; the first rounds of a run are
 left out. Ratios are of CPU time, which says more on a machine shared with others. Checked first: on the same batches
 both end with the same model, up to rounding.
 """
@@ -16,13 +18,12 @@ both end with the same model, up to rounding.
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,6 +52,10 @@ CASES = (Case("cnn_mnist", 0), Case("mlp", 0))
 QUICK = (Case("cnn_mnist", 0, clients=8, cohort=2, rows=160, batch=4),)
 TARGETS = {"cnn_mnist": 1.05}
 """Model to CPU seconds of a round over the bare loop's, at most."""
+OF_PEERS = {"pfl": 1.0}
+"""Peer to CPU seconds of a round over its, at most."""
+PEERS = {"Flower": "flower_rounds", "pfl": "pfl_rounds"}
+"""Peer to the module that has `main`, which its Python runs."""
 STEPS, LR = 5, 0.05
 WARM, ROUNDS = 2, {"cnn_mnist": 4, "mlp": 30}
 _CLOSE = 1e-4
@@ -61,11 +66,11 @@ Batch = Callable[[int, int, int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Turn:
-    """CPU seconds per round of each way; flower: NaN where it was not asked for."""
+    """CPU seconds per round of each way; peers: of those that were asked for."""
 
     bare: float
     ours: float
-    flower: float = math.nan
+    peers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -137,9 +142,10 @@ def check_models(case: Case) -> None:
         )
 
 
-def take_turn(case: Case, flower: Path | None = None) -> Turn:
-    """Time every way once; flower: the Python that has it."""
-    return Turn(_bare(case), _ours(case), _flower(case, flower) if flower else math.nan)
+def take_turn(case: Case, pythons: Mapping[str, Path]) -> Turn:
+    """Time every way once; pythons: peer to the Python that has it."""
+    peers = {peer: _peer(case, PEERS[peer], python) for peer, python in pythons.items()}
+    return Turn(_bare(case), _ours(case), peers)
 
 
 def _bare(case: Case) -> float:
@@ -166,7 +172,7 @@ def _ours(case: Case) -> float:
     return rounds.pace(WARM).cpu
 
 
-def _flower(case: Case, python: Path) -> float:
+def _peer(case: Case, module: str, python: Path) -> float:
     prepared = prepared_of(case, 1)
     train, parts = prepared.split.train, prepared.parts
     whose = np.empty(len(train.y), np.int64)
@@ -180,14 +186,14 @@ def _flower(case: Case, python: Path) -> float:
         np.savez(folder / "rows.npz", x=train.x, y=train.y, whose=whose)
         place = {"CASE": name, "PYTHONPATH": str(Path(__file__).parent), "FLWR_TELEMETRY_ENABLED": "0"}
         done = subprocess.run(
-            [python, "-c", "import flower_rounds; flower_rounds.main()"],
+            [python, "-c", f"import {module}; {module}.main()"],
             env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
     if done.returncode:
-        raise RunError(f"{python} with flower_rounds.py ended with {done.returncode}: {done.stderr[-400:]}")
+        raise RunError(f"{python} with {module}.py ended with {done.returncode}: {done.stderr[-400:]}")
     return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds"])
 
 
@@ -202,14 +208,23 @@ def figures(turns: dict[Case, list[Turn]]) -> list[dict[str, Any]]:
                 "bare_cpu_seconds": median([turn.bare for turn in taken]),
                 "cpu_seconds": median([turn.ours for turn in taken]),
                 "over_bare": ratio,
-                "flower_cpu_seconds": median([turn.flower for turn in taken]),
-                "over_flower": median([turn.ours / turn.flower for turn in taken]),
+                "peers": {peer: _against(peer, taken) for peer in taken[0].peers},
                 "spread": spread([turn.ratio for turn in taken]),
                 "target": target,
                 "met": None if target is None else ratio <= target,
             }
         )
     return found
+
+
+def _against(peer: str, taken: list[Turn]) -> dict[str, Any]:
+    over, target = median([turn.ours / turn.peers[peer] for turn in taken]), OF_PEERS.get(peer)
+    return {
+        "cpu_seconds": median([turn.peers[peer] for turn in taken]),
+        "over": over,
+        "target": target,
+        "met": None if target is None else over <= target,
+    }
 
 
 def print_figures(found: list[dict[str, Any]]) -> None:
@@ -222,14 +237,24 @@ def print_figures(found: list[dict[str, Any]]) -> None:
             f"{f['over_bare']:.2f}",
             f"{f['spread']:.0%}",
             verdict(f["over_bare"], f["target"], at_most=True),
-            f"{1000 * f['flower_cpu_seconds']:.1f}",
-            f"{f['over_flower']:.2f}",
         ]
         for f in found
     ]
     columns = ["model", "bare loop, CPU ms", "raydpzv, CPU ms", "raydpzv / bare", "spread", "target"]
-    columns += ["Flower, CPU ms", "raydpzv / Flower"]
     show("A FedAvg round", columns, rows)
+    against = [
+        [
+            f["model"],
+            peer,
+            f"{1000 * p['cpu_seconds']:.1f}",
+            f"{p['over']:.2f}",
+            verdict(p["over"], p["target"], at_most=True),
+        ]
+        for f in found
+        for peer, p in f["peers"].items()
+    ]
+    if against:
+        show("Against other programs", ["model", "program", "CPU ms", "raydpzv / it", "target"], against)
 
 
 def main() -> None:
@@ -238,7 +263,10 @@ def main() -> None:
     parser.add_argument(
         "--flower-python", type=Path, metavar="PATH", help="a Python that has flwr[simulation]"
     )
+    parser.add_argument("--pfl-python", type=Path, metavar="PATH", help="a Python that has pfl")
     chosen = parser.parse_args()
+    given = {"Flower": chosen.flower_python, "pfl": chosen.pfl_python}
+    pythons = {peer: python for peer, python in given.items() if python}
     torch.set_num_threads(1)
     cases, before = QUICK if chosen.quick else CASES, environment()
     turns: dict[Case, list[Turn]] = {case: [] for case in cases}
@@ -246,7 +274,7 @@ def main() -> None:
         check_models(case)
     for _ in range(chosen.repeats or (1 if chosen.quick else 5)):
         for case, taken in turns.items():
-            taken.append(take_turn(case, chosen.flower_python))
+            taken.append(take_turn(case, pythons))
             print(f"{case.model}: {taken[-1].ratio:.2f} x the bare loop", file=sys.stderr, flush=True)
     found = figures(turns)
     print_figures(found)
