@@ -68,7 +68,7 @@ def lack(plan: Plan, machines: Sequence[Machine]) -> Lack | None:
     parts = [_Part(who, b, s, [m for m in machines if m.carries(s)]) for who, b, s in given if b]
     return (
         _lack_of_labels(parts, machines)
-        or lack_in_all(plan, _sum([machine.has for machine in machines]))
+        or lack_in_all(plan, summed([machine.has for machine in machines]))
         or _lack_on_labelled(parts)
         or _lack_on_one(plan, parts)
         or _lack_of_machines(plan, parts, machines)
@@ -117,12 +117,12 @@ def _lack_of_labels(parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack
 def _lack_on_labelled(parts: Sequence[_Part]) -> Lack | None:
     """Return what is missing of the sums over the machines that carry the labels."""
     for part in parts:
-        asked, there = _sum(part.bundles), _sum([machine.has for machine in part.machines])
-        if part.selector and not _fits(asked, there):
+        asked, there = summed(part.bundles), summed([machine.has for machine in part.machines])
+        if part.selector and not fits(asked, there):
             return Lack(
-                f"{_listed(asked)} asked for {part.who}, the machines with {_selected(part.selector)} have "
-                f"{_listed(there)}",
-                f"machines with {_selected(part.selector)} that have {_listed(asked)}",
+                f"{listed(asked)} asked for {part.who}, the machines with {_selected(part.selector)} have "
+                f"{listed(there)}",
+                f"machines with {_selected(part.selector)} that have {listed(asked)}",
                 "lower the shares or widen resources.labels",
             )
     return None
@@ -134,16 +134,16 @@ def _lack_on_one(plan: Plan, parts: Sequence[_Part]) -> Lack | None:
     if plan.placement == "strict_pack":
         bundles = plan.bundles()
         machines = [m for m in parts[0].machines if all(m in part.machines for part in parts)]
-        parts = [_Part(f"all {len(bundles)} actors", [_sum(bundles)], {}, machines)]
+        parts = [_Part(f"all {len(bundles)} actors", [summed(bundles)], {}, machines)]
         remedy = f'set resources.placement = "pack", lower the shares or {plan.fewer}'
     for part in parts:
         for asked in part.bundles:
-            if not any(_fits(asked, machine.has) for machine in part.machines):
-                there = dict.fromkeys(_listed(machine.has) for machine in part.machines)
+            if not any(fits(asked, machine.has) for machine in part.machines):
+                there = dict.fromkeys(listed(machine.has) for machine in part.machines)
                 return Lack(
-                    f"{_listed(asked)} asked on one machine for {part.who}, machines for it have "
+                    f"{listed(asked)} asked on one machine for {part.who}, machines for it have "
                     f"{', or '.join(there) or 'not all labels'}",
-                    f"a machine with {_listed(asked)}",
+                    f"a machine with {listed(asked)}",
                     remedy,
                 )
     return None
@@ -166,16 +166,18 @@ def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Mac
     return None
 
 
-def _fits(asked: Amounts, there: Amounts) -> bool:
+def fits(asked: Amounts, there: Amounts) -> bool:
+    """Tell whether there is as much as is asked, up to what sums of fractions may be off by."""
     return all(there.get(kind, 0.0) + _SLACK >= amount for kind, amount in asked.items())
 
 
-def _sum(parts: Sequence[Amounts]) -> Amounts:
+def summed(parts: Sequence[Amounts]) -> Amounts:
+    """Return what all ask together."""
     return {kind: sum(part.get(kind, 0.0) for part in parts) for kind in _KINDS}
 
 
-def _listed(amounts: Amounts) -> str:
-    """CPUs and GPUs always; memory where something is said of it."""
+def listed(amounts: Amounts) -> str:
+    """Return amounts in words: CPUs and GPUs always, memory where something is said of it."""
     kinds = [kind for kind in _KINDS if kind != "memory" or amounts.get(kind)]
     return " and ".join(f"{_amount(kind, amounts.get(kind, 0.0))} {_KINDS[kind][1]}" for kind in kinds)
 

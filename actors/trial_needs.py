@@ -10,6 +10,7 @@ from actors.placement import plan, plan_hosts
 from actors.reservation import reserved
 from actors.run_pool import gpu_share
 from actors.shares import RESOLUTION, Place, Plan, Share
+from actors.shortage import fits, listed, summed
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
@@ -46,20 +47,15 @@ class TrialNeeds:
                 f'resources: placement = "strict_spread" asks a machine for each of {len(bundles)} processes of a '
                 f'trial, the cluster has {len(nodes)}; set resources.placement = "spread"'
             )
-        whole = {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in ("CPU", "GPU")}
         one = self.actors is None or self.actors.placement == "strict_pack"
-        for asked in [whole] if one else bundles:
-            if any(
-                all(node.get(kind, 0.0) >= amount - 1e-9 for kind, amount in asked.items()) for node in nodes
-            ):
+        for asked in [summed(bundles)] if one else bundles:
+            if any(fits(asked, node) for node in nodes):
                 continue
-            there = "; ".join(
-                f"{node.get('CPU', 0.0):g} CPU and {node.get('GPU', 0.0):g} GPU" for node in nodes
-            )
+            there = "; ".join(listed({kind: node.get(kind, 0.0) for kind in asked}) for node in nodes)
             raise Unplaceable(
-                f"resources: {'a trial' if one else 'an actor of a trial'} asks {asked.get('CPU', 0.0):g} CPU and "
-                f"{asked.get('GPU', 0.0):g} GPU on one machine, the cluster's machines have {there}; lower the "
-                f"{'' if self.actors else 'GPU '}shares in [resources], or join another cluster with --address"
+                f"resources: {'a trial' if one else 'an actor of a trial'} asks {listed(asked)} on one machine, the "
+                f"cluster's machines have {there}; lower the {'' if self.actors else 'GPU '}shares in [resources], or "
+                "join another cluster with --address"
             )
 
     def try_out(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scenarios
-from actors.shares import RESOLUTION, Share
+from actors.shares import RESOLUTION, Plan, Share
 from actors.trial_needs import TrialNeeds, trial_with_actors, whole_trials
 from raydpzv.errors import Unplaceable
 
@@ -60,6 +60,17 @@ def test_more_than_the_cluster_has_is_refused_with_the_arithmetic(small):
     asks_whole = trial_with_actors(small(*FOUR, "resources.server_cpus=1"), {"CPU": 6.0})
     with pytest.raises(Unplaceable, match=r"an actor of a trial asks 1 CPU and 0 GPU on one machine"):
         asks_whole.check([{"CPU": 0.8}] * 8)
+
+
+def test_memory_that_no_machine_has_is_said():
+    actors = Plan(Share(1.0, 0.0, 2**30), (Share(1.0, 0.0, 2**31),), ((0,),), placement="strict_pack")
+    needs = TrialNeeds(Share(RESOLUTION, 0.0), actors)
+    needs.check([{"CPU": 4.0, "memory": 3.0 * 2**30}])
+    with pytest.raises(
+        Unplaceable,
+        match=r"0 GPU and 3\.00 GiB of memory on one machine, .* 0 GPU and 2\.50 GiB of memory; lower",
+    ):
+        needs.check([{"CPU": 4.0, "memory": 2.5 * 2**30}])
 
 
 def test_labels_are_refused_where_they_would_not_be_heeded(small):
