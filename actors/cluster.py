@@ -250,29 +250,38 @@ def _probe(address: str) -> None:
         _check_token(address)
 
 
+def _take_token() -> None:
+    """Have Ray use a cluster's token, if it knows tokens: from 2.52 on. Raises RuntimeError where one is missing."""
+    try:
+        from ray._private.authentication import authentication_token_setup
+    except ImportError:
+        return
+    # as ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
+    authentication_token_setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    # without it Ray ends the process where there is no token
+    authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+
+
 def _check_token(address: str) -> None:
     """Raise InputError where a cluster takes those with its token alone, and ours is none or another.
 
     Ray itself tries on for half a minute, and then says that it cannot connect.
     """
+    from ray import exceptions
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    refused = getattr(
+        exceptions, "AuthenticationError", RuntimeError
+    )  # where Ray knows no tokens, no error of theirs
     try:
-        from ray._private.authentication import authentication_token_setup
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-        from ray.exceptions import AuthenticationError, RpcError
-    except ImportError:  # an older Ray, which knows no tokens
-        return
-    try:
-        # as ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
-        authentication_token_setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-        # without it Ray ends the process where there is no token
-        authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        _take_token()
         GcsClient(address=address)
-    except RpcError as error:
+    except exceptions.RpcError as error:
         raise InputError(
             f"no Ray cluster answers at {address}, but something else may ({' '.join(str(error).split())[:150]}); give "
             "the port of its head (6379 where none was chosen)"
         ) from None
-    except (AuthenticationError, RuntimeError) as error:
+    except (refused, RuntimeError) as error:
         raise InputError(
             f"Ray at {address} wanted the cluster's token, got none or another one; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "

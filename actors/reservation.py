@@ -87,17 +87,9 @@ def machines() -> list[Machine]:
 
 
 def _labels(plan: Plan) -> dict[str, Any]:
-    """Return what tells Ray which labels each actor's machine has to carry. Raises Unplaceable if this Ray cannot."""
-    import ray
-
+    """Return what tells Ray which labels each actor's machine has to carry."""
     if not plan.labels:
         return {}
-    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
-    if version < _LABELS_SINCE:
-        raise Unplaceable(
-            f"resources.labels: wanted Ray {'.'.join(map(str, _LABELS_SINCE))} or newer, which places actors by "
-            f"labels, got {ray.__version__}; update Ray on all machines, or leave the labels out"
-        )
     server, others = plan.selectors()
     return {"bundle_label_selector": [dict(server), *(dict(others) for _ in plan.actors)]}
 

@@ -108,7 +108,7 @@ class HorizontalResourcesSection(Section):
     strict_spread: each on its own."""
     labels: HorizontalSelectors | None = None
     """Labels of the machines that actors go to, in Ray's words: labels.server = {zone = "a"},
-    labels.hosts = {"ray.io/accelerator-type" = "in(H100, A100)"}, "!a" for any other. From Ray 2.49 on."""
+    labels.hosts = {"ray.io/accelerator-type" = "in(H100, A100)"}, "!a" for any other."""
     placement_timeout: NotNegative = 0.0
     """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0

@@ -51,12 +51,9 @@ def test_a_run_that_waits_for_a_cluster_to_grow_can_be_stopped(small):
         )
 
 
-def test_labels_that_no_machine_carries_are_refused_and_a_ray_that_knows_none(small, monkeypatch):
+def test_labels_that_no_machine_carries_are_refused(small):
     labelled = small('resources.labels.clients={zone = "b"}')
     with pytest.raises(
         Unplaceable, match="zone = b for clients, which no machine carries; labels there are none;"
     ):
-        scenarios.run(labelled, runner="ray")
-    monkeypatch.setattr("ray.__version__", "2.48.1")
-    with pytest.raises(Unplaceable, match=r"wanted Ray 2\.49 or newer, .* got 2\.48\.1; update Ray"):
         scenarios.run(labelled, runner="ray")
