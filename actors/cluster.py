@@ -256,8 +256,9 @@ def _take_token() -> None:
         from ray._private.authentication import authentication_token_setup
     except ImportError:
         return
-    # as ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
-    authentication_token_setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    # as newer Rays' ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
+    if use := getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None):
+        use(warn_if_disabled=False)
     # without it Ray ends the process where there is no token
     authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
 
