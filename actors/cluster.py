@@ -251,11 +251,9 @@ def _probe(address: str) -> None:
 
 
 def _take_token() -> None:
-    """Have Ray use a cluster's token, if it knows tokens: from 2.52 on. Raises RuntimeError where one is missing."""
-    try:
-        from ray._private.authentication import authentication_token_setup
-    except ImportError:
-        return
+    """Have Ray use a cluster's token. Raises RuntimeError where one is missing."""
+    from ray._private.authentication import authentication_token_setup
+
     # as newer Rays' ray.init: a token that is there is used, unless RAY_AUTH_MODE says otherwise
     if use := getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None):
         use(warn_if_disabled=False)
@@ -268,21 +266,18 @@ def _check_token(address: str) -> None:
 
     Ray itself tries on for half a minute, and then says that it cannot connect.
     """
-    from ray import exceptions
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.exceptions import AuthenticationError, RpcError
 
-    refused = getattr(
-        exceptions, "AuthenticationError", RuntimeError
-    )  # where Ray knows no tokens, no error of theirs
     try:
         _take_token()
         GcsClient(address=address)
-    except exceptions.RpcError as error:
+    except RpcError as error:
         raise InputError(
             f"no Ray cluster answers at {address}, but something else may ({' '.join(str(error).split())[:150]}); give "
             "the port of its head (6379 where none was chosen)"
         ) from None
-    except (refused, RuntimeError) as error:
+    except (AuthenticationError, RuntimeError) as error:
         raise InputError(
             f"Ray at {address} wanted the cluster's token, got none or another one; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "

@@ -14,7 +14,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import ray
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
@@ -97,10 +96,7 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     assert (out / "summary.json").exists()
     # the job joined the cluster and left it running
     assert answers(f"{url}/api/version")
-    strangers = ("disabled", ""), ("token", secrets.token_hex(32))
-    for token in (
-        strangers if hasattr(ray.exceptions, "AuthenticationError") else ()
-    ):  # Rays before 2.52 ask for none
+    for token in ("disabled", ""), ("token", secrets.token_hex(32)):
         stranger = environment | dict(zip(("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), token, strict=True))
         refused = subprocess.run(
             [str(BIN / "raydpzv"), "run", "digits_dpzv", "--runner", "ray", "--address", address],
