@@ -7,8 +7,9 @@ of a call, on earlier calls or on the thread. Each client gets a forward call of
 
 Stacks of linear layers and ReLU are evaluated at several points by one batched product per layer: 3 times as
 fast as one by one at 2,410 parameters and 5 points, 5 times at 25 points, 1.1 times at 235,146 and 10 points.
-Two pooled 5x5 convolutions have a way of their own (`raydpzv.models.pooled_convolutions`): three quarters of the time
-at 10 points. Other models run once per point. Which it is, is a property of the model and of a record's shape.
+Two pooled 5x5 convolutions have a way of their own (`raydpzv.models.pooled_convolutions`): half the time that torch
+takes. Other models run once per point. Which it is, is a property of the model and of a record's shape. Gradients of
+stacks go without autograd (`raydpzv.engine.stack_gradient`), to the same bits.
 """
 
 # M clients, N rows, B batch, P points, d parameters, F features, K classes
@@ -27,6 +28,7 @@ from raydpzv.engine.objective import check_fit
 from raydpzv.engine.ranking import concordance
 from raydpzv.engine.row_readers import RowReader
 from raydpzv.engine.split_model import Metrics
+from raydpzv.engine.stack_gradient import StackGradient
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel, initialise
 from raydpzv.models.losses import Loss
@@ -38,6 +40,7 @@ from raydpzv.zo.vectors import Vector
 
 _EVALUATION_ROWS = 512
 _STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
+_POOLED_POINTS = 8  # all 25 at once take 2 MB more memory and no less time
 _KEPT_BYTES = 31 << 20
 _DOT = 1 << 20
 """Elements of an inner product at a time."""
@@ -48,9 +51,9 @@ class TorchObjective:
 
     loss: one of `raydpzv.registry.LOSSES`; with "cox" labels are times and events, float64 [N, 2].
 
-    Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB
-    at most), so that `at` is never written to and nothing drifts. One thread at a time may use it. It computes on the
-    device of its rows.
+    Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
+    most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. One thread at a time may use
+    it. It computes on the device of its rows.
     """
 
     def __init__(self, make: Callable[[], nn.Module], rows: RowReader, loss: str = "cross_entropy") -> None:
@@ -63,6 +66,8 @@ class TorchObjective:
         self._stacks = _is_stack(self._model.module)
         pooled = rows.device.type == "cpu" and PooledConvolutions.match(self._model.module, rows.shape)
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
+        by_hand = self._stacks and rows.device.type == "cpu" and loss == "cross_entropy"
+        self._stack_gradient = StackGradient(self._model.module) if by_hand else None
         self._points_Pd = self._model.flat.unsqueeze(0)
 
     def vector(self, values: Vector) -> torch.Tensor:
@@ -130,8 +135,10 @@ class TorchObjective:
         """Return the mean loss on `rows`, of float32 precision, and its gradient, float32 [d]."""
         check_fit(self.size, at)
         self._model.flat.copy_(at)
+        x_BF, y_B = self._batch(rows)
+        if self._stack_gradient and len(y_B) > 1:  # of one record autograd transposes some products
+            return self._stack_gradient.at(x_BF, y_B)
         with torch.enable_grad():
-            x_BF, y_B = self._batch(rows)
             loss = self._loss.mean(self._model.module(x_BF), y_B)
             gradients = torch.autograd.grad(loss, self._parameters)
         return float(loss), torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -169,7 +176,7 @@ class TorchObjective:
         self._model.flat.copy_(at)
         loss, blocks = 0.0, []
         for x_BF, y_B in zip(x.split(_EVALUATION_ROWS), y.split(_EVALUATION_ROWS), strict=True):
-            scores_BK = self._model.module(self._ordered(x_BF.to(self._device)))
+            scores_BK = self._scores(x_BF.to(self._device))
             if self._loss.by_record:
                 loss += float(self._loss.at_points(scores_BK, y_B.to(self._device)).sum())
             blocks.append(scores_BK.cpu())
@@ -183,6 +190,13 @@ class TorchObjective:
             float(torch.bincount(predicted_N).max()) / len(y),
             *ranked(scores_NK, y),
         )
+
+    def _scores(self, x_BF: torch.Tensor) -> torch.Tensor:
+        """Scores at the scratch model's parameters, float32 [B, K]."""
+        if self._pooled:
+            return self._pooled.at_points(self._model.flat.unsqueeze(0), x_BF)[0]
+        scores_BK: torch.Tensor = self._model.module(self._ordered(x_BF))
+        return scores_BK
 
     def _losses(self, points_Pd: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
         """Mean loss at every point, float64 [P]."""
@@ -209,8 +223,9 @@ class TorchObjective:
 
     def _together(self, points: int) -> int:
         """How many points are evaluated at once: by model and number of points alone, as bits may follow it."""
-        several = self._stacks or self._pooled is not None
-        return max(1, min(points, _STACK_FLOATS // self.size)) if several else 1
+        if self._pooled:
+            return min(points, _POOLED_POINTS)
+        return max(1, min(points, _STACK_FLOATS // self.size)) if self._stacks else 1
 
     def _room(self, points: int) -> torch.Tensor:
         """Scratch for some parameter vectors, [points, d]; the first are the scratch model's own."""

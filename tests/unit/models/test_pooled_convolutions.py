@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import json
 import math
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +59,68 @@ def test_scores_are_the_networks_to_the_precision_of_float32(batch: int, height:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("channels", "filters", "classes"), [(3, 2, 2), (1, 9, 11), (16, 8, 8)])
+def test_layers_of_any_width_are_computed(channels: int, filters: int, classes: int) -> None:
+    def make() -> nn.Module:
+        return convolutions(channels, filters, classes)
+
+    model, x = FlatModel(make, Key(4)), images(7, 8, 8)
+    found = PooledConvolutions(model.module).at_points(model.flat.unsqueeze(0), x)[0]
+    plain = model.module.double()(x.double())
+    assert float((found - plain).abs().max()) < 1e-6
+    model.flat[-1] += 1e-5
+    other = PooledConvolutions(model.module).at_points(model.flat.unsqueeze(0), x)[0]
+    assert 9e-6 < float((other - plain).abs().max()) < 1.2e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("count", [1, 4, 6, 31, 33])
+def test_a_records_bits_do_not_depend_on_the_records_beside_it(count: int) -> None:
+    model, x = network(28, 28), images(40, 28, 28)
+    fast, point_1d = PooledConvolutions(model.module), points(model, 1)
+    together = fast.at_points(point_1d, x)[0]
+    assert torch.equal(fast.at_points(point_1d, x[5 : 5 + count])[0], together[5 : 5 + count])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64 processors")
+def test_bits_do_not_hang_on_how_long_the_processors_vectors_are(tmp_path: Path) -> None:
+    """With AVX2 alone a vector is two registers, and sums are fewer at a time; the sums are the same."""
+    processor = {
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "+avx2,+fma",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCORES],
+        env={**os.environ, **processor},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    generator = Key(5).generator()
+    x = torch.from_numpy(generator.standard_normal((9, 1, 8, 8), np.float32))
+    point = network(8, 8).flat.unsqueeze(0)
+    found = PooledConvolutions(network(8, 8).module).at_points(point, x)
+    assert json.loads(done.stdout) == found.numpy().view(np.int32).ravel().tolist()
+
+
+SCORES = """
+import json
+import numpy as np
+from raydpzv.keys import Key
+from raydpzv.models.flat import FlatModel
+from raydpzv.models.whole import whole
+from raydpzv.models.winograd_kernel import scores
+
+x, out = Key(5).generator().standard_normal((9, 1, 8, 8), np.float32)[:, 0], np.zeros((1, 9, 7), np.float32)
+point = FlatModel(lambda: whole("cnn_mnist", (1, 8, 8), (), 7), Key(8)).flat
+scores(point.unsqueeze(0).numpy(), np.ascontiguousarray(x), 16, 32, 7, out)
+print(json.dumps(out.view(np.int32).ravel().tolist()))
+"""
+
+
+@torch.no_grad()
 def test_bits_follow_from_the_point_and_the_batch_alone() -> None:
     model, x = network(28, 28), images(6, 28, 28)
     points_Pd, fast = points(model, 4), PooledConvolutions(model.module)
@@ -78,11 +146,12 @@ def test_what_is_not_finite_shows(value: float) -> None:
     assert torch.isfinite(found).all(1).tolist() == [True, False, True]
 
 
-def convolutions(**changes: object) -> nn.Sequential:
+def convolutions(channels: int = 3, filters: int = 2, classes: int = 2, **changes: object) -> nn.Sequential:
     first = {"in_channels": 1, "kernel_size": 5, "padding": 2} | changes
     return nn.Sequential(
-        nn.Conv2d(out_channels=3, **first), SlicedMaxPool(), nn.ReLU(),  # type: ignore[arg-type]
-        nn.Conv2d(3, 2, 5, padding=2), SlicedMaxPool(), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2),
+        nn.Conv2d(out_channels=channels, **first), SlicedMaxPool(), nn.ReLU(),  # type: ignore[arg-type]
+        nn.Conv2d(channels, filters, 5, padding=2), SlicedMaxPool(), nn.ReLU(), nn.Flatten(),
+        nn.Linear(4 * filters, classes),
     )  # fmt: skip
 
 
