@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import scenarios
@@ -13,6 +14,8 @@ from raydpzv.errors import DataError, RunError, SpecError
 from raydpzv.keys import Key
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import append_rows
 from raydpzv.search.population import (
     Exploit,
     Turn,
@@ -22,6 +25,7 @@ from raydpzv.search.population import (
     explored,
     facts_of,
     legs,
+    metric_at,
     pairs,
     population_of,
     turns,
@@ -122,8 +126,32 @@ def test_a_trial_is_its_donors_scenario_with_other_step_sizes_from_the_turn_on()
 
 
 def test_who_takes_a_turn_goes_on_from_what_the_donor_was_before_it():
-    crossed = Turn(20, (exploit(0, 1, 0.05), exploit(1, 2, 0.06)))
-    assert as_trained(plan(), [crossed])[0].spec.method.lr == 0.02, "not what its donor became"
+    crossed = Turn(20, (exploit(0, 1, 0.05), exploit(2, 0, 0.06)))
+    assert as_trained(plan(), [crossed])[2].spec.method.lr == 0.01, "not what its donor became"
+
+
+def test_a_metric_is_that_of_the_first_evaluation_and_none_where_the_loss_is_no_number(tmp_path):
+    def row(round, part, accuracy, loss):
+        return {
+            "round": round,
+            "time": 1.0,
+            "part": part,
+            "accuracy": accuracy,
+            "loss": loss,
+            "top_share": 0.5,
+        }
+
+    rows = [
+        *(row(10, "test", 0.5, 1.0), row(10, "validation", 0.4, 2.0), row(20, "test", 0.6, NOWHERE)),
+        *(row(20, "validation", 0.7, 1.5), row(10, "test", 0.9, 0.1)),
+    ]
+    append_rows(tmp_path, {"evaluation": pa.Table.from_pylist(rows, SCHEMAS["evaluation"])})
+    assert metric_at(tmp_path, "accuracy", 10) == 0.5
+    assert metric_at(tmp_path, "validation_loss", 10) == 2.0
+    assert metric_at(tmp_path, "validation_accuracy", 20) == 0.7
+    assert math.isnan(metric_at(tmp_path, "accuracy", 20)), "diverged, whatever it predicts"
+    assert math.isnan(metric_at(tmp_path, "accuracy", 30))
+    assert math.isnan(metric_at(tmp_path, "roc_auc", 10)), "not measured"
 
 
 def test_a_row_says_from_whom_when_and_how_many_bytes():
