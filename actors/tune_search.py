@@ -123,16 +123,18 @@ def search_on_tune(
     needs: Needs,
     stop: threading.Event,
     jobs: int | None,
+    until: int | None = None,
 ) -> None:
     """Run trials until all are over or `stop` is set; inside `tune_cluster`; needs: see `cluster_needs`.
 
-    jobs: most trials at a time, None: as many as fit. A trial whose process dies has no result; the others go on.
+    jobs: most trials at a time, None: as many as fit; until: updates after which each stands, None: at its end. A trial
+    whose process dies has no result; the others go on.
     """
     tune = require_tune()
     os.environ.update(_ENVIRONMENT)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # that trials failed is said by us
     folder = folder.absolute()
-    work = _work({trial.number: trial.planned() for trial in todo}, needs, folder)
+    work = _work({trial.number: trial.planned() for trial in todo}, needs, folder, until)
     gpus = max(one.process.gpus for one in needs.values())
     waits = all(trial.spec.clock.kind == "virtual" for trial in todo)
     with DecisionLog(folder) as log, _without_own_files(folder):
@@ -175,7 +177,7 @@ def _without_own_files(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
 
 
-def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
+def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, until: int | None) -> Work:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
@@ -185,6 +187,7 @@ def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
             data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
             run=partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local,
+            until=until,
         )
         return "" if reason == STOPPED else reason
 
@@ -199,7 +202,7 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:
     """Return what decides at each report: nothing, or Tune's ASHA, with what it was told before it was interrupted."""
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-    if plan.scheduler == "none":
+    if plan.scheduler != "asha":
         return FIFOScheduler()
     asha: Any = ASHAScheduler(
         *("updates", plan.metric, "max" if plan.higher else "min"),

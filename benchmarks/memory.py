@@ -31,6 +31,7 @@ from raydpzv.engine.split_model import BottomTraining
 from raydpzv.engine.torch_engine import TorchBottom
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import DpzvClient, ZerothOrder
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
@@ -70,7 +71,7 @@ def dpzv(shape: Shape, x_BF: torch.Tensor, momentum: float) -> Callable[[], None
     key = Key(0)
     model = FlatModel(shape.make, key / "client" / 0, x_BF.device)
     batches = Batches("shuffle", shape.rows, shape.rows, key / "batches" / 0)
-    settings = ZerothOrder(1e-3, 1e-6, momentum)
+    settings = ZerothOrder(1e-3, Schedule(1e-6), momentum)
     bottom = TorchBottom(model, x_BF, x_BF, BottomTraining(Rule(settings.law, momentum)))
     client = DpzvClient(0, bottom, batches, settings, key)
     client.process(Order(0, Start()))

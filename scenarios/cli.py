@@ -191,12 +191,28 @@ def tune(
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="With --space: none, or asha, which stops the worse trials early [default: none]."),
+        typer.Option(
+            help="With --space: none; asha, which stops the worse trials early; or pbt, whose worse trials go on from "
+            "better ones with other step sizes [default: none]."
+        ),
     ] = None,
     grace: Annotated[
         int | None,
         typer.Option(
             min=1, help="With asha: updates before it first stops a trial [default: a ninth of them]."
+        ),
+    ] = None,
+    interval: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With pbt: updates after which trials are held against one another [default: a tenth].",
+        ),
+    ] = None,
+    quantile: Annotated[
+        float | None,
+        typer.Option(
+            help="With pbt: share of the trials that then go on from as many best ones [default: 0.25]."
         ),
     ] = None,
     epsilon: Annotated[
@@ -251,6 +267,8 @@ def tune(
             "--metric": metric,
             "--scheduler": scheduler,
             "--grace": grace,
+            "--interval": interval,
+            "--quantile": quantile,
             "--epsilon": epsilon,
             "--draw-seed": draw_seed,
             "--actors": actors or None,
@@ -272,7 +290,7 @@ def tune(
             from scenarios.search_command import SearchOptions, search
         options = SearchOptions(
             *(samples, metric, scheduler or "none", grace, epsilon),
-            *(draw_seed or 0, actors, search_ or "random"),
+            *(draw_seed or 0, actors, search_ or "random", interval, quantile),
         )
         search(what, space, set_ or [], out, options, how)
 

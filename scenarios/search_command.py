@@ -28,8 +28,18 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
+from raydpzv.search.population import apply_turns, check_prepared, legs, population_of, take_turn, to_go
 from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
-from raydpzv.search.search_plan import METRICS, Drawing, SearchPlan, Trial, grace_of, read_search, trials_of
+from raydpzv.search.search_plan import (
+    METRICS,
+    Drawing,
+    Population,
+    SearchPlan,
+    Trial,
+    grace_of,
+    read_search,
+    trials_of,
+)
 from raydpzv.search.space import Dimension, drawn, read_space
 from raydpzv.search.suggest import RANDOM_FIRST, check_space, require_optuna, suggested
 from raydpzv.search.trial_plot import search_figure
@@ -61,6 +71,8 @@ class SearchOptions:
     draw_seed: int
     actors: bool = False
     search: str = "random"
+    interval: int | None = None
+    quantile: float | None = None
 
 
 def search(
@@ -92,7 +104,8 @@ def search(
     make = drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
     trials = trials_of(make, points, options.epsilon)
     terms = (Path(scenario).stem, metric, options.scheduler, _grace(trials, options), options.epsilon)
-    plan = SearchPlan(*terms, trials, options.actors, drawing)
+    population = _population(trials, dimensions, options)
+    plan = SearchPlan(*terms, trials, options.actors, drawing, population)
     if not metric.startswith("validation_") and not how.output.quiet:
         console.print(
             f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "
@@ -118,12 +131,14 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
     """
     if how.runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
-    if how.runner == "local" and (how.address or plan.scheduler != "none" or plan.actors):
+    if how.runner == "local" and (how.address or plan.scheduler == "asha" or plan.actors):
         raise SpecError(
-            "--runner local: runs one trial after the other, without --scheduler, --actors and --address; use ray"
+            "--runner local: runs one trial after the other, without --scheduler asha, --actors and --address; use ray"
         )
     console, reasons = screen.console(stderr=True), dict[int, str]()
-    todo = trials_left(folder, plan) if is_search(folder) else list(plan.started())
+    todo = list(plan.started())
+    if is_search(folder):
+        todo = to_go(folder, plan, None) if plan.population else trials_left(folder, plan)
     if not plan.complete:
         require_optuna()
     if todo and how.runner != "local":
@@ -139,7 +154,10 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
             SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet) as watch,
         ):
             while True:
-                make(plan, todo, folder, watch, stop)
+                if plan.population:
+                    _legs_made(plan, folder, make, watch, stop)
+                else:
+                    make(plan, todo, folder, watch, stop, None)
                 results = search_results(folder, plan, reasons)
                 if plan.complete or stop.is_set():
                     break
@@ -186,8 +204,25 @@ def _points(
     return drawing, points
 
 
-_Make = Callable[[SearchPlan, Sequence[Trial], Path, SearchProgress, threading.Event], None]
-"""Runs trials until all are over or they are stopped."""
+_Make = Callable[[SearchPlan, Sequence[Trial], Path, SearchProgress, threading.Event, int | None], None]
+"""Runs trials until all are over or they are stopped; the last argument: updates after which each stands."""
+
+
+def _legs_made(
+    plan: SearchPlan, folder: Path, make: _Make, watch: SearchProgress, stop: threading.Event
+) -> None:
+    """Let a population make its legs, and after each let the worst trials go on from the best.
+
+    It ends early where a trial has broken off: its leg is to be made first.
+    """
+    apply_turns(folder, plan)
+    for until in legs(plan):
+        if todo := to_go(folder, plan, until):
+            watch.leg(until, todo)
+            make(plan, todo, folder, watch, stop, until)
+        if until is None or stop.is_set() or to_go(folder, plan, until):
+            return
+        watch.turned(take_turn(folder, plan, until))
 
 
 @contextmanager
@@ -204,10 +239,11 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
         folder: Path,
         watch: SearchProgress,
         stop: threading.Event,
+        until: int | None,
     ) -> None:
         if todo:
             needs = cluster_needs(todo, actors=plan.actors)
-            search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs)
+            search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs, until=until)
 
     with tune_cluster(how.address, verbose=how.verbose):
         cluster_needs(todo, actors=plan.actors)  # what does not fit is said before anything is written
@@ -222,9 +258,28 @@ def _grace(trials: Sequence[Trial], options: SearchOptions) -> int:
     return 0
 
 
+def _population(
+    trials: Sequence[Trial], space: Sequence[Dimension], options: SearchOptions
+) -> Population | None:
+    if options.scheduler == "pbt":
+        if options.actors:
+            raise SpecError(
+                "--actors: --scheduler pbt has each trial whole in one process, where it stands after each leg; leave "
+                "it out"
+            )
+        return population_of(trials, space, options.interval, options.quantile, options.draw_seed)
+    for name, value in (("--interval", options.interval), ("--quantile", options.quantile)):
+        if value is not None:
+            raise SpecError(f"{name}: goes with --scheduler pbt; leave it out")
+    return None
+
+
 def _check_metric(plan: SearchPlan, first: Trial) -> None:
     """Load a trial's data, so that what is wrong with them shows before anything is written, and look at its metric."""
-    shares = prepare(first.spec).class_shares()
+    experiment = prepare(first.spec)
+    if plan.population:
+        check_prepared(experiment)
+    shares = experiment.class_shares()
     survives, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
     if survives and name not in ("concordance", "loss"):
         raise SpecError(f"--metric {plan.metric}: survival times have none; use concordance or loss")
@@ -237,7 +292,12 @@ def _check_metric(plan: SearchPlan, first: Trial) -> None:
 
 
 def _in_this_process(
-    plan: SearchPlan, todo: Sequence[Trial], folder: Path, watch: SearchProgress, stop: threading.Event
+    plan: SearchPlan,
+    todo: Sequence[Trial],
+    folder: Path,
+    watch: SearchProgress,
+    stop: threading.Event,
+    until: int | None,
 ) -> None:
     numbers = {trial.planned().folder: trial.number for trial in todo}
 
@@ -248,7 +308,9 @@ def _in_this_process(
     def ended(planned: Planned, why: str) -> None:
         watch.ended(numbers[planned.folder], "" if why == STOPPED_EARLY else why)
 
-    one_by_one([trial.planned() for trial in todo], folder, progress=progress, ended=ended, stop=stop)
+    one_by_one(
+        [trial.planned() for trial in todo], folder, progress=progress, ended=ended, stop=stop, until=until
+    )
 
 
 def _write(plan: SearchPlan, results: SearchResults, folder: Path, command: str, *, whole: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from rich.text import Text
 
 from raydpzv.files import as_json as json_text
 from raydpzv.report import text
-from raydpzv.search.search_plan import SearchPlan
+from raydpzv.search.population import Turn, current, said
+from raydpzv.search.search_plan import SearchPlan, Trial
 from raydpzv.search.trial_results import DONE, SearchResults
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
@@ -56,6 +57,7 @@ class SearchProgress:
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
         self._over: dict[int, Mapping[str, Any]] = {}
+        self._changed: dict[int, Mapping[str, Any]] = {}
         self._total = plan.size
         self._done, self._last = len(list(plan.started())) - left, 0.0
         self._bar = Progress(
@@ -86,6 +88,24 @@ class SearchProgress:
         self._plan, self._total = plan, plan.size
         self._bar.update(self._task, total=self._total)
 
+    def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
+        """Take in that trials of a population begin a leg, after which they stand (None: the last one)."""
+        self._over.clear()
+        self._changed = {trial.number: current(trial) for trial in trials}
+        self._done, self._total = self._plan.size - len(trials), self._plan.size
+        self._bar.update(self._task, completed=self._done, total=self._total)
+        if not self._quiet:
+            end = "the end" if until is None else f"{until:,} updates"
+            self._console.print(f"all trials go on to {end}", highlight=False)
+
+    def turned(self, turn: Turn) -> None:
+        """Say which trials go on from others; what they had come to alone is no result of theirs any more."""
+        for exploit in turn.exploits:
+            self._reasons.pop(exploit.trial, None)
+            self._values.pop(exploit.trial, None)
+        for line in () if self._quiet else said(turn):
+            self._console.print(Text(line), soft_wrap=True)
+
     def began(self, trial: int) -> None:
         """Show that a trial is at work."""
         self._at_work[trial] = {}
@@ -108,10 +128,8 @@ class SearchProgress:
         self._redraw()
         if self._quiet or self._live:
             return
-        said = f"no result: {reason}" if reason else self._figures(stood) or "over"
-        self._console.print(
-            Text(f"{self._done}/{self._total} {self._plan.trials[trial]}: {said}"), soft_wrap=True
-        )
+        came = f"no result: {reason}" if reason else self._figures(stood) or "over"
+        self._console.print(Text(f"{self._done}/{self._total} {self._named(trial)}: {came}"), soft_wrap=True)
 
     def _redraw(self) -> None:
         self._last = time.monotonic()
@@ -132,7 +150,7 @@ class SearchProgress:
         shown = [*self._at_work, *over][:_MOST_SHOWN]
         for n in shown:
             stands = {**self._over.get(n, {}), **self._at_work.get(n, {})}
-            values = self._plan.trials[n].values
+            values = self._settings(n)
             state = "at work" if n in self._at_work else self._reasons.get(n) or "over"
             updates = f"{stands['updates']:,}" if "updates" in stands else ""
             value = f"{self._values[n]:.4g}" if n in self._values else ""
@@ -146,14 +164,23 @@ class SearchProgress:
         self._console.print(Text(f"{self._done}/{self._total} trials over; {at_work}"), soft_wrap=True)
 
     def _lines(self) -> list[str]:
-        lines = [
-            f"{self._plan.trials[n]}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()
-        ]
+        lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]
         if self._values:
             pick = max if self._plan.higher else min
             best = pick(self._values, key=lambda n: self._values[n])
             lines.append(f"best so far: {self._plan.metric} {self._values[best]:.4g}, trial {best}")
         return lines
+
+    def _settings(self, trial: int) -> Mapping[str, Any]:
+        """Return what a trial tries; in a population, now."""
+        return self._changed.get(trial, self._plan.trials[trial].values)
+
+    def _named(self, trial: int) -> str:
+        if trial not in self._changed:
+            return str(self._plan.trials[trial])
+        return (
+            f"trial {trial} ({', '.join(f'{name}={value}' for name, value in self._changed[trial].items())})"
+        )
 
     def _figures(self, report: Mapping[str, Any]) -> str:
         parts = [f"{report['updates']:,} updates"] if "updates" in report else []
@@ -176,6 +203,7 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
         key=lambda r: (r["status"] != DONE, math.isnan(r[plan.metric]), sign * r[plan.metric], r["trial"]),
     )
     settings = list(plan.trials[0].values)
+    trained = [*(f"{name}_at" for name in settings), "donors"] if plan.population else []
     paced = any(not math.isnan(row["rate_asked"]) for row in ranked)
     pace_heads = ("late", "uploads/s", "asked") if paced else ()
     table = Table(
@@ -184,13 +212,29 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    for head in ("trial", *settings, plan.metric, "proved ε", "updates", *pace_heads, "became", "why"):
+    for head in (
+        "trial",
+        *settings,
+        *trained,
+        plan.metric,
+        "proved ε",
+        "updates",
+        *pace_heads,
+        "became",
+        "why",
+    ):
         table.add_column(head, overflow="fold")
     for row in ranked[:_MOST_SHOWN]:
         epsilon = "" if math.isnan(row["epsilon"]) else f"{text.number(row['epsilon'])} ({row['adversary']})"
         updates = "" if math.isnan(row["updates"]) else f"{row['updates']:,.0f}"
         metric = "" if math.isnan(row[plan.metric]) else f"{row[plan.metric]:.4g}"
-        cells = (str(row["trial"]), *(str(row[name]) for name in settings), metric, epsilon, updates)
+        cells = (
+            str(row["trial"]),
+            *(str(row[name]) for name in (*settings, *trained)),
+            metric,
+            epsilon,
+            updates,
+        )
         pace = (_percent(row["late"]), *(text.number(row[n], 3) for n in ("throughput", "rate_asked")))
         table.add_row(*map(Text, (*cells, *(pace if paced else ()), row["status"], row["reason"])))
     if len(ranked) > _MOST_SHOWN:

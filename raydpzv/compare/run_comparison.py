@@ -73,23 +73,25 @@ def run_planned(
     data_key: bytes | None = None,
     evaluated: Evaluated = unheard,
     run: Callable[[Prepared, RunOptions], Run] = run_local,
+    until: int | None = None,
 ) -> str:
     """Make one run, or go on with it; return why there is no result, "" if there is one.
 
     data_key: the comparison's, with which all its runs digest their data; evaluated: see `RunOptions`; run: makes it,
-    in this process if none is given.
+    in this process if none is given; until: see `RunOptions`.
     What was begun and can be continued is; what cannot, since its noise was not kept, begins again, and its folder is
     set aside. A failure is left in the folder, as of any run; only what has no folder is told by the returned sentence
     alone.
     """
     try:
-        experiment, out = _begun(planned, folder)
+        experiment, out = _begun(planned, folder, in_place=until is not None)
         options = RunOptions(
             *(out, planned.line.label),
             stop=stop or threading.Event(),
             callbacks=[StatusCallback(progress)],
             data_key=data_key,
             evaluated=evaluated,
+            until=until,
         )
         made = run(experiment, options)
     except StoppedEarly as error:
@@ -103,11 +105,11 @@ def run_planned(
     return STOPPED if made.summary["status"] == "stopped" else ""
 
 
-def _begun(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunFolder]:
+def _begun(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunFolder]:
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
-            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)))
+            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)), in_place=in_place)
             return experiment, opened
         except NotRecomputable:
             folder.rename(set_aside(folder)[0])
@@ -129,11 +131,12 @@ def one_by_one(
     progress: Callable[[Mapping[str, Status]], None],
     ended: Callable[[Planned, str], None],
     stop: threading.Event,
+    until: int | None = None,
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
     progress: called ten times a second with where the run in progress stands, by its folder's name; ended: with each
-    run and why it has no result ("": it has one).
+    run and why it has no result ("": it has one). until: see `RunOptions`.
     """
     key = read_key(root)
     for planned in todo:
@@ -144,4 +147,4 @@ def one_by_one(
             progress({name: status})
 
         folder = root / RUNS_FOLDER / planned.folder
-        ended(planned, run_planned(planned, folder, report, stop, data_key=key))
+        ended(planned, run_planned(planned, folder, report, stop, data_key=key, until=until))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
@@ -11,6 +12,7 @@ from raydpzv.config.timing import stands_still
 from raydpzv.config.user_mode import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
+from raydpzv.methods.schedule import unordered
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.bounds import MOST
 from raydpzv.settings.fields import per_client
@@ -20,7 +22,7 @@ from raydpzv.settings.sections import ArrivalsSection, CommonSections
 def check(spec: AnyScenario, where: str) -> None:
     """Raise SpecError for the first contradiction."""
     complaints = _vertical(spec) if isinstance(spec, VerticalScenario) else _horizontal(spec)
-    for complaint in complaints:
+    for complaint in chain(unordered(spec.method), complaints):
         raise SpecError(f"{complaint} in {where}")
 
 

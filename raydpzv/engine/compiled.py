@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,12 @@ class CompiledBottom:
         found, self._acts = self._embedded(self._x_train, _rows(ids), noise)
         return found
 
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size by gradients from now on."""
+        descent = self._training.descent
+        assert descent is not None
+        self._training = replace(self._training, descent=replace(descent, lr=lr))
+
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
         """Descend by the chain rule through the last `forward`."""
         if self._acts is None:
@@ -226,6 +233,10 @@ class CompiledTop:
         self._table = np.zeros((len(self._labels), clients * width), np.float32)
         self._refreshed = np.zeros((len(self._labels), clients), np.int64)
         self._widest = max(self._parameters.widest, clients * width)
+
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size from now on."""
+        self._settings = replace(self._settings, lr=lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
         """Store an upload."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,12 @@ class Head:
         if self._training in ("sgd", "dp_sgd"):
             return [flat, *self._gradient_descent.kept]
         return [flat, *self._descent.kept] if self._training in ("zo", "joint") else [flat]
+
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size from now on, but for those of `descend`, which say their own."""
+        self._settings = replace(self._settings, lr=lr)
+        if self._training in ("sgd", "dp_sgd"):
+            self._gradient_descent.lr = lr
 
     def losses(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of every row, [B], without a gradient."""

@@ -142,6 +142,10 @@ class Bottom(Protocol):
         """Return what `embed` does, and remember what `backward` needs."""
         ...
 
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size by gradients from now on."""
+        ...
+
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
         """Take a step, `scale` times the step size, along the gradient of the last `forward`'s embeddings, if any."""
         ...
@@ -172,6 +176,10 @@ class Bottom(Protocol):
 
 class Top(Protocol):
     """The server's model w_0 from all embeddings to scores, with the labels and the cache of newest embeddings."""
+
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size from now on, but for those of `descend`, which say their own."""
+        ...
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
         """Store what a client uploaded in this server round (counted from 1)."""

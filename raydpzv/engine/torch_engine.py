@@ -93,6 +93,10 @@ class TorchBottom:
             self._embedded = self._embedding(self._rows(ids), noise)
         return self._embedded.detach().cpu().numpy()
 
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size by gradients from now on."""
+        self._first_order.lr = lr
+
     def backward(self, gradient_BE: np.ndarray, scale: float = 1.0) -> None:
         """Descend by the chain rule through the last `forward`."""
         if self._embedded is None:
@@ -222,6 +226,10 @@ class TorchTop:
     def table(self) -> EmbeddingCache:
         """The newest embeddings; made when the first are stored."""
         return EmbeddingCache(len(self._labels_train), self._clients, self._width, self._labels_train.device)
+
+    def step_size(self, lr: float) -> None:
+        """Take steps of this size from now on."""
+        self.head.step_size(lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
         """Store an upload."""

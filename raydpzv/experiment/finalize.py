@@ -46,6 +46,21 @@ class Run:
         return self.tables[name]
 
 
+class StopAt:
+    """Ends a run when somebody wants it to end, or when it has made so many updates."""
+
+    def __init__(self, stop: threading.Event, until: int | None) -> None:
+        self._stop, self._until, self._come = stop, until, False
+
+    def count(self, updates: int) -> None:
+        """Take in how many updates the run has made."""
+        self._come = self._until is not None and updates >= self._until
+
+    def is_set(self) -> bool:
+        """Tell whether the run is to end."""
+        return self._come or self._stop.is_set()
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What a run is given beside its scenario.
@@ -54,7 +69,8 @@ class RunOptions:
     on record; left out: the scenario's own. progress: a function of where the run stands, for a callback that is told
     so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join
     and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
-    clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`).
+    clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
+    updates after which a run in this process under the virtual clock is stopped, as by the user, to go on from there.
     """
 
     out: Path | RunFolder | None = None
@@ -66,6 +82,12 @@ class RunOptions:
     data_key: bytes | None = field(default=None, repr=False)
     evaluated: Evaluated = unheard
     callbacks: Sequence[Callback] = ()
+    until: int | None = None
+
+    @cached_property
+    def stop_at(self) -> StopAt:
+        """What ends a run under the virtual clock."""
+        return StopAt(self.stop, self.until)
 
     @cached_property
     def watch(self) -> Callbacks:

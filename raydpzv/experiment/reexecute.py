@@ -118,19 +118,24 @@ def _unbroken(rounds: Sequence[int]) -> int:
     return last
 
 
-def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, RunFolder, str]:
+def resuming(
+    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
+) -> tuple[PreparedVertical, RunFolder, str]:
     """Return the experiment that continues a run, the folder it writes to (locked), and the scenario's name.
 
     It goes on from its last checkpoint; without one everything on record is computed again, bit for bit (that takes
-    its time). Releases on record are given out again, then the run goes on with fresh noise. What only the ledger knows
-    of, since a kill lost its rows, counts as recorded too. All is read and checked before anything is changed. Raises
-    InputError if the run is complete, ran under the wall clock, is being written by another process, or if its scenario
-    or data are not what they were; DataError if rows, ledger or checkpoints are damaged or do not belong together.
+    its time): beside the record or, with `in_place`, over it, so that checkpoints are taken, where the ledger holds
+    all that was released. Releases on record are given out again, then the run goes on with fresh noise. What only
+    the ledger knows of, since a kill lost its rows, counts as recorded too. All is read and checked before anything
+    is changed. Raises InputError if the run is complete, ran under the wall clock, is being written by another
+    process, or if its scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged
+    or do not belong together.
     """
     began = RunFolder.open(path, moved)
     began.require_own_record()
     checkpoint = began.checkpoint()
-    folder = began if checkpoint else RunFolder.continued(path, moved)
+    goes_back = checkpoint is not None or (in_place and not _releases_beside_ledger(began))
+    folder = began if goes_back else RunFolder.continued(path, moved)
     try:
         spec = _vertical(folder)
         check_resumable(folder, spec)
@@ -142,7 +147,7 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
                 _require_ledger(checkpoint, ledger.version if ledger else None, folder)
             releases = released(folder.rows(), ledger)
         _check_gaps(releases, path)
-        if checkpoint:
+        if goes_back:
             folder = RunFolder.reopened(path, moved, checked=True)
         folder.sweep()
     except BaseException:
@@ -153,6 +158,11 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> tuple[PreparedVertical, R
         folder,
         str(folder.environment().get("scenario", "")),
     )
+
+
+def _releases_beside_ledger(folder: RunFolder) -> bool:
+    """Tell whether a run keeps what it releases in its rows alone."""
+    return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
 
 
 def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:

@@ -143,7 +143,7 @@ class LedgerServer:
             self._entered,
             client,
             self._read.get(client, 0),
-            self._rule.lr,
+            self._rule.lr.at(order.round),
             _STEP.pack(step) * self._rule.perturbations,
             self._numbers_P,
             self._seeds.of(client, step).tobytes(),
@@ -177,7 +177,7 @@ def with_ledger(
     if ledger is None or plan is None:
         return server
     # an entry's step size says what its scalar is worth, so that whoever has the ledger can follow it
-    updates = replace(plan.updates, lr=plan.updates.lr * experiment.privacy.noise().unit)
+    updates = replace(plan.updates, lr=plan.updates.lr.times(experiment.privacy.noise().unit))
     return LedgerServer(server, ledger, updates=updates, key=Key(experiment.spec.seed))
 
 

@@ -37,7 +37,7 @@ from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, Status
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, Status, Stop
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
@@ -100,7 +100,7 @@ class _Session:
         self._prepared, self._device, self._ledger = prepared, device, ledger
         self._writer = RowWriter(folder, prepared.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(prepared, self._writer, options)
-        self._watch, self._stop = options.watch, options.stop
+        self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
         self._checkpoint = checkpoint
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
@@ -143,13 +143,15 @@ class _Session:
 
     def _virtual(self) -> None:
         self._watch.status(Status(stage=FIRST_EVALUATION))
+        if self._checkpoint:
+            self._stop_at.count(self._checkpoint.round)
         run = virtual_run(
             self._prepared,
             self._server_loop,
             self._host,
             self._view,
             self._checkpoint,
-            stop=self._stop,
+            stop=self._stop_at,
             tick=lambda: self._ticked(run),
             updated=lambda: self._updated(run),
             stopped=lambda: self._stopped(run),
@@ -171,9 +173,10 @@ class _Session:
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
+        self._stop_at.count(self._server_loop.updates)
         # after the last update there is nothing to go on with: a continuation would make one more
         rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
-        if rounds_go_on and (self._cut.due() or self._stop.is_set()):
+        if rounds_go_on and (self._cut.due() or self._stop_at.is_set()):
             self._keep(self._cut.rows(), run)
 
     def _stopped(self, run: VirtualRun) -> None:
@@ -231,7 +234,7 @@ def virtual_run(
     view: ModelEvaluator,
     checkpoint: Checkpoint | None,
     *,
-    stop: threading.Event,
+    stop: Stop,
     tick: Callable[[], None],
     updated: Callable[[], None],
     stopped: Callable[[], None] = lambda: None,

@@ -62,7 +62,7 @@ class _Session:
         self._writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(experiment, self._writer, options)
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
-        self._watch, self._stop = options.watch, options.stop
+        self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
         self._pace = experiment.pace() if folder and not folder.is_recomputed else None
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
@@ -117,14 +117,17 @@ class _Session:
             size = self._writer.write_checkpoint(self._recorder.drain(), roles.take(run))
             self._pace.taken(begun, self._server_loop.updates, size)
 
+        if self._checkpoint:
+            self._stop_at.count(self._checkpoint.round)
         run = VirtualRun(
             self._server_loop,
             host,
             self._experiment.timing,
             score=split_score(self._server, host, len(self._clients)),
             evaluate_every=self._experiment.spec.evaluate.every,
-            stop=self._stop,
+            stop=self._stop_at,
             tick=tick,
+            updated=lambda: self._stop_at.count(self._server_loop.updates),
             stopped=keep,
             state=roles.go_on(self._checkpoint),
         )

@@ -25,10 +25,6 @@ _HERE: dict[str, Callable[[Any, RunOptions], Run]] = {
     "vertical": run_vertical,
     "horizontal": run_horizontal,
 }
-_CONTINUED: dict[str, Callable[[Path, Sequence[str]], tuple[Prepared, RunFolder, str]]] = {
-    "vertical": resuming,
-    "horizontal": resuming_horizontal,
-}
 
 
 def run(
@@ -79,10 +75,14 @@ def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
     return _HERE[experiment.spec.kind](experiment, options or RunOptions())
 
 
-def continued(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared, RunFolder, str]:
+def continued(
+    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
+) -> tuple[Prepared, RunFolder, str]:
     """Return what goes on, the folder it writes to (locked), and the scenario's name.
 
-    moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or cannot be
-    continued, DataError if its folder is damaged.
+    moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
+    complete or cannot be continued, DataError if its folder is damaged.
     """
-    return _CONTINUED[RunFolder.open(path, moved).spec().kind](path, moved)
+    if RunFolder.open(path, moved).spec().kind == "vertical":
+        return resuming(path, moved, in_place=in_place)
+    return resuming_horizontal(path, moved)

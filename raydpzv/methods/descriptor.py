@@ -26,6 +26,7 @@ from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Client, ClientGroup, Server, VerticalServer
+from raydpzv.methods.schedule import Schedule
 from raydpzv.privacy.integer_release import (
     ClipOver,
     IntegerNoise,
@@ -69,11 +70,14 @@ C = TypeVar("C", bound=Any)
 """A method's configuration."""
 
 
+_NO_STEPS = Schedule(0.0)
+
+
 @dataclass(frozen=True)
 class UpdateRule:
     """How a zeroth-order method's (seed, scalar) pairs move a model; what has one keeps a ledger.
 
-    rule: law of the directions, momentum and its form; lr: step size of every update, and perturbations: pairs per
+    rule: law of the directions, momentum and its form; lr: step size of each update, and perturbations: pairs per
     upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
     shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
     directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
@@ -82,7 +86,7 @@ class UpdateRule:
     """
 
     rule: Rule
-    lr: float = 0.0
+    lr: Schedule = _NO_STEPS
     perturbations: int = 1
     secret_seeds: bool = False
     step_seeds: bool = False

@@ -11,10 +11,10 @@ import torch
 
 
 class MomentumDescent:
-    """w <- w - η v with v <- βv + g."""
+    """w <- w - η v with v <- βv + g; lr: η, which may be changed between steps."""
 
     def __init__(self, x: torch.Tensor, lr: float, momentum: float = 0.0) -> None:
-        self._x, self._lr, self._momentum = x, lr, momentum
+        self._x, self.lr, self._momentum = x, lr, momentum
         self._velocity = torch.zeros_like(x) if momentum else None
 
     @property
@@ -27,4 +27,4 @@ class MomentumDescent:
         gradient = gradients[0] if len(gradients) == 1 else torch.cat([g.reshape(-1) for g in gradients])
         if self._velocity is not None:
             gradient = self._velocity.mul_(self._momentum).add_(gradient)
-        self._x.add_(gradient, alpha=-self._lr * scale)
+        self._x.add_(gradient, alpha=-self.lr * scale)

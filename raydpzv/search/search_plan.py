@@ -39,7 +39,7 @@ METRICS = {
     )
 }
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
-SCHEDULERS = ("none", "asha")
+SCHEDULERS = ("none", "asha", "pbt")
 REDUCTION = 3
 """Of the trials that reach one of its rungs, ASHA lets the best third go on; the next rung is three times as far."""
 _TOLERANCE = 1 + 1e-9
@@ -96,12 +96,26 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Population:
+    """How trials go on from one another (`raydpzv.search.population`).
+
+    interval: updates of a leg; quantile: share of the trials that take donors, and of those that are taken; seed: of
+    the draws; space: of the step sizes.
+    """
+
+    space: tuple[Dimension, ...]
+    interval: int
+    quantile: float
+    seed: int
+
+
+@dataclass(frozen=True)
 class SearchPlan:
     """Trials, and how the search goes about them.
 
     metric: see METRICS; grace: updates before ASHA's first decision, 0 without a scheduler; epsilon: what no trial's
     proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how
-    more trials are chosen, None where all are here.
+    more trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
     """
 
     name: str
@@ -112,6 +126,7 @@ class SearchPlan:
     trials: tuple[Trial, ...]
     actors: bool = False
     drawing: Drawing | None = None
+    population: Population | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -120,7 +135,9 @@ class SearchPlan:
                 f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {near}'.rstrip()
             )
         if self.scheduler not in SCHEDULERS:
-            raise SpecError(f'--scheduler: wanted {" or ".join(SCHEDULERS)}, got "{self.scheduler}"')
+            raise SpecError(
+                f'--scheduler: wanted {", ".join(SCHEDULERS[:-1])} or {SCHEDULERS[-1]}, got "{self.scheduler}"'
+            )
         for trial in self.trials:
             if self.metric.startswith("validation_") and not trial.spec.data.validation_fraction:
                 raise SpecError(
@@ -210,12 +227,15 @@ class SearchPlan:
                 "batch": self.drawing.batch,
                 "seed": self.drawing.seed,
                 "scenario": base if located else unlocated(base),
-                "space": [
-                    {"setting": d.setting, "kind": d.kind, "values": list(d.values)}
-                    for d in self.drawing.space
-                ],
+                "space": _space_tree(self.drawing.space),
             }
+        if self.population:
+            head["population"] = vars(self.population) | {"space": _space_tree(self.population.space)}
         return head | {"trials": [trial(one) for one in self.trials]}
+
+
+def _space_tree(space: Sequence[Dimension]) -> list[dict[str, Any]]:
+    return [{"setting": d.setting, "kind": d.kind, "values": list(d.values)} for d in space]
 
 
 def trials_of(
@@ -323,14 +343,22 @@ class _DrawingFile(Section):
     space: Annotated[tuple[_DimensionFile, ...], Field(strict=False, min_length=1)]
 
 
+class _PopulationFile(Section):
+    interval: Annotated[int, Field(ge=1)]
+    quantile: Annotated[float, Field(gt=0, le=0.5)]
+    seed: int
+    space: Annotated[tuple[_DimensionFile, ...], Field(strict=False, min_length=1)]
+
+
 class _SearchFile(Section):
     name: str
     metric: str
-    scheduler: Literal["none", "asha"]
+    scheduler: Literal["none", "asha", "pbt"]
     grace: int
     epsilon: Positive | None = None
     actors: bool = False
     drawing: _DrawingFile | None = None
+    population: _PopulationFile | None = None
     trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
 
 
@@ -347,7 +375,11 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             for n, t in enumerate(found.trials)
         )
         terms = (found.name, found.metric, found.scheduler, found.grace, found.epsilon)
-        return SearchPlan(*terms, trials, found.actors, _drawing(found.drawing, moved))
+        if (found.scheduler == "pbt") != (found.population is not None):
+            raise SpecError("scheduler: wanted pbt with [population], or neither")
+        return SearchPlan(
+            *(*terms, trials, found.actors, _drawing(found.drawing, moved), _population(found.population))
+        )
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: no readable plan of a search ({fault}); start a new one") from None
@@ -356,6 +388,16 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
 def _drawing(found: _DrawingFile | None, moved: Sequence[str]) -> Drawing | None:
     if found is None:
         return None
-    space = tuple(Dimension(d.setting, d.kind, d.values) for d in found.space)
+    space = _space(found.space)
     base = parse(overridden(found.scenario, moved), "the scenario of the search")
     return Drawing(space, found.samples, found.batch, found.seed, base)
+
+
+def _population(found: _PopulationFile | None) -> Population | None:
+    if found is None:
+        return None
+    return Population(_space(found.space), found.interval, found.quantile, found.seed)
+
+
+def _space(found: Sequence[_DimensionFile]) -> tuple[Dimension, ...]:
+    return tuple(Dimension(d.setting, d.kind, d.values) for d in found)

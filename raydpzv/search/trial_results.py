@@ -27,6 +27,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.search.composition import Composed, compose
 from raydpzv.search.pace import missed, rate_asked
+from raydpzv.search.population import as_trained, facts_of, turns
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
 from raydpzv.search.suggest import Outcome
@@ -78,14 +79,17 @@ def search_results(
     """Read what the trials of a search have come to so far; reasons: by number, why one has no summary."""
     cut, rows = cut_short(folder), list[Row]()
     summaries = dict[int, Mapping[str, Any]]()
-    for trial in plan.trials:
+    found_turns = turns(folder)
+    trials = as_trained(plan, found_turns)
+    for trial in trials:
         path = run_path(folder, trial)
         summary, found = _read(trial, path)
         summaries[trial.number] = summary
         why = reasons.get(trial.number, "")
-        rows.append(_row(trial, path, summary, found, stopped=trial.number in cut, reason=why))
-    best, seeds = _best(plan, rows)
-    spent = _spent(folder, plan, summaries, best, cut=plan.scheduler != "none") if best else []
+        row = _row(trial, path, summary, found, stopped=trial.number in cut, reason=why)
+        rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
+    best, seeds = _best(plan, trials, rows)
+    spent = _spent(folder, plan, summaries, best, cut=plan.scheduler == "asha") if best else []
     return SearchResults(tuple(rows), best, seeds, tuple(spent))
 
 
@@ -177,19 +181,22 @@ def _meant(trial: Trial, summary: Mapping[str, Any]) -> Mapping[str, Any] | None
     return next((c for c in summary["epsilon"] if (c["adversary"], c["relation"]) == terms), None)
 
 
-def _best(plan: SearchPlan, rows: Sequence[Row]) -> tuple[Trial | None, int]:
+def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> tuple[Trial | None, int]:
     """Return the trial of the best settings, and of how many seeds the choice is the median.
 
     Trials that differ in their seed alone are one point of the space. Of the points of which most seeds came to their
     end, that with the best median over these is chosen, of equal ones the first, and of its trials the lowest seed's.
+    In a population every trial is a point.
     """
     points: dict[tuple[str, ...], list[Trial]] = {}
-    for trial in plan.started():
+    for trial in trials:
+        if trial.skipped:
+            continue
         key = tuple(item for item in trial.settings if not item.startswith("seed="))
-        points.setdefault(key, []).append(trial)
+        points.setdefault((str(trial.number),) if plan.population else key, []).append(trial)
     best, found = (0, -math.inf), list[Trial]()
-    for trials in points.values():
-        over = [t for t in trials if rows[t.number]["status"] == DONE]
+    for alike in points.values():
+        over = [t for t in alike if rows[t.number]["status"] == DONE]
         values = [v for t in over if not math.isnan(v := rows[t.number][plan.metric])]
         median = statistics.median(values) if values else math.nan
         score = (len(values), median if plan.higher else -median)
@@ -214,7 +221,7 @@ def _spent(
             name = f"trial {trial.number}, begun before ({leg + 1})"
             made[name] = planned[name] = whole
     winner = made[f"trial {best.number}"]
-    adaptive = plan.drawing is not None
+    adaptive = plan.drawing is not None or plan.population is not None
     return compose(winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive)
 
 

@@ -172,6 +172,14 @@ class Activation(NamedTuple):
     sent: float
 
 
+class Stop(Protocol):
+    """Says whether a run is to end after the event in progress."""
+
+    def is_set(self) -> bool:
+        """Tell whether it is."""
+        ...
+
+
 USER = "stopped by the user"
 """Why a run is over that somebody stopped."""
 WARM_UP = "warm-up: first calls compile"

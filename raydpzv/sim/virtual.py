@@ -22,7 +22,7 @@ from raydpzv.sim.arrivals import Arrivals
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.event_queue import EventQueue
 from raydpzv.sim.executor import Executor
-from raydpzv.sim.interfaces import USER, Activation
+from raydpzv.sim.interfaces import USER, Activation, Stop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.wire.network import Network
 
@@ -74,7 +74,7 @@ class VirtualRun:
         *,
         score: Callable[[], Metrics],
         evaluate_every: int,
-        stop: threading.Event | None = None,
+        stop: Stop | None = None,
         tick: Callable[[], None] = lambda: None,
         updated: Callable[[], None] = lambda: None,
         stopped: Callable[[], None] = lambda: None,

@@ -19,10 +19,11 @@ from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, Revert, SeparateClients
 from raydpzv.methods.horizontal.rounds import Cohorts
-from raydpzv.methods.horizontal.seeded import Schedule, SeededPullServer, SeededSettings
+from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.models.whole import whole
 from raydpzv.zo import philox
 from raydpzv.zo.update import Rule

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.seeded import Schedule, SeededSettings
+from raydpzv.methods.horizontal.seeded import SeededSettings
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import CatchUp, PulledModel, SeededScalars
 from raydpzv.zo.update import Rule
 from tests.helpers import seed_parties as toy

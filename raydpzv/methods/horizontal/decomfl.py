@@ -27,7 +27,6 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, Horiz
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
 from raydpzv.methods.horizontal.seeded import (
     Estimate,
-    Schedule,
     SeededPullServer,
     SeededServer,
     SeededSettings,
@@ -44,6 +43,7 @@ from raydpzv.methods.horizontal.seeded_clients import (
 )
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Drift, Order, Upload
+from raydpzv.methods.schedule import schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
@@ -301,8 +301,8 @@ def decomfl_settings(config: DecomflConfig, key: Key) -> SeededSettings:
         key,
         _rule(config).rule,
         config.batch,
-        Schedule(config.lr, config.lr_at),
-        Schedule(config.perturbations, config.perturbations_at),
+        schedule_of(config, "lr"),
+        schedule_of(config, "perturbations"),
         config.local_steps,
         config.smoothing,
         config.estimate,
@@ -356,10 +356,6 @@ def _own_models(config: DecomflConfig) -> bool:
 
 def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iterator[str]:
     clients = sections.split.clients
-    for name in ("lr_at", "perturbations_at"):
-        rounds = [round for round, _ in getattr(config, name)]
-        if rounds != sorted(set(rounds)):
-            yield f"method.{name}: wanted ascending rounds, got {rounds}"
     if config.asynchronous:
         for name, usual in (
             ("local_steps", 1),

@@ -13,8 +13,9 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, cohorts
-from raydpzv.methods.horizontal.seeded import Schedule, SeededSettings
+from raydpzv.methods.horizontal.seeded import SeededSettings
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
+from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Count, Positive
 from raydpzv.zo.update import Rule
 

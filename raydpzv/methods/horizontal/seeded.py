@@ -20,6 +20,7 @@ from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order, Sync, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.messages import Body
 from raydpzv.wire.seeds import REQUEST_BYTES, AgentSeeds, CatchUp, PulledModel, SeededScalars, Tail
 from raydpzv.zo.update import Rule
@@ -34,18 +35,6 @@ ALL_ROWS = 2**62
 """A batch that no client's rows fill: it takes all of them."""
 _TRIM_EVERY = 64
 """Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A quantity that changes at given rounds: `changes` are (first round, value), ascending."""
-
-    first: float
-    changes: tuple[tuple[int, float], ...] = ()
-
-    def at(self, round: int) -> float:
-        """Return the value in round 1, 2, ..."""
-        return [self.first, *(value for start, value in self.changes if start <= round)][-1]
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,7 @@ from raydpzv.methods.horizontal.aggregation import (
     of_aggregation,
 )
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed
-from raydpzv.methods.horizontal.seeded import (
-    ALL_ROWS,
-    Schedule,
-    SeededPullServer,
-    SeededServer,
-    SeededSettings,
-)
+from raydpzv.methods.horizontal.seeded import ALL_ROWS, SeededPullServer, SeededServer, SeededSettings
 from raydpzv.methods.horizontal.seeded_clients import (
     LocalWork,
     SharedClients,
@@ -55,6 +49,7 @@ from raydpzv.methods.horizontal.seeded_clients import (
 from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_over_users, release_of, sum_of
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Bounds, Positive
 from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.secure_sums import MaskedSum, PackedSum

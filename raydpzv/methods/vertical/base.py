@@ -14,6 +14,7 @@ from raydpzv.engine.split_model import Bottom, HeadSettings, Top
 from raydpzv.files import sha256
 from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
+from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.settings.bounds import Count, Momentum, Positive
 from raydpzv.wire.messages import Acknowledged, ClientState, Evaluate, SaveState, Start, TestEmbeddings
 
@@ -31,6 +32,8 @@ class Batched(MethodConfig):
     operator's file of the run folder. Only a secret amplifies an outsider's ε."""
     server_lr: Positive = 0.02
     """Step size of the head; its own two-point step (server = "zo") wants a tenth of this."""
+    server_lr_at: StepSizesAt | None = None
+    """Step sizes of the head from later updates on: [[update, server_lr], ...]; left out: server_lr throughout."""
     server_momentum: Momentum = 0.9
     """Momentum of the head."""
 
@@ -39,12 +42,12 @@ class SplitClient:
     """A vertical party: a bottom model at rows x features of its own, and a count of its uploads.
 
     A client with more than these to go on from extends `counts` and `go_on`; one that is rebuilt from a ledger has a
-    `restore` (`raydpzv.methods.roles.Rebuildable`).
+    `restore` (`raydpzv.methods.roles.Rebuildable`). lr: the step size, of one that learns by gradients.
     """
 
-    def __init__(self, client: int, bottom: Bottom) -> None:
+    def __init__(self, client: int, bottom: Bottom, lr: Schedule | None = None) -> None:
         self.client, self.bottom = client, bottom
-        self._step = 0
+        self._step, self._lr = 0, lr
 
     def process(self, order: Order) -> Upload:
         """Apply the order and return the next upload; an `Evaluate` order changes nothing."""
@@ -64,6 +67,12 @@ class SplitClient:
     def apply(self, order: Order) -> None:
         """Take in the answer to the last upload."""
         raise NotImplementedError
+
+    def descend(self, gradient_BE: np.ndarray, order: Order, scale: float = 1.0) -> None:
+        """Step along a gradient of the last upload's embeddings, by the step size of the update that answers it."""
+        if self._lr and self._lr.changes:
+            self.bottom.step_size(self._lr.at(order.round))
+        self.bottom.backward(gradient_BE, scale)
 
     def work(self) -> Upload:
         """Compute the next upload."""
@@ -100,18 +109,24 @@ def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
 
 
 class SplitServer:
-    """The party with labels and a top model; `round` counts the uploads it has served."""
+    """The party with labels and a top model; `round` counts the uploads it has served. lr: the head's step size."""
 
     answers = True
 
-    def __init__(self, top: Top, *, clients: int) -> None:
+    def __init__(self, top: Top, *, clients: int, lr: Schedule | None = None) -> None:
         self.top = top
-        self._clients, self._round = clients, 0
+        self._clients, self._round, self._lr = clients, 0, lr
 
     @property
     def updates(self) -> int:
         """Uploads served so far."""
         return self._round
+
+    def begin_round(self) -> None:
+        """Count an upload; the head learns by the step size of then."""
+        self._round += 1
+        if self._lr and self._lr.changes:
+            self.top.step_size(self._lr.at(self._round))
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: a tree of plain values, arrays and messages (`raydpzv.records.state_tree`).
@@ -154,8 +169,9 @@ class CachingServer(SplitServer):
         batch: int,
         fixed_batches: bool,
         sent: int = 1,
+        lr: Schedule | None = None,
     ) -> None:
-        super().__init__(top, clients=clients)
+        super().__init__(top, clients=clients, lr=lr)
         self._width, self._batch = width, batch
         self._upload_bytes = batch * (4 + sent * width * 4) if fixed_batches else None
 
@@ -170,10 +186,11 @@ def gradient_top(parts: ServerParts, config: Batched) -> Top:
 
 
 def sizes(parts: ServerParts, config: Batched) -> dict[str, Any]:
-    """Return what every split server is told of sizes."""
-    return {"clients": parts.clients, "width": parts.width, "fixed_batches": config.batches != "poisson"}
+    """Return what every split server is told of sizes, and the step size of its head."""
+    lr, fixed_batches = schedule_of(config, "server_lr"), config.batches != "poisson"
+    return {"clients": parts.clients, "width": parts.width, "fixed_batches": fixed_batches, "lr": lr}
 
 
 def cached(parts: ServerParts, config: Batched) -> dict[str, Any]:
-    """Return what every server with a cache of embeddings is told of sizes."""
+    """Return what every server with a cache of embeddings is told, as `sizes` does."""
     return sizes(parts, config) | {"batch": config.batch}

@@ -22,6 +22,7 @@ from raydpzv.errors import Diverged
 from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, CachingServer, cached, gradient_top
 from raydpzv.methods.vertical.row_release import Calibration, RowPrivacy, row_privacy
 from raydpzv.methods.vertical.vafl import VaflClient
@@ -53,6 +54,8 @@ class CzofoConfig(Batched):
     """n differences of the batch's mean loss, sent as they are; or (ours) n of every row, and the gradient is sent."""
     lr: Positive = 0.02
     """Step size of the clients."""
+    lr_at: StepSizesAt | None = None
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
     momentum: Momentum = 0.0
     """Momentum of the clients."""
     smoothing: Positive = 1e-3
@@ -122,7 +125,7 @@ class CzofoClient(VaflClient):
         key: Key,
         privacy: RowPrivacy | None = None,
     ) -> None:
-        super().__init__(client, bottom, batches, privacy)
+        super().__init__(client, bottom, batches, privacy, lr=schedule_of(config, "lr"))
         self._config, self._directions = config, SharedDirections(config, key)
         self._shape = (0, 0)
 
@@ -138,7 +141,7 @@ class CzofoClient(VaflClient):
             return
         if config.answers_differences:
             values = self._directions.gradient(values, self.client, self._step - 1, *self._shape)
-        self.bottom.backward(values)
+        self.descend(values, order)
 
     def counts(self) -> list[int]:
         """Return uploads, answers to queries, and the shape of the last upload."""
@@ -173,7 +176,7 @@ class CzofoServer(CachingServer):
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Take all losses under one and the same head, which then takes its step."""
         client, ids, values_BE = upload.client, upload.ids, self._embeddings(upload.body)
-        self._round += 1
+        self.begin_round()
         self.top.put(client, ids, values_BE, self._round)
         found = self._found(upload, values_BE)
         if not np.isfinite(found).all():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
 from raydpzv.methods.roles import Metrics, Order, Release, Upload
+from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.methods.tail_mean import TailMean, tail_begin
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
@@ -45,6 +46,8 @@ class DpzvConfig(Batched):
     """The method."""
     lr: Positive = 2e-3
     """Step size of the clients."""
+    lr_at: StepSizesAt | None = None
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
     momentum: Momentum = 0.9
     """Momentum of the clients."""
     smoothing: Positive = 1e-3
@@ -77,7 +80,7 @@ class ZerothOrder:
     """
 
     smoothing: float
-    lr: float
+    lr: Schedule
     momentum: float = 0.0
     perturbations: int = 1
     law: Law = "sphere"
@@ -115,7 +118,7 @@ class DpzvClient(SplitClient):
         if not isinstance(order.body, Slopes):
             return
         seeds = self._seeds.of(self.client, (self._step - 1) // self._settings.gather)
-        self._descend([Step(seeds, order.body.values, self._settings.lr)], [order.version])
+        self._descend([Step(seeds, order.body.values, self._settings.lr.at(order.round))], [order.version])
 
     def work(self) -> Upload:
         """Return the batch's embeddings at w + λu and w - λu (journal Eq. (6)) for every direction."""
@@ -192,7 +195,7 @@ class DpzvServer(CachingServer):
         body = upload.body
         if not isinstance(body, PerturbedEmbeddings):
             raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
-        self._round += 1
+        self.begin_round()
         clip = self._privacy.clip
         served = self.top.two_point(
             *(upload.client, body.ids, body.plus, body.minus, self._round),
@@ -269,10 +272,13 @@ class SoundServer(CachingServer):
         head: HeadSettings,
         release: SoundRelease,
         key: Key,
+        *,
+        lr: Schedule,
         **named: Any,
     ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, **named)
+        super().__init__(top, sent=2 * settings.perturbations, lr=lr, **named)
         self._settings, self._head, self._release = settings, head, release
+        self._head_lr = lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
         self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
         self._tail, self._releases = TailMean(settings.tail), 0
@@ -282,7 +288,7 @@ class SoundServer(CachingServer):
         client, body, count = upload.client, upload.body, self._settings.perturbations
         if not isinstance(body, PerturbedEmbeddings):
             raise TypeError(f"a DPZV server cannot serve {type(body).__name__}")
-        self._round += 1
+        self.begin_round()
         number, place = divmod(upload.step, self._release.gather)
         if place == 0:
             self._gathered[client] = _Gathered(np.zeros(count, np.int64), [])
@@ -301,7 +307,7 @@ class SoundServer(CachingServer):
             return [answer]
         released_P, releases = self._released(client, number, self._gathered.pop(client))
         if seeds is not None:
-            self.top.descend(Step(seeds, released_P, self._head.lr))
+            self.top.descend(Step(seeds, released_P, self._head_lr.at(self._round)))
         self._releases += 1
         if self._tail.covers(self._releases):
             self._tail.take(self.top.parameters())
@@ -357,7 +363,8 @@ class SoundServer(CachingServer):
 def zeroth_order(config: DpzvConfig, updates: int | None, unit: float = 1.0) -> ZerothOrder:
     """Return the settings that clients and server share; updates: planned; unit: what a released number is worth."""
     return ZerothOrder(
-        *(config.smoothing, config.lr * unit, config.momentum, config.perturbations, config.direction),
+        *(config.smoothing, schedule_of(config, "lr").times(unit), config.momentum),
+        *(config.perturbations, config.direction),
         *(config.gather, tail_begin(config.average, updates, config.gather)),
     )
 
@@ -391,8 +398,6 @@ def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
 def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
     noise = parts.noise
     assert noise.integers is not None
-    if head.training == "joint":
-        head = replace(head, lr=head.lr * noise.unit)
     release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
     settings = zeroth_order(config, parts.updates)
     return SoundServer(parts.top(head), settings, head, release, parts.key, **cached(parts, config))
@@ -445,7 +450,9 @@ DPZV = VerticalMethod(
     noise=_noise,
     contradictions=_contradictions,
     rule=lambda c: UpdateRule(
-        Rule(c.direction, c.momentum), c.lr, c.perturbations, gathered=c.gather, average=c.average
+        *(Rule(c.direction, c.momentum), schedule_of(c, "lr"), c.perturbations),
+        gathered=c.gather,
+        average=c.average,
     ),
     unrecorded=lambda c: "its noise on the head's gradients" if c.server == "dp_sgd" else None,
 )

@@ -75,7 +75,7 @@ class FrozenServer(CachingServer):
         body = upload.body
         if not isinstance(body, Embeddings):
             raise TypeError(f"a frozen-control server cannot serve {type(body).__name__}")
-        self._round += 1
+        self.begin_round()
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
         answer = Order(

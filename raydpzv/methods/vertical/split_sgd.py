@@ -19,6 +19,7 @@ from raydpzv.data.batches import Batches
 from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
 from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, SplitClient, SplitServer, gradient_top, sizes
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import Embeddings, GradientAndRows, Rows
@@ -32,6 +33,8 @@ class SplitSgdConfig(Batched):
     """The method."""
     lr: Positive = 0.02
     """Step size of the clients."""
+    lr_at: StepSizesAt | None = None
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
     momentum: Momentum = 0.9
     """Momentum of the clients."""
 
@@ -39,15 +42,15 @@ class SplitSgdConfig(Batched):
 class SgdClient(SplitClient):
     """Embeds the rows it is told and backpropagates the gradient it gets for them."""
 
-    def __init__(self, client: int, bottom: Bottom) -> None:
-        super().__init__(client, bottom)
+    def __init__(self, client: int, bottom: Bottom, lr: Schedule | None = None) -> None:
+        super().__init__(client, bottom, lr)
         self._next_ids: np.ndarray | None = None
 
     def apply(self, order: Order) -> None:
         """Descend by the chain rule through the last batch, and note which rows come next."""
         body = order.body
         if isinstance(body, GradientAndRows):
-            self.bottom.backward(body.gradient)
+            self.descend(body.gradient, order)
         if isinstance(body, Rows | GradientAndRows):
             self._next_ids = body.ids
 
@@ -82,8 +85,9 @@ class SgdServer(SplitServer):
         clients: int,
         width: int,
         fixed_batches: bool,
+        lr: Schedule | None = None,
     ) -> None:
-        super().__init__(top, clients=clients)
+        super().__init__(top, clients=clients, lr=lr)
         self._batches, self._step = batches, 0
         self._upload_bytes = batches.divisor * (4 + width * 4) if fixed_batches else None
         self._waiting: dict[int, Embeddings] = {}
@@ -109,7 +113,7 @@ class SgdServer(SplitServer):
         """Collect; when the last client's embeddings are there, step and answer in client order."""
         if not isinstance(upload.body, Embeddings):
             raise TypeError(f"an SGD server cannot serve {type(upload.body).__name__}")
-        self._round += 1
+        self.begin_round()
         self._waiting[upload.client] = upload.body
         if len(self._waiting) < self._clients:
             return ()
@@ -131,7 +135,7 @@ class SgdServer(SplitServer):
 
 def _client(parts: ClientParts, config: SplitSgdConfig) -> SgdClient:
     descent = FirstOrder(config.lr, config.momentum)
-    return SgdClient(parts.client, parts.bottom(BottomTraining(descent=descent)))
+    return SgdClient(parts.client, parts.bottom(BottomTraining(descent=descent)), schedule_of(config, "lr"))
 
 
 def _server(parts: ServerParts, config: SplitSgdConfig) -> SgdServer:

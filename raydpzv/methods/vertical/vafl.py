@@ -26,6 +26,7 @@ from raydpzv.errors import Diverged, SpecError
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Release, Upload
+from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached, gradient_top
 from raydpzv.methods.vertical.row_release import (
     Calibration,
@@ -63,6 +64,8 @@ class VaflConfig(Batched):
     """The method."""
     lr: Positive = 0.02
     """Step size of the clients."""
+    lr_at: StepSizesAt | None = None
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
     momentum: Momentum = 0.0
     """Momentum of the clients (the paper has none)."""
     lr_decay: Count | None = None
@@ -120,10 +123,11 @@ class VaflClient(SplitClient):
         privacy: RowPrivacy | None = None,
         *,
         answers_queries: bool = False,
+        lr: Schedule | None = None,
         lr_decay: int | None = None,
         others: OtherRows | None = None,
     ) -> None:
-        super().__init__(client, bottom)
+        super().__init__(client, bottom, lr)
         self.answers_queries, self._lr_decay, self._others = answers_queries, lr_decay, others
         self._batches = batches
         self._release = EmbeddingRelease(privacy or RowPrivacy())
@@ -138,7 +142,7 @@ class VaflClient(SplitClient):
     def apply(self, order: Order) -> None:
         """w_m <- w_m - η (∇_w h · ∇_h ℓ + ∇r(w_m)). VAFL Eq. (4a)."""
         if isinstance(order.body, Gradient):
-            self.bottom.backward(order.body.values, step_scale(self._lr_decay, order.round))
+            self.descend(order.body.values, order, step_scale(self._lr_decay, order.round))
 
     def counts(self) -> list[int]:
         """Return uploads and answers to queries."""
@@ -267,7 +271,7 @@ class VaflServer(CachingServer):
             self._asked.discard(upload.client)
             self._put((self._held[0][0], upload))
         elif isinstance(body, Embeddings):
-            self._round += 1
+            self.begin_round()
             self._held.append((self._round, upload))
         else:
             raise TypeError(f"a VAFL server cannot serve {type(body).__name__}")
@@ -412,6 +416,7 @@ def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
         parts.batches(config, shared=config.synchrony == "synchronous"),
         privacy,
         answers_queries=config.max_delay is not None,
+        lr=schedule_of(config, "lr"),
         lr_decay=config.lr_decay,
         others=_other_rows(parts, config),
     )

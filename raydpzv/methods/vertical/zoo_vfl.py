@@ -22,6 +22,7 @@ from raydpzv.errors import Diverged
 from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, RowPrivacy, row_privacy
@@ -42,6 +43,8 @@ class ZooVflConfig(Batched):
     """The method."""
     lr: Positive = 2e-3
     """Step size of the clients."""
+    lr_at: StepSizesAt | None = None
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
     momentum: Momentum = 0.9
     """Momentum of the clients."""
     smoothing: Positive = 1e-3
@@ -75,7 +78,8 @@ class ZooVflClient(SplitClient):
         if not isinstance(order.body, LossDifference):
             return
         scalar = order.body.value.astype(np.float64) / self._settings.smoothing
-        self.bottom.descend([Step(self._seeds.of(self.client, self._step - 1), scalar, self._settings.lr)])
+        lr = self._settings.lr.at(order.round)
+        self.bottom.descend([Step(self._seeds.of(self.client, self._step - 1), scalar, lr)])
 
     def work(self) -> Upload:
         """Return the next batch's embeddings at w and at w + λu."""
@@ -100,7 +104,7 @@ class ZooVflServer(CachingServer):
         body = upload.body
         if not isinstance(body, EmbeddingPair):
             raise TypeError(f"a ZOO-VFL server cannot serve {type(body).__name__}")
-        self._round += 1
+        self.begin_round()
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
         difference = float(self.top.mean_differences(upload.client, body.ids, body.ahead[None])[0])
@@ -117,7 +121,7 @@ class ZooVflServer(CachingServer):
 
 
 def _client(parts: ClientParts, config: ZooVflConfig) -> ZooVflClient:
-    settings = ZerothOrder(config.smoothing, config.lr, config.momentum, law=config.direction)
+    settings = ZerothOrder(config.smoothing, schedule_of(config, "lr"), config.momentum, law=config.direction)
     privacy = row_privacy(parts.noise, "embedding", "embedding")
     training = BottomTraining(Rule(config.direction, config.momentum), clip=privacy.clip)
     return ZooVflClient(

@@ -206,7 +206,17 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
             ("digits_dpzv", "--space", "space.toml", "--epsilon", "1e-9"),
             "--epsilon 1e-09: the least of 20 trials",
         ),
-        (("digits_dpzv", "--space", "space.toml", "--scheduler", "pbt"), "--scheduler: wanted none or asha"),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--scheduler", "pb"),
+            "--scheduler: wanted none, asha or pbt",
+        ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--scheduler", "pbt"),
+            "method.server: --scheduler pbt varies",
+        ),
+        (("digits_dpzv", "--space", "space.toml", "--interval", "10"), "--interval: goes with --scheduler"),
+        (("digits_dpzv", "--space", "space.toml", "--quantile", "0.5"), "--quantile: goes with --scheduler"),
+        (("digits_field", "--interval", "10"), "--interval: goes with --space"),
         (("digits_dpzv", "--space", "space.toml", "--grace", "10"), "--grace: goes with --scheduler asha"),
         (
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
@@ -214,7 +224,7 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
         ),
         (
             ("digits_dpzv", "--space", "space.toml", "--actors", "--runner", "local"),
-            "without --scheduler, --actors and --address",
+            "without --scheduler asha, --actors and --address",
         ),
         (("digits_dpzv", "--space", "space.toml", "--to", "x.toml"), "--to: goes with a grid"),
         (("digits_dpzv", "--space", "nowhere.toml"), "cannot read the space file"),

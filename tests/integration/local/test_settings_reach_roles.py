@@ -254,6 +254,12 @@ METHOD: dict[tuple[str, str], Change] = {
     ("czofo", "method.upload_bits"): Change("4"),
     ("czofo", "method.answer_bits"): Change("4"),
     ("decomfl", "method.lr_at"): Change("[[3, 0.5]]"),
+    **{
+        (name, setting): Change("[[3, 0.5]]")
+        for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")
+        for setting in ("method.lr_at", "method.server_lr_at")
+        if (name, setting) != ("frozen", "method.lr_at")
+    },
     ("decomfl", "method.perturbations_at"): Change("[[3, 5]]"),
     ("decomfl", "method.replicas"): Change('"per_client"', watch=("group",)),
     ("decomfl", "method.revert"): Change('"add_back"', ("method.replicas=per_client",)),

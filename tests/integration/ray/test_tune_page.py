@@ -35,11 +35,20 @@ def place(ray_session, tmp_path, monkeypatch):
 
 def test_every_command_runs(place):
     commands = [shlex.split(line) for line in "".join(blocks("sh")).splitlines()]
-    assert [words[1] for words in commands] == ["tune", "run", "tune", "tune", "tune", "tune", "resume"]
+    assert [words[1] for words in commands] == [
+        "tune",
+        "run",
+        "tune",
+        "tune",
+        "tune",
+        "tune",
+        "tune",
+        "resume",
+    ]
     for words in commands:
         more = []
         if words[1] == "tune":  # on Ray where it must be: actors take seconds to come up
-            on_ray = {"--scheduler", "--actors"} & set(words)
+            on_ray = {"asha", "--actors"} & set(words)
             more = [*SHORT, *(("--jobs", "1") if on_ray else ("--runner", "local"))]
             more += ["--set", "resources.client_actors=0"] if "--actors" in words else []
         done = CliRunner().invoke(app, [*words[1:], *more, "--quiet"])

@@ -100,7 +100,7 @@ def test_an_unknown_metric_and_one_without_its_rows_are_refused():
     with pytest.raises(SpecError, match="validation rows"):
         plan(trials, metric="validation_accuracy")
     with pytest.raises(SpecError, match="--scheduler"):
-        plan(trials, scheduler="pbt")
+        plan(trials, scheduler="hyperband")
     assert plan(trials).higher
     assert not plan(trials, metric="loss").higher
 

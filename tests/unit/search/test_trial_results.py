@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -24,7 +25,8 @@ from raydpzv.search.search_folder import (
     search_begun,
     trials_left,
 )
-from raydpzv.search.search_plan import SearchPlan, Trial, trials_of
+from raydpzv.search.search_plan import Population, SearchPlan, Trial, trials_of
+from raydpzv.search.space import Dimension
 from raydpzv.search.trial_plot import search_figure
 from raydpzv.search.trial_results import _best, best_file, search_results
 
@@ -235,10 +237,21 @@ def test_of_the_points_with_most_finished_seeds_the_best_median_is_chosen():
 
     def chosen(*said):
         rows = [{"status": status, "accuracy": value} for status, value in said]
-        best, seeds = _best(plan, rows)
+        best, seeds = _best(plan, plan.trials, rows)
         return (best.number, seeds) if best else None
 
     low, high, broken = ("done", 0.5), ("done", 0.9), ("diverged", 0.1)
     assert chosen(low, low, high, high, high, broken, low, high, high) == (6, 3)
     assert chosen(low, broken, broken, ("stopped early", 1.0), high, broken, low, broken, broken) == (4, 1)
     assert chosen(*[broken] * 9) is None
+
+
+def test_in_a_population_trials_that_came_to_the_same_settings_are_no_seeds_of_one_point():
+    alone = search_of([("method.lr=0.1",), ("method.lr=0.2",)])
+    space = (Dimension("method.lr", "uniform", (0.1, 0.2)),)
+    plan = replace(alone, scheduler="pbt", population=Population(space, 2, 0.5, 0))
+    alike = [replace(plan.trials[0], number=n) for n in range(2)] + [replace(plan.trials[1], number=2)]
+    rows = [{"status": "done", "accuracy": value} for value in (0.5, 0.6, 0.9)]
+    best, seeds = _best(plan, alike, rows)
+    assert (best.number, seeds) == (2, 1)
+    assert _best(alone, alike, rows)[1] == 2, "control: without a population they are"

@@ -13,8 +13,9 @@ import raydpzv
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.keys import perturbation_seeds
 from raydpzv.ledger.entries import SHARED
-from raydpzv.methods.horizontal.seeded import Schedule, client_seeds, round_seeds
+from raydpzv.methods.horizontal.seeded import client_seeds, round_seeds
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import Scalars, SeededScalars, Tail
 from tests.helpers import seed_parties as toy
 from tests.helpers.decomfl_uploads import Scribe, answer

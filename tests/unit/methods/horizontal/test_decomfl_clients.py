@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from raydpzv.data.batch_rows import batch_rows
-from raydpzv.methods.horizontal.seeded import Schedule
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.roles import Order
+from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import Tail
 from tests.helpers import seed_parties as toy
 

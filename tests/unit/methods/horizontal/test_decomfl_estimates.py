@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from raydpzv.data.batch_rows import batch_rows
 from raydpzv.methods.horizontal.decomfl import LocalSteps
-from raydpzv.methods.horizontal.seeded import Schedule, client_seeds, round_seeds
+from raydpzv.methods.horizontal.seeded import client_seeds, round_seeds
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order
+from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import LAWS, Direction, Law
 from raydpzv.zo.update import Rule, Step

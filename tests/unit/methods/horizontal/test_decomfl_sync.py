@@ -14,8 +14,8 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import DecomflServer
 from raydpzv.methods.horizontal.rounds import Cohorts
-from raydpzv.methods.horizontal.seeded import Schedule
 from raydpzv.methods.roles import Order
+from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import AgentSeeds, CatchUp, PulledModel
 from tests.helpers import seed_parties as toy
 from tests.helpers.decomfl_uploads import Scribe, answer

@@ -9,6 +9,7 @@ import torch
 from raydpzv.errors import Diverged
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.privacy.mechanisms import Address, RecordedNoise, SeededNoise
 from raydpzv.wire import messages
@@ -28,7 +29,7 @@ from tests.helpers.vertical_parties import (
 )
 
 DATA = make_data()
-SETTINGS = ZerothOrder(0.05, 0.1, 0.9, perturbations=2)
+SETTINGS = ZerothOrder(0.05, Schedule(0.1), 0.9, perturbations=2)
 
 
 def upload_of(ids: list[int], client: int = 1, step: int = 0) -> Upload:
@@ -196,7 +197,7 @@ def test_only_perturbed_embeddings_can_be_served() -> None:
 
 def test_a_small_problem_is_learned() -> None:
     """With everything on: the composed model fits the training rows better than before."""
-    settings = ZerothOrder(1e-2, 0.1, 0.5, perturbations=2)
+    settings = ZerothOrder(1e-2, Schedule(0.1), 0.5, perturbations=2)
     clients, server = dpzv_clients(DATA, settings), dpzv_server(DATA, settings, make_head("sgd"), clip=1.0)
     losses = []
     for m in wakes(400):

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from raydpzv.engine.split_model import HeadTraining
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.privacy.mechanisms import Address, Noise, SeededNoise
 from raydpzv.wire.messages import PerturbedEmbeddings
 from tests.helpers.vertical_parties import KEY, Data, dpzv_clients, dpzv_server, make_data, make_head, wakes
 
-SETTINGS = ZerothOrder(0.05, 0.05, 0.9, perturbations=2)
+SETTINGS = ZerothOrder(0.05, Schedule(0.05), 0.9, perturbations=2)
 CHANGED = 7
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from raydpzv.engine.split_model import HeadTraining
 from raydpzv.keys import SERVER_PARTY, direction_seed
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.wire.messages import PerturbedEmbeddings, Slopes
 from raydpzv.zo.directions import LAWS, Direction, Law
@@ -112,7 +113,7 @@ class Paper:
         """Eq. (9), with momentum and the mean over directions."""
         mean = sum(c * u for c, u in zip(self.scalars, self.us, strict=True)) / len(self.us)
         self.velocities[m] = self.s.momentum * self.velocities[m] + mean
-        move(self.bottoms[m], -self.s.lr * self.velocities[m])
+        move(self.bottoms[m], -self.s.lr.first * self.velocities[m])
 
 
 def move(module: nn.Module, by: np.ndarray) -> None:
@@ -132,7 +133,7 @@ def test_rounds_follow_the_equations(
     law: Law, perturbations: int, momentum: float, training: HeadTraining
 ) -> None:
     """float32 slopes carry a round-off of about 1e-7 / λ = 2e-6."""
-    settings = ZerothOrder(0.05, 0.5, momentum, perturbations, law)
+    settings = ZerothOrder(0.05, Schedule(0.5), momentum, perturbations, law)
     data = make_data()
     paper = Paper(data, settings, training)
     clients = dpzv_clients(data, settings)

@@ -11,6 +11,7 @@ from raydpzv.errors import RunError
 from raydpzv.keys import direction_seed
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.zo.directions import LAWS
 from tests.helpers.vertical_parties import KEY, dpzv_clients, dpzv_server, make_data, make_head, wakes
@@ -19,7 +20,7 @@ CLIENT = 1
 
 
 def settings(law, momentum, perturbations):
-    return ZerothOrder(0.1, 0.05, momentum, perturbations, law)
+    return ZerothOrder(0.1, Schedule(0.05), momentum, perturbations, law)
 
 
 def live(zeroth_order, updates=40):
@@ -37,7 +38,7 @@ def live(zeroth_order, updates=40):
         ledger.append(
             party=client,
             read=0,
-            lr=zeroth_order.lr,
+            lr=zeroth_order.lr.first,
             step=[upload.step for _ in count],
             perturbation=list(count),
             seed=[direction_seed(KEY, client, upload.step, p) for p in count],

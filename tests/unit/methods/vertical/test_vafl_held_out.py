@@ -11,6 +11,7 @@ import torch
 
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.base import SplitClient
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.row_release import RowPrivacy
@@ -41,7 +42,7 @@ def vafl_client(data: Data, trial: int) -> VaflClient:
 
 def zoo_client(data: Data, trial: int) -> ZooVflClient:
     privacy = RowPrivacy(CLIP, SIGMA, SeededNoise(Key(trial)))
-    settings = ZerothOrder(1e-3, 0.1)
+    settings = ZerothOrder(1e-3, Schedule(0.1))
     bottom = make_bottom(data, 0, rule=Rule(settings.law, settings.momentum), clip=CLIP)
     return ZooVflClient(0, bottom, batches(0), settings, KEY, privacy)
 

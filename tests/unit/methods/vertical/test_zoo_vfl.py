@@ -10,6 +10,7 @@ from torch.nn import functional
 from raydpzv.errors import Diverged
 from raydpzv.keys import direction_seed
 from raydpzv.methods.roles import Upload
+from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.methods.vertical.row_release import RowPrivacy
 from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
@@ -37,7 +38,7 @@ from tests.helpers.vertical_parties import (
 DATA = make_data()
 
 
-ZOO = ZerothOrder(3e-4, 0.5, law="gaussian")
+ZOO = ZerothOrder(3e-4, Schedule(0.5), law="gaussian")
 
 
 def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):

@@ -1,0 +1,41 @@
+"""Quantities that change at given rounds, and complaints about changes out of order."""
+
+from __future__ import annotations
+
+import pytest
+
+import scenarios
+from raydpzv.errors import SpecError
+from raydpzv.methods.schedule import Schedule, schedule_of, scheduled
+from raydpzv.registry import METHODS
+
+
+def test_a_change_holds_from_its_round_on():
+    lr = Schedule(1.0, ((3, 2.0), (5, 0.5)))
+    assert [lr.at(round) for round in range(1, 7)] == [1.0, 1.0, 2.0, 2.0, 0.5, 0.5]
+    assert lr.times(4.0) == Schedule(4.0, ((3, 8.0), (5, 2.0)))
+
+
+def test_the_settings_that_may_change_are_those_with_changes_beside_them():
+    def of(name):
+        return scheduled(METHODS[name].config())
+
+    assert of("dpzv") == ["server_lr", "lr"]
+    assert of("frozen") == ["server_lr"]
+    assert of("decomfl") == ["perturbations", "lr"]
+    assert of("fedavg") == []
+
+
+def test_a_setting_without_changes_stays_and_one_with_them_changes():
+    changes = ["method.lr=0.5", "method.lr_at=[[4, 0.25]]"]
+    method = scenarios.load("digits_dpzv", changes).method
+    assert schedule_of(method, "lr") == Schedule(0.5, ((4, 0.25),))
+    assert schedule_of(method, "server_lr") == Schedule(method.server_lr)
+
+
+@pytest.mark.parametrize("scenario", ["digits_dpzv", "digits_decomfl"])
+@pytest.mark.parametrize("rounds", [(5, 4), (4, 4)])
+def test_changes_out_of_order_are_refused(scenario, rounds):
+    made = [[round, 0.1] for round in rounds]
+    with pytest.raises(SpecError, match=r"method\.lr_at: wanted ascending rounds"):
+        scenarios.load(scenario, [f"method.lr_at={made}"])
