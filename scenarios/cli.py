@@ -32,6 +32,7 @@ from scenarios.options import (
     Set,
     Verbose,
     comparable_names,
+    scenario_names,
     tunable_names,
 )
 
@@ -322,6 +323,74 @@ def resume(
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
         go_on(run, moved or (), runner, output, log=log, address=address, verbose=verbose)
+
+
+@app.command()
+def submit(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a scenario (see `raydpzv list`) or path to a TOML file in the folder that is packed.",
+            autocompletion=scenario_names,
+        ),
+    ] = None,
+    set_: Set = None,
+    seed: Seed = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="HTTP address of the cluster's dashboard [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or "
+            "http://127.0.0.1:8265]."
+        ),
+    ] = None,
+    project: Annotated[
+        Path,
+        typer.Option(help="Folder to pack and to run in; .rayignore in it says what is left out."),
+    ] = Path(),
+    there: Annotated[
+        str | None,
+        typer.Option(
+            help="Run folder on the cluster: one that lasts, begun or gone on with [default: ~/raydpzv/JOB on the "
+            "head's machine]."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the run folder is brought here [default: runs/SCENARIO-...]"),
+    ] = None,
+    no_fetch: Annotated[bool, typer.Option("--no-fetch", help="Leave the run folder where it is.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Submit and leave; --job comes back to it.")
+    ] = False,
+    job: Annotated[
+        str | None,
+        typer.Option(help="In place of a scenario: a job submitted before, to follow and to fetch."),
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="With --job: stop it.")] = False,
+    log: Log = None,
+    quiet: Quiet = False,
+    explain: Explain = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a scenario as a job of a Ray cluster: pack, submit, show its log, bring its run folder; exit as it does."""
+    with errors(verbose):
+        with leaving_at_once():
+            from scenarios.submit_command import Submission, Where, rejoin
+            from scenarios.submit_command import submit as send
+        where = Where(address, there, out, fetch=not no_fetch)
+        if (scenario is None) == (job is None):
+            raise SpecError(
+                "submit: wanted a SCENARIO to run, or --job ID of one submitted before; give one of them"
+            )
+        if stop and job is None:
+            raise SpecError("--stop: goes with --job ID, the job to stop; give both")
+        if scenario is None:
+            assert job is not None
+            rejoin(job, where, stop=stop)
+            return
+        flags = {"--quiet": quiet, "--explain": explain, "--verbose": verbose}
+        given = [name for name, wanted in flags.items() if wanted]
+        send(Submission(scenario, _changes(set_, seed), project, log, given), where, wait=not no_wait)
 
 
 @app.command()

@@ -1,9 +1,11 @@
-"""`ray job submit` against a local head: the way a cluster user starts a run."""
+"""`raydpzv submit` and `ray job submit` against a local head: the ways a cluster user starts a run."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +39,7 @@ def answers(url: str) -> bool:
     return True
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def head():
     """A Ray head with a token and a dashboard of its own; ended by signal, never by `ray stop`, which would end
     others' too.
@@ -109,3 +111,100 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
         )
         assert refused.returncode == 2, refused.stderr
         assert "wanted the cluster's token, got none or another one" in refused.stderr
+
+
+# compiling kernels in the copy that the cluster gets is not what is tried here
+SMALL = ["--set", "model.engine=torch", "--set", "resources.client_actors=1"]
+
+
+def page_lines():
+    """The page's lines of `raydpzv submit` for a cluster that is there: a scenario, coming back, stopping."""
+    lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
+    return [line for line in lines if line.startswith("raydpzv submit ") and "http://head:8265" in line]
+
+
+def submit(head, folder, line, *words, token=None, **here):
+    """Start what stands in a line; here: what its placeholders are on this machine."""
+    url, _, environment = head
+    known = {"http://head:8265": url, "JOB": here.get("job"), "/shared/own": str(here.get("there"))}
+    return subprocess.Popen(
+        [str(BIN / "raydpzv"), *(known.get(word, word) for word in line.split()[1:]), *words],
+        env=environment | ({"RAY_AUTH_TOKEN": token} if token else {}),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_run_is_submitted_and_comes_back(head, tmp_path):
+    project, there = tmp_path / "project", tmp_path / "shared" / "own run"
+    project.mkdir()
+    text = (ROOT / "scenarios" / "vafl.toml").read_text()
+    (project / "own.toml").write_text(text)
+    line, _, _ = page_lines()
+    assert line in (ROOT / "README.md").read_text().splitlines()
+    words = (*SMALL, "--set", "budget.updates=20")
+    sent = submit(head, project, line, *words, there=there)
+    out, err = sent.communicate(timeout=200)
+    assert sent.returncode == 0, out + err
+    assert "after 20 updates" in out
+    assert f"run folder: runs/own (brought from {there})" in err
+    assert contents(project / "runs" / "own") == contents(there) != {}
+    # a job that fails gives its status: there is a run of other settings
+    other = submit(head, project, line, *words, "--seed", "7", "--out", "other", there=there)
+    out, err = other.communicate(timeout=200)
+    assert other.returncode == 2, out + err
+    assert "ended with 2" in err
+    assert "seed" in out
+    stranger = submit(head, project, line, "--out", "x", there=there, token=secrets.token_hex(32))
+    _, err = stranger.communicate(timeout=60)
+    assert (stranger.returncode, "wanted the cluster's token, got none or another one" in err) == (2, True)
+
+
+def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
+    there = tmp_path / "shared"
+    endless = [*SMALL, "--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
+    begin, come_back, stop = page_lines()
+    sent = submit(head, tmp_path, begin.replace("own.toml", "vafl"), *endless, there=there)
+    limit = time.monotonic() + 120
+    while not list(there.glob("rows/*/part-*.parquet")):
+        assert sent.poll() is None, sent.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    sent.send_signal(signal.SIGINT)
+    _, err = sent.communicate(timeout=30)
+    assert sent.returncode == 130, err
+    (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --stop", err)
+    before = len(list(there.glob("rows/*/part-*.parquet")))
+    while len(list(there.glob("rows/*/part-*.parquet"))) <= before:  # it goes on
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    back = submit(head, tmp_path, come_back, job=job)
+    assert back.stdout is not None
+    assert any("updates, accuracy" in line for line in back.stdout)  # its log, from the beginning
+    back.send_signal(signal.SIGINT)
+    back.communicate(timeout=30)
+    assert back.returncode == 130
+    assert not (tmp_path / "runs").exists()
+    stopped = submit(head, tmp_path, stop, job=job)
+    out, err = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130, out + err
+    assert contents(tmp_path / "runs" / "own") == contents(there)
+    replayed = subprocess.run(
+        [str(BIN / "raydpzv"), "replay", "runs/own", "--at", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert replayed.returncode == 0, replayed.stderr
