@@ -9,13 +9,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from actors.job_server import JobEnd
 from raydpzv.errors import RunError
 from scenarios.cli import app
+from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
+ROOT = Path(__file__).parents[3]
 # the copy that a cluster gets has no compiled kernels, and making them is not what is tried here
 SMALL = ["--set", "budget.updates=4", "--set", "model.engine=torch"]
 
@@ -256,3 +259,87 @@ def test_a_run_folder_that_is_nowhere_is_said(cluster, tmp_path):
     back = submit("--job", job, "--out", "x")
     assert back.exit_code == 1
     assert f"wanted the run folder {tmp_path}/shared on the machine of the cluster's head" in back.stderr
+
+
+POD = ("--image", "registry.example/raydpzv:1", "--claim", "runs")
+
+
+def documents(*words):
+    done = submit(*words, "--kuberay", *POD)
+    assert done.exit_code == 0, done.output
+    return list(yaml.safe_load_all(done.stdout)), done.stderr
+
+
+def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (job,), _ = documents("vafl", "--seed", 3, "--set", "method.lr=0.2", "--quiet", "--log", "csv")
+    assert errors(job) == []
+    assert job["metadata"]["name"] == "vafl-3"
+    assert shlex.split(job["spec"]["entrypoint"]) == [
+        *("python", "-m", "raydpzv", "run", "vafl", "--runner", "ray", "--or-resume", "--quiet"),
+        *("--set", "method.lr=0.2", "--set", "seed=3", "--log", "csv", "--out", "/raydpzv/vafl-3"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_of_a_manifest_can_be_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("raydpzv submit ") and "--kuberay" in line]
+    command, _, file = line.removeprefix("raydpzv ").partition(" > ")
+    assert file == "job.yaml"
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert done.exit_code == 0, done.output
+    (job,) = yaml.safe_load_all(done.stdout)
+    assert errors(job) == []
+
+
+def test_a_scenario_of_ones_own_travels_in_the_manifest(tmp_path):
+    own_scenario(tmp_path / "0_My Study.toml", "own.csv")
+    own_table(tmp_path / "own.csv")
+    (config, job), said = documents(tmp_path / "0_My Study.toml")
+    assert errors(job) == []
+    assert job["metadata"]["name"] == "run-0-my-study-0"
+    assert config["data"] == {"scenario.toml": (tmp_path / "0_My Study.toml").read_text()}
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    (volume,) = [v for v in head["volumes"] if v["name"] == "scenario"]
+    assert volume["configMap"]["name"] == config["metadata"]["name"] == "run-0-my-study-0-scenario"
+    (mount,) = [m for m in head["containers"][0]["volumeMounts"] if m["name"] == "scenario"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/etc/raydpzv", True)
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[4] == "/etc/raydpzv/scenario.toml"
+    assert f'data.file="{tmp_path}/own.csv"' in words
+    assert f"note: data.file: the image, or the claim, must have {tmp_path}/own.csv" in said
+
+
+def test_a_run_under_the_wall_clock_is_not_tried_again():
+    (job,), _ = documents("vafl", "--set", "clock.kind=wall")
+    assert job["spec"]["backoffLimit"] == 0
+    (job,), _ = documents("vafl", "--set", "clock.kind=wall", "--retries", 2)
+    assert job["spec"]["backoffLimit"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["vafl", "--kuberay"], "--image: wanted the image of the pods"),
+        (["vafl", "--kuberay", "--image", "x"], "--claim: wanted a persistent volume claim"),
+        (
+            ["vafl", "--kuberay", *POD, "--address", "http://x"],
+            "--address: goes with a cluster that is there",
+        ),
+        (["vafl", "--kuberay", *POD, "--no-wait"], "--no-wait: goes with a cluster that is there"),
+        (["--kuberay", *POD], "wanted a SCENARIO to run, got none"),
+        (["vafl", "--no-token"], "--no-token: goes with --kuberay"),
+        (["vafl", "--ray-version", "2.60.0"], "--ray-version: goes with --kuberay"),
+        (["vafl", "--kuberay", *POD, "--name", "Vafl"], "--name: wanted at most 47 characters"),
+        (["vafl", "--kuberay", *POD, "--workers", "0"], "--workers"),
+        (["vafl", "--kuberay", *POD, "--set", "resources.client_gpus=1.5"], "must be a whole number"),
+        (["digits_decomfl", "--kuberay", *POD], 'resources.hosts: wanted a number, got "auto"'),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_manifest_that_cannot_be_ends_with_two(words, line):
+    done = submit(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert line in done.stderr

@@ -31,6 +31,7 @@ def there(tmp_path):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     (folder / "operator.json").chmod(0o600)
+    (folder / "models.npz").chmod(0o664)
     return folder
 
 
@@ -56,7 +57,8 @@ def test_a_folder_comes_whole_in_parts(there, tmp_path, monkeypatch, part):
     assert receive(asking(there, asked), place, lambda done, whole: told.append((done, whole)))
     here = contents(there)
     assert contents(place) == {name: data for name, data in here.items() if not name.endswith(".lock")}
-    assert (place / "operator.json").stat().st_mode & 0o777 == 0o600
+    for name, mode in (("operator.json", 0o600), ("models.npz", 0o664)):
+        assert (place / name).stat().st_mode & 0o777 == mode
     whole = sum(map(len, here.values()))
     assert asked == list(range(0, whole, part))
     assert told == [(at, whole) for at in asked[1:]]

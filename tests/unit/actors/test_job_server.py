@@ -97,6 +97,7 @@ def test_nobody_at_the_address_is_named_at_once():
             JobServer(f"127.0.0.1:{taken.getsockname()[1]}")
 
 
+@pytest.mark.timeout(20)
 def test_somebody_who_never_answers_is_named(monkeypatch):
     monkeypatch.setattr(job_server, "_ANSWER", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(InputError, match="timed out"):

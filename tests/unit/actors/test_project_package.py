@@ -52,10 +52,12 @@ def test_links_to_files_are_followed_and_links_to_folders_named(tmp_path):
     folder = tmp_path / "project"
     files(tmp_path, ["elsewhere/data.csv", "project/own.toml"])
     (folder / "data.csv").symlink_to(tmp_path / "elsewhere" / "data.csv")
-    (folder / "all").symlink_to(tmp_path / "elsewhere")
+    for name in ("all", "skipped"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    put(folder, **{".gitignore": "skipped/"})
     os.mkfifo(folder / "pipe")
     what = project(folder)
-    assert own(what) == ["data.csv", "own.toml"]
+    assert own(what) == [".gitignore", "data.csv", "own.toml"]
     assert what.links == ["all"]
     assert what.has(folder / "data.csv")
     assert not what.has(folder / "all" / "data.csv")
