@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -39,10 +41,10 @@ def answers(url: str) -> bool:
     return True
 
 
-@pytest.fixture(scope="module")
-def head():
-    """A Ray head with a token and a dashboard of its own; ended by signal, never by `ray stop`, which would end
-    others' too.
+@contextmanager
+def started_head():
+    """A Ray head with a token and a dashboard of its own, and its process; ended by signal, never by `ray stop`, which
+    would end others' too.
     """
     port, dashboard, agent = free_port(), free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -71,9 +73,17 @@ def head():
             assert process.poll() is None, "the head ended"
             assert time.monotonic() < limit, "the head did not come up within 90 s"
             time.sleep(0.3)
-        yield url, f"127.0.0.1:{port}", environment
-        process.terminate()
-        process.wait(60)
+        try:
+            yield (url, f"127.0.0.1:{port}", environment), process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def head():
+    with started_head() as (found, _):
+        yield found
 
 
 def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
@@ -208,3 +218,57 @@ def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
         check=False,
     )
     assert replayed.returncode == 0, replayed.stderr
+
+
+def family(pid):
+    """Return a process and all that descend from it, by number."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found
+
+
+def digests(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return [summary[name] for name in ("status", "updates", "digest", "model_digest")]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_head_that_is_lost_takes_the_job_along_and_the_same_line_goes_on(tmp_path):
+    there, words = tmp_path / "shared", [*SMALL, "--set", "budget.updates=1500"]
+    words += ["--set", "record.checkpoint_updates=100", "--set", "record.flush=0.1"]
+    begin, _, _ = page_lines()
+    line = begin.replace("own.toml", "vafl")
+    with started_head() as (first, process):
+        sent = submit(first, tmp_path, line, *words, there=there)
+        limit = time.monotonic() + 200
+        while not (there / "checkpoint.npz").exists():
+            assert sent.poll() is None, sent.communicate()
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        for pid in family(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        sent.send_signal(signal.SIGINT)
+        sent.communicate(timeout=60)
+    assert not (there / "summary.json").exists()
+    with started_head() as (second, _):
+        again = submit(second, tmp_path, line, *words, there=there)
+        out, err = again.communicate(timeout=300)
+    assert again.returncode == 0, out + err
+    undisturbed = subprocess.run(
+        [str(BIN / "raydpzv"), "run", "vafl", *words, "--quiet", "--out", str(tmp_path / "undisturbed")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert digests(tmp_path / "runs" / "own") == digests(tmp_path / "undisturbed")

@@ -185,3 +185,26 @@ def test_a_cluster_that_is_gone_is_named(server, monkeypatch):
     server._client = Client(["one"], "RUNNING", breaks=[0] * 10**6)
     with pytest.raises(RunError, match=r"lost the cluster at .* the job j7 may go on there"):
         server.follow("j7", lambda text: None)
+
+
+def test_a_dashboard_that_goes_away_is_named(monkeypatch):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in HERE else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(HERE.get(self.path)).encode())
+
+        def log_message(self, *words):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as dashboard:
+        threading.Thread(target=dashboard.serve_forever, daemon=True).start()
+        server = JobServer(f"127.0.0.1:{dashboard.server_port}")
+        dashboard.shutdown()
+    monkeypatch.setattr(job_server, "_LOST", 0.05)
+    with pytest.raises(
+        RunError, match=r"lost the cluster at http://127\.0\.0\.1:\d+ \(.*; the job j7 may go on"
+    ):
+        server.follow("j7", lambda text: None)
+    with pytest.raises(InputError, match="does not do what was asked"):
+        server.stop("j7")

@@ -7,7 +7,9 @@ import re
 
 import pytest
 
+from actors.horizontal.driver import data_bytes
 from actors.kuberay import RayJobOptions, cluster_plan, manifest
+from actors.shares import Plan, Share
 from raydpzv.config.catalog import load
 from raydpzv.errors import SpecError, Unplaceable
 from raydpzv.experiment.prepare import prepare
@@ -103,6 +105,18 @@ def test_more_data_is_more_memory_and_a_larger_store():
     small, large = sizes(), sizes("data.rows=160000", "data.train_rows=150000", "data.columns=600")
     assert large[0] - small[0] > 150_000 * 600 * 4
     assert large[1] > small[1]
+
+
+def test_pods_are_as_large_as_the_fullest_of_them():
+    apart = Plan(Share(1, 0, memory=GIB), (Share(1, 0, memory=8 * GIB),), ((0,),))
+    job = manifest(apart, RayJobOptions(**GIVEN, workers=2), "x", None, None)[0]
+    assert groups(job) == {"workers": (2, 1, 0, 2 + 2 * 8)}
+
+
+def test_hosts_that_get_their_own_rows_get_held_out_rows_each():
+    prepared = prepare(load("digits_users"))
+    more = data_bytes(prepared, 3) - data_bytes(prepared, 1)
+    assert more == 2 * (prepared.split.test.nbytes + prepared.parts.nbytes) > 0
 
 
 def test_where_memory_is_given_the_data_need_not_be_here():
