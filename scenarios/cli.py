@@ -32,6 +32,7 @@ from scenarios.options import (
     Set,
     Verbose,
     comparable_names,
+    scenario_names,
     tunable_names,
 )
 
@@ -340,6 +341,174 @@ def resume(
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
         go_on(run, moved or (), runner, output, log=log, address=address, verbose=verbose)
+
+
+@app.command()
+def submit(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a scenario (see `raydpzv list`) or path to a TOML file in the folder that is packed.",
+            autocompletion=scenario_names,
+        ),
+    ] = None,
+    set_: Set = None,
+    seed: Seed = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="HTTP address of the cluster's dashboard [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or "
+            "http://127.0.0.1:8265]."
+        ),
+    ] = None,
+    project: Annotated[
+        Path,
+        typer.Option(help="Folder to pack and to run in; .rayignore in it says what is left out."),
+    ] = Path(),
+    there: Annotated[
+        str | None,
+        typer.Option(
+            help="Run folder on the cluster: one that lasts, begun or gone on with [default: ~/raydpzv/JOB on the "
+            "head's machine]."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the run folder is brought here [default: runs/SCENARIO-...]"),
+    ] = None,
+    no_fetch: Annotated[bool, typer.Option("--no-fetch", help="Leave the run folder where it is.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Submit and leave; --job comes back to it.")
+    ] = False,
+    job: Annotated[
+        str | None,
+        typer.Option(help="In place of a scenario: a job submitted before, to follow and to fetch."),
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="With --job: stop it.")] = False,
+    kuberay: Annotated[
+        bool,
+        typer.Option(
+            "--kuberay",
+            help="Submit nothing: print the manifest of a RayJob (KubeRay) that runs the scenario.",
+        ),
+    ] = False,
+    image: Annotated[
+        str | None, typer.Option(help="With --kuberay: image of the pods, with Ray and raydpzv.")
+    ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(help="With --kuberay: persistent volume claim for the run folder, which outlives pods."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="With --kuberay: name of the job and its run folder [default: SCENARIO-SEED]."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --kuberay: pods that share the actors [default: 1].")
+    ] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help='With --kuberay: CPUs for shares that are "auto" [default: one for each actor].'
+        ),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            min=4, help="With --kuberay: GiB of each pod [default: from the plan, which reads the data]."
+        ),
+    ] = None,
+    retries: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --kuberay: how often a job that failed begins again and goes on [default: 3; wall clock: 0].",
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=0, help="With --kuberay: seconds that pods stay after the end [default: 600]."),
+    ] = None,
+    deadline: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --kuberay: seconds that an attempt may take [default: any]."),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="With --kuberay: let in whoever reaches the cluster's ports.")
+    ] = False,
+    suspend: Annotated[
+        bool, typer.Option("--suspend", help="With --kuberay: wait for a queue to start it.")
+    ] = False,
+    queue: Annotated[
+        str | None, typer.Option(help="With --kuberay: a queue of Kueue's, which starts it.")
+    ] = None,
+    ray_version: Annotated[
+        str | None,
+        typer.Option(help="With --kuberay: Ray's version in the image [default: that which is here]."),
+    ] = None,
+    log: Log = None,
+    quiet: Quiet = False,
+    explain: Explain = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a scenario as a job of a Ray cluster: pack, submit, show its log, bring its run folder; exit as it does."""
+    manifest = {
+        "image": image,
+        "claim": claim,
+        "name": name,
+        "workers": workers,
+        "cpus": cpus,
+        "memory": memory,
+        "retries": retries,
+        "keep": keep,
+        "deadline": deadline,
+        "token": False if no_token else None,
+        "suspend": suspend or None,
+        "queue": queue,
+        "ray": ray_version,
+    }
+    with errors(verbose):
+        flags = {"--quiet": quiet, "--explain": explain, "--verbose": verbose}
+        passed_on = [name for name, wanted in flags.items() if wanted]
+        given = {name: value for name, value in manifest.items() if value is not None}
+        if kuberay:
+            job_options = {
+                "--address": address,
+                "--there": there,
+                "--out": out,
+                "--no-fetch": no_fetch or None,
+                "--no-wait": no_wait or None,
+                "--job": job,
+                "--stop": stop or None,
+            }
+            for option in (option for option, value in job_options.items() if value is not None):
+                raise SpecError(
+                    f"{option}: goes with a cluster that is there, not with --kuberay; leave it out"
+                )
+            if scenario is None:
+                raise SpecError("submit: wanted a SCENARIO to run, got none; give one")
+            with leaving_at_once():
+                from scenarios.kuberay_command import show
+            show(scenario, _changes(set_, seed), given, log, passed_on)
+            return
+        for option in given:
+            spelt = {"token": "no-token", "ray": "ray-version"}.get(option, option)
+            raise SpecError(f"--{spelt}: goes with --kuberay; give both, or leave it out")
+        with leaving_at_once():
+            from scenarios.submit_command import Submission, Where, rejoin
+            from scenarios.submit_command import submit as send
+        where = Where(address, there, out, fetch=not no_fetch)
+        if (scenario is None) == (job is None):
+            raise SpecError(
+                "submit: wanted a SCENARIO to run, or --job ID of one submitted before; give one of them"
+            )
+        if stop and job is None:
+            raise SpecError("--stop: goes with --job ID, the job to stop; give both")
+        if scenario is None:
+            assert job is not None
+            rejoin(job, where, stop=stop)
+            return
+        send(Submission(scenario, _changes(set_, seed), project, log, passed_on), where, wait=not no_wait)
 
 
 @app.command()

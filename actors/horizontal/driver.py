@@ -42,7 +42,8 @@ class _ActorSet:
 def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Place | None = None) -> Run:
     """Run on Ray, in a place that is given or reserved. InputError: before anything is written; RunError: after."""
     options.watch.status(Status(stage=STARTING_RAY))
-    room = OBJECT_STORE + _data_bytes(prepared)
+    hosts = prepared.spec.resources.hosts
+    room = OBJECT_STORE + data_bytes(prepared, (os.cpu_count() or 1) if hosts == "auto" else hosts)
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
@@ -58,15 +59,14 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
             return drive(prepared, options, _actor_set(prepared, where), driver)
 
 
-def _data_bytes(prepared: PreparedHorizontal) -> int:
-    """Bytes that a run's data take in the object store, where they lie once per machine.
+def data_bytes(prepared: PreparedHorizontal, hosts: int) -> int:
+    """Bytes that the data of a run with so many hosts take in the object store, where they lie once per machine.
 
     Hosts that get their own rows alone get a copy each of the held-out ones.
     """
     if prepared.user_parts is None:
         return prepared.nbytes
-    hosts = prepared.spec.resources.hosts
-    copies = min(prepared.parts.clients, (os.cpu_count() or 1) if hosts == "auto" else hosts)
+    copies = min(prepared.parts.clients, hosts)
     return prepared.nbytes + (copies - 1) * (prepared.split.test.nbytes + prepared.parts.nbytes)
 
 

@@ -34,7 +34,8 @@ def test_the_version():
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["run"], ["compare"], ["privacy"], ["resume"], ["replay"], ["report"], ["list"]]
+    "command",
+    [[], ["run"], ["compare"], ["privacy"], ["resume"], ["submit"], ["replay"], ["report"], ["list"]],
 )
 def test_short_help_is_help(command):
     short = call(*command, "-h")

@@ -52,6 +52,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
         (("--version",), EVERYTHING),
         (("run", "--help"), EVERYTHING),
         (("compare", "--help"), EVERYTHING),
+        (("submit", "--help"), EVERYTHING),
         (("list",), EVERYTHING),
         (("privacy", "digits_dpzv"), TRAINING),
         (("privacy", "digits_dpzv", "--json"), TRAINING),

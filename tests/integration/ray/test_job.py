@@ -1,9 +1,12 @@
-"""`ray job submit` against a local head: the way a cluster user starts a run."""
+"""`raydpzv submit` and `ray job submit` against a local head: the ways a cluster user starts a run."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,10 +41,10 @@ def answers(url: str) -> bool:
     return True
 
 
-@pytest.fixture
-def head():
-    """A Ray head with a token and a dashboard of its own; ended by signal, never by `ray stop`, which would end
-    others' too.
+@contextmanager
+def started_head():
+    """A Ray head with a token and a dashboard of its own, and its process; ended by signal, never by `ray stop`, which
+    would end others' too.
     """
     port, dashboard, agent = free_port(), free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -69,9 +73,17 @@ def head():
             assert process.poll() is None, "the head ended"
             assert time.monotonic() < limit, "the head did not come up within 90 s"
             time.sleep(0.3)
-        yield url, f"127.0.0.1:{port}", environment
-        process.terminate()
-        process.wait(60)
+        try:
+            yield (url, f"127.0.0.1:{port}", environment), process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def head():
+    with started_head() as (found, _):
+        yield found
 
 
 def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
@@ -109,3 +121,154 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
         )
         assert refused.returncode == 2, refused.stderr
         assert "wanted the cluster's token, got none or another one" in refused.stderr
+
+
+# compiling kernels in the copy that the cluster gets is not what is tried here
+SMALL = ["--set", "model.engine=torch", "--set", "resources.client_actors=1"]
+
+
+def page_lines():
+    """The page's lines of `raydpzv submit` for a cluster that is there: a scenario, coming back, stopping."""
+    lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
+    return [line for line in lines if line.startswith("raydpzv submit ") and "http://head:8265" in line]
+
+
+def submit(head, folder, line, *words, token=None, **here):
+    """Start what stands in a line; here: what its placeholders are on this machine."""
+    url, _, environment = head
+    known = {"http://head:8265": url, "JOB": here.get("job"), "/shared/own": str(here.get("there"))}
+    return subprocess.Popen(
+        [str(BIN / "raydpzv"), *(known.get(word, word) for word in line.split()[1:]), *words],
+        env=environment | ({"RAY_AUTH_TOKEN": token} if token else {}),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_run_is_submitted_and_comes_back(head, tmp_path):
+    project, there = tmp_path / "project", tmp_path / "shared" / "own run"
+    project.mkdir()
+    text = (ROOT / "scenarios" / "vafl.toml").read_text()
+    (project / "own.toml").write_text(text)
+    line, _, _ = page_lines()
+    assert line in (ROOT / "README.md").read_text().splitlines()
+    words = (*SMALL, "--set", "budget.updates=20")
+    sent = submit(head, project, line, *words, there=there)
+    out, err = sent.communicate(timeout=200)
+    assert sent.returncode == 0, out + err
+    assert "after 20 updates" in out
+    assert f"run folder: runs/own (brought from {there})" in err
+    assert contents(project / "runs" / "own") == contents(there) != {}
+    # a job that fails gives its status: there is a run of other settings
+    other = submit(head, project, line, *words, "--seed", "7", "--out", "other", there=there)
+    out, err = other.communicate(timeout=200)
+    assert other.returncode == 2, out + err
+    assert "ended with 2" in err
+    assert "seed" in out
+    stranger = submit(head, project, line, "--out", "x", there=there, token=secrets.token_hex(32))
+    _, err = stranger.communicate(timeout=60)
+    assert (stranger.returncode, "wanted the cluster's token, got none or another one" in err) == (2, True)
+
+
+def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
+    there = tmp_path / "shared"
+    endless = [*SMALL, "--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
+    begin, come_back, stop = page_lines()
+    sent = submit(head, tmp_path, begin.replace("own.toml", "vafl"), *endless, there=there)
+    limit = time.monotonic() + 120
+    while not list(there.glob("rows/*/part-*.parquet")):
+        assert sent.poll() is None, sent.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    sent.send_signal(signal.SIGINT)
+    _, err = sent.communicate(timeout=30)
+    assert sent.returncode == 130, err
+    (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --stop", err)
+    before = len(list(there.glob("rows/*/part-*.parquet")))
+    while len(list(there.glob("rows/*/part-*.parquet"))) <= before:  # it goes on
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    back = submit(head, tmp_path, come_back, job=job)
+    assert back.stdout is not None
+    assert any("updates, accuracy" in line for line in back.stdout)  # its log, from the beginning
+    back.send_signal(signal.SIGINT)
+    back.communicate(timeout=30)
+    assert back.returncode == 130
+    assert not (tmp_path / "runs").exists()
+    stopped = submit(head, tmp_path, stop, job=job)
+    out, err = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130, out + err
+    assert contents(tmp_path / "runs" / "own") == contents(there)
+    replayed = subprocess.run(
+        [str(BIN / "raydpzv"), "replay", "runs/own", "--at", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert replayed.returncode == 0, replayed.stderr
+
+
+def family(pid):
+    """Return a process and all that descend from it, by number."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found
+
+
+def digests(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return [summary[name] for name in ("status", "updates", "digest", "model_digest")]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_head_that_is_lost_takes_the_job_along_and_the_same_line_goes_on(tmp_path):
+    there, words = tmp_path / "shared", [*SMALL, "--set", "budget.updates=1500"]
+    words += ["--set", "record.checkpoint_updates=100", "--set", "record.flush=0.1"]
+    begin, _, _ = page_lines()
+    line = begin.replace("own.toml", "vafl")
+    with started_head() as (first, process):
+        sent = submit(first, tmp_path, line, *words, there=there)
+        limit = time.monotonic() + 200
+        while not (there / "checkpoint.npz").exists():
+            assert sent.poll() is None, sent.communicate()
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        for pid in family(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        sent.send_signal(signal.SIGINT)
+        sent.communicate(timeout=60)
+    assert not (there / "summary.json").exists()
+    with started_head() as (second, _):
+        again = submit(second, tmp_path, line, *words, there=there)
+        out, err = again.communicate(timeout=300)
+    assert again.returncode == 0, out + err
+    undisturbed = subprocess.run(
+        [str(BIN / "raydpzv"), "run", "vafl", *words, "--quiet", "--out", str(tmp_path / "undisturbed")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert digests(tmp_path / "runs" / "own") == digests(tmp_path / "undisturbed")

@@ -1,0 +1,253 @@
+"""The jobs of a Ray cluster, by the HTTP port of its dashboard: submit one, follow its log, stop it, learn its end."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import logging
+import os
+import platform
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.cluster import set_defaults
+from raydpzv.errors import InputError, RaydpzvError, RunError
+
+NOT_INSTALLED = "Ray with its jobs is not installed: pip install 'raydpzv[ray]'"
+_DEFAULT = "http://127.0.0.1:8265"
+_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Environment variables in which `ray job` looks for the address, too."""
+_OLDEST_RAY, _OLDEST_PYTHON = (2, 40), (3, 11)
+"""The oldest that the program runs with: see pyproject.toml."""
+_ANSWER = 10.0
+"""Seconds that a dashboard has for its first answer."""
+_LOST = 60.0
+"""Seconds without any answer after which the cluster counts as gone."""
+_LOOK = 0.5
+_ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+_STOPPED = 130
+_UPLOAD = 100 * 2**20
+"""Bytes that a dashboard takes in one upload, where Ray does not say it."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended: the status of a process, and what Ray says of it."""
+
+    status: int
+    message: str
+
+
+class JobServer:
+    """A cluster's jobs. Raises InputError where no Ray answers, wants another token, or is too old for the program."""
+
+    def __init__(self, address: str | None = None) -> None:
+        set_defaults()
+        try:
+            import aiohttp
+            import requests
+            from ray.job_submission import JobSubmissionClient
+        except ImportError:
+            raise InputError(NOT_INSTALLED) from None
+        self.address = _url(address)
+        _check_answers(self.address)
+        _use_token()
+        for module in ("dashboard_sdk", "job.sdk"):
+            logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
+        self._unreachable = (requests.exceptions.RequestException, aiohttp.ClientError)
+        with self._named():
+            self._client: Any = JobSubmissionClient(self.address)
+            self.ray, self.python = self._versions()
+        for name, there, oldest in (
+            ("Ray", self.ray, _OLDEST_RAY),
+            ("Python", self.python, _OLDEST_PYTHON),
+        ):
+            if there and _numbers(there) < oldest:
+                raise InputError(
+                    f"the cluster at {self.address}: wanted {name} {'.'.join(map(str, oldest))} or newer there, got "
+                    f"{there}; update it on all machines"
+                )
+
+    def differences(self) -> list[str]:
+        """Return what is of another version there than here, in words: the run is the cluster's, with its versions."""
+        import ray
+
+        pairs = (("Ray", self.ray, ray.__version__), ("Python", self.python, platform.python_version()))
+        return [
+            f"{name} {there} there, {here} here" for name, there, here in pairs if there not in ("", here)
+        ]
+
+    @property
+    def upload_limit(self) -> int:
+        """The bytes that the cluster takes as one package."""
+        from ray._private import ray_constants
+
+        return int(getattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", _UPLOAD))
+
+    def submit(self, job: str, entrypoint: str, package: Path, metadata: Mapping[str, str]) -> None:
+        """Submit a job that runs in an unpacked ZIP archive; job: the name it gets."""
+        with self._named():
+            self._client.submit_job(
+                entrypoint=entrypoint,
+                submission_id=job,
+                runtime_env={"working_dir": str(package)},
+                metadata=dict(metadata),
+            )
+
+    def metadata(self, job: str) -> Mapping[str, str]:
+        """Return what was said of a job when it was submitted. Raises InputError if there is none of that name."""
+        with self._named():
+            try:
+                return dict(self._client.get_job_info(job).metadata or {})
+            except RuntimeError as error:
+                if "404" not in str(error):
+                    raise
+                raise InputError(
+                    f"--job {job}: the cluster at {self.address} knows no such job; `ray job list` shows them"
+                ) from None
+
+    def stop(self, job: str) -> None:
+        """Ask a job to end; it is told first, and killed if it does not."""
+        with self._named():
+            self._client.stop_job(job)
+
+    def follow(self, job: str, write: Callable[[str], None]) -> JobEnd:
+        """Hand on what a job prints until it ends. Raises RunError if the cluster is gone meanwhile."""
+        seen, silent_since = 0, None
+        with self._named():
+            while True:
+                try:
+                    for text in _texts(self._client.tail_job_logs(job), seen):
+                        seen += len(text)
+                        write(text)
+                    info = self._client.get_job_info(job)
+                    if info.status in _ENDED:
+                        write(self._client.get_job_logs(job)[seen:])
+                        return _end(info)
+                    silent_since = None
+                except (*self._unreachable, RuntimeError, OSError) as error:
+                    silent_since = silent_since or time.monotonic()
+                    if time.monotonic() - silent_since > _LOST:
+                        raise RunError(
+                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} may go on there"
+                        ) from None
+                time.sleep(_LOOK)
+
+    def output(self, job: str) -> str:
+        """Wait for a job's end and return all it printed."""
+        texts: list[str] = []
+        self.follow(job, texts.append)
+        return "".join(texts)
+
+    def forget(self, job: str) -> None:
+        """Take a job that ended off the cluster's list."""
+        with self._named():
+            self._client.delete_job(job)
+
+    def _versions(self) -> tuple[str, str]:
+        """Return the cluster's versions of Ray and Python; "": it does not say."""
+        answer = self._client._do_request("GET", "/api/version")
+        ray = str(answer.json().get("ray_version", ""))
+        answer = self._client._do_request("GET", "/api/v0/cluster_metadata")
+        if answer.status_code != 200:
+            return ray, ""
+        return ray, str(answer.json().get("data", {}).get("pythonVersion", ""))
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Turn what Ray's client raises into an InputError in words."""
+        try:
+            yield
+        except RaydpzvError:
+            raise
+        except Exception as error:
+            if type(error).__name__ == "AuthenticationError":
+                raise InputError(
+                    f"Ray at {self.address} wanted the cluster's token, got none or another one; set "
+                    "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` "
+                    f"prints where the cluster was started ({_line(error)})"
+                ) from None
+            if not isinstance(error, (*self._unreachable, RuntimeError, OSError, ValueError)):
+                raise
+            raise InputError(f"Ray at {self.address} does not do what was asked: {_line(error)}") from None
+
+
+def _url(address: str | None) -> str:
+    found = address or next((os.environ[name] for name in _ADDRESSES if os.environ.get(name)), _DEFAULT)
+    if found == "auto":
+        found = _DEFAULT
+    url = found if "://" in found else f"http://{found}"
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise InputError(
+            f"--address: wanted the HTTP address of the cluster's dashboard, as {_DEFAULT}, got {found}"
+        )
+    return url.rstrip("/")
+
+
+def _check_answers(url: str) -> None:
+    """Raise InputError unless a dashboard answers: Ray's own client would wait for an answer without end."""
+    try:
+        urllib.request.urlopen(f"{url}/api/version", timeout=_ANSWER).close()
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            return
+        why = f"something else answers there: HTTP {error.code}"
+    except http.client.HTTPException as error:
+        why = f"something else answers there: {type(error).__name__}"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    else:
+        return
+    raise InputError(
+        f"no Ray dashboard answers at {url} ({why}); start a cluster (ray start --head), or give the HTTP address of "
+        "its dashboard (port 8265 where none was chosen)"
+    )
+
+
+def _use_token() -> None:
+    """Let Ray's client send a token that is there, unless RAY_AUTH_MODE says otherwise; older ones know none."""
+    try:
+        from ray._private.authentication import authentication_token_setup
+    except ImportError:
+        return
+    authentication_token_setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _texts(tail: Any, seen: int) -> Iterator[str]:
+    """Yield what an asynchronous tail of a log yields, without the characters that were seen before."""
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                text = runner.run(anext(tail))
+            except StopAsyncIteration:
+                return
+            fresh, seen = text[seen:], max(0, seen - len(text))
+            if fresh:
+                yield fresh
+
+
+def _end(info: Any) -> JobEnd:
+    message = _line(info.message or "")
+    if info.status == "STOPPED":
+        return JobEnd(_STOPPED, message)
+    if info.status == "SUCCEEDED":
+        return JobEnd(0, message)
+    code = getattr(info, "driver_exit_code", None)
+    if not code:
+        return JobEnd(1, message)
+    return JobEnd(code if code > 0 else 128 - code, message)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())[:300]

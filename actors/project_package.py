@@ -1,0 +1,169 @@
+"""The package of a project that a submitted job runs in: which files, how large, packed."""
+
+from __future__ import annotations
+
+import heapq
+import stat
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from raydpzv.errors import InputError
+from raydpzv.own_packages import HOME, NEIGHBOURS
+
+IGNORE_FILE = ".rayignore"
+"""Patterns as in .gitignore, in any folder; that file itself is heeded too, as Ray does."""
+IGNORED = (
+    *(".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", "*.py[co]", "*.egg-info"),
+    *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache", "/runs/"),
+)
+"""What is left out where the project's folder has no .rayignore."""
+PROGRAM = ("raydpzv", *NEIGHBOURS)
+"""The packages of this program."""
+_LARGEST = 5
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""A time for every file, so that the same files are the same package, which a cluster keeps and need not get again."""
+_MIB = 2**20
+_Patterns = tuple[Path, GitIgnoreSpec]
+"""A folder, and the patterns that names below it are held against."""
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """A file to pack: its name in the package, where it lies, its bytes."""
+
+    name: str
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True)
+class Project:
+    """What of a folder is packed, and with it this program if the folder is not its own.
+
+    links: folders that links lead to, which are left out.
+    """
+
+    folder: Path
+    files: Sequence[ProjectFile]
+    links: Sequence[str]
+
+    @property
+    def ignored_by(self) -> str:
+        """Return what leaves files out, in words."""
+        if (self.folder / IGNORE_FILE).is_file():
+            return f"a {IGNORE_FILE} or .gitignore (or lies behind a link to a folder)"
+        return (
+            f"a .gitignore, or by what is left out where {self.folder} has no {IGNORE_FILE} ({', '.join(IGNORED)}; "
+            "links to folders too)"
+        )
+
+    def has(self, path: Path) -> bool:
+        """Tell whether this file, or a file in this folder, is packed."""
+        found = _place(path)
+        return any(file.path == found or found in file.path.parents for file in self.files)
+
+    def holds(self, path: Path) -> bool:
+        """Tell whether this file or folder lies in the project's folder, packed or not."""
+        return _place(path).is_relative_to(self.folder)
+
+    def name(self, path: Path) -> str:
+        """Return the name that a file or folder of the project has in the package."""
+        return _place(path).relative_to(self.folder).as_posix()
+
+
+def project(folder: Path) -> Project:
+    """Return what of a folder goes to the cluster. Raises InputError."""
+    root = folder.resolve()
+    if not root.is_dir():
+        raise InputError(f"--project: wanted a folder, got {folder}; give the one that holds the scenario")
+    links: list[str] = []
+    files = list(_kept(root, root, [], links))
+    if not (root / "raydpzv" / "__main__.py").is_file():
+        for name in PROGRAM:
+            if (root / name).exists() or (root / f"{name}.py").exists():
+                raise InputError(
+                    f"{root / name}: bears the name of a package of raydpzv, which is packed beside it; rename it, or "
+                    "give another --project"
+                )
+        files += program().files
+    return Project(root, sorted(files, key=lambda file: file.name), links)
+
+
+def program() -> Project:
+    """Return this program's own packages as a project."""
+    ignored = [(HOME, GitIgnoreSpec.from_lines(IGNORED))]
+    files = [file for name in PROGRAM for file in _kept(HOME, HOME / name, ignored, [])]
+    return Project(HOME, sorted(files, key=lambda file: file.name), [])
+
+
+def pack(what: Project, archive: Path, limit: int) -> None:
+    """Write a project's ZIP archive. Raises InputError if it would be larger than `limit` bytes."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+        for file in what.files:
+            info = zipfile.ZipInfo(file.name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = stat.S_IMODE(file.path.stat().st_mode) << 16
+            with file.path.open("rb") as source, out.open(info, "w") as target:
+                while block := source.read(_MIB):
+                    target.write(block)
+                    _check(what, archive, limit)
+    _check(what, archive, limit)
+
+
+def _check(what: Project, archive: Path, limit: int) -> None:
+    if archive.stat().st_size <= limit:
+        return
+    largest = heapq.nlargest(_LARGEST, what.files, key=lambda file: file.size)
+    names = ", ".join(f"{file.name} ({_mib(file.size)})" for file in largest)
+    raise InputError(
+        f"{what.folder}: wanted a package of at most {_mib(limit)}, which is what Ray takes, got "
+        f"{len(what.files)} files of {_mib(sum(file.size for file in what.files))}, too many also when compressed; "
+        f"the largest are {names}; leave out in {IGNORE_FILE} what the run does not need, or put data where the "
+        "cluster's machines see them"
+    )
+
+
+def _kept(root: Path, folder: Path, outer: Sequence[_Patterns], links: list[str]) -> Iterator[ProjectFile]:
+    """Walk a folder: yield the files of it that no pattern of its own or of those around it leaves out."""
+    patterns = [*outer, *_patterns(root, folder)]
+    for path in sorted(folder.iterdir()):
+        is_folder = path.is_dir()
+        if any(_matches(given, path, is_folder) for given in patterns):
+            continue
+        if is_folder and path.is_symlink():
+            links.append(path.relative_to(root).as_posix())
+        elif is_folder:
+            yield from _kept(root, path, patterns, links)
+        elif path.is_file():
+            yield ProjectFile(path.relative_to(root).as_posix(), path, path.stat().st_size)
+
+
+def _patterns(root: Path, folder: Path) -> list[_Patterns]:
+    texts: list[Sequence[str]] = [
+        (folder / name).read_text().splitlines()
+        for name in (".gitignore", IGNORE_FILE)
+        if (folder / name).is_file()
+    ]
+    if folder == root and not (folder / IGNORE_FILE).is_file():
+        texts.append(IGNORED)
+    return [(folder, GitIgnoreSpec.from_lines(lines)) for lines in texts]
+
+
+def _matches(patterns: _Patterns, path: Path, is_folder: bool) -> bool:
+    base, spec = patterns
+    name = path.relative_to(base).as_posix()
+    return spec.match_file(f"{name}/" if is_folder else name)
+
+
+def _place(path: Path) -> Path:
+    """Return where a file lies; one that is a link is where the link is, under whose name it is packed."""
+    there = path.absolute()
+    return there.parent.resolve() / there.name
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.1f} MiB"

@@ -1,0 +1,85 @@
+"""`raydpzv submit SCENARIO --kuberay`: the manifest of a run as a RayJob of Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import raydpzv
+from actors.kuberay import LONGEST_NAME, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
+from raydpzv.config.paths import locations
+from raydpzv.config.toml import as_tree
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.prepare import prepare
+from scenarios import screen
+from scenarios.options import chosen_logs
+
+NOT_INSTALLED = "PyYAML is not installed: pip install 'raydpzv[ray]'"
+_NEEDED = {
+    "image": "--image: wanted the image of the pods, which has Ray and raydpzv; give one",
+    "claim": "--claim: wanted a persistent volume claim for the run folder, which a pod that is lost takes along "
+    "otherwise; give its name",
+}
+
+
+def show(
+    scenario: str, changes: Sequence[str], given: Mapping[str, Any], log: str | None, flags: Sequence[str]
+) -> None:
+    """Print the manifest of a scenario with changed settings; given: options of `RayJobOptions` that were typed."""
+    try:
+        import yaml
+    except ImportError:
+        raise InputError(NOT_INSTALLED) from None
+    chosen_logs(log)
+    spec = raydpzv.load(scenario, changes)
+    for name, line in _NEEDED.items():
+        if name not in given:
+            raise SpecError(line)
+    options = RayJobOptions(**({"name": _name(scenario, spec.seed), "ray": _ray()} | dict(given)))
+    if "retries" not in given and spec.clock.kind == "wall":
+        # a run under the wall clock is not gone on with: an attempt after the first would be refused
+        options = replace(options, retries=0)
+    options.check()
+    path = Path(scenario)
+    own = path.read_text() if path.suffix == ".toml" or path.exists() else None
+    data = locations(as_tree(spec))
+    for location in data:
+        setting, _, quoted = location.partition("=")
+        screen.complain(f"note: {setting}: the image, or the claim, must have {json.loads(quoted)}")
+    prepared = None if options.memory else prepare(spec)
+    words = [
+        "python",
+        "-m",
+        "raydpzv",
+        "run",
+        scenario if own is None else SCENARIO,
+        "--runner",
+        "ray",
+        "--or-resume",
+    ]
+    words += [*flags, *(word for change in [*changes, *data] for word in ("--set", change))]
+    words += ["--log", log] if log is not None else []
+    entrypoint = shlex.join([*words, "--out", f"{RUNS}/{options.name}"])
+    documents = manifest(cluster_plan(spec, options, prepared), options, entrypoint, own, prepared)
+    print(yaml.safe_dump_all(documents, sort_keys=False, width=1000, allow_unicode=True), end="")
+
+
+def _name(scenario: str, seed: int) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", Path(scenario).stem.lower()).strip("-")
+    begun = words if words[:1].isalpha() else f"run-{words}".strip("-")
+    return f"{begun[: LONGEST_NAME - 1 - len(str(seed))].strip('-')}-{seed}"
+
+
+def _ray() -> str:
+    try:
+        return metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        raise SpecError(
+            "--ray-version: wanted the version of Ray in the image, since none is installed here"
+        ) from None

@@ -1,0 +1,123 @@
+"""What of a project's folder is packed for a job."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+
+import pytest
+
+from actors.project_package import PROGRAM, pack, program, project
+from raydpzv.errors import InputError
+
+
+def put(folder, **contents):
+    for name, text in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def own(what):
+    """Names of the project's own files, without the program's."""
+    return [file.name for file in what.files if file.name.split("/")[0] not in PROGRAM]
+
+
+def files(folder, contents):
+    for name in contents:
+        put(folder, **{name: name})
+
+
+def test_without_an_ignore_file_the_usual_is_left_out(tmp_path):
+    kept = ["own.toml", "data/train.csv", "deep/runs/kept.txt"]
+    files(
+        tmp_path,
+        [*kept, ".git/HEAD", ".venv/lib/x.py", "a/__pycache__/a.pyc", "b.pyc", "runs/one/summary.json"],
+    )
+    assert own(project(tmp_path)) == sorted(kept)
+
+
+def test_ignore_files_are_heeded_where_they_lie(tmp_path):
+    put(tmp_path, **{".rayignore": "*.csv\n!small.csv\n/top/\n", ".gitignore": "secret*\n"})
+    put(tmp_path, **{"data/.rayignore": "raw/\n"})
+    kept = ["own.toml", "small.csv", "data/top/x", "raw/y"]
+    files(tmp_path, [*kept, "large.csv", "top/x", "secret.key", "data/raw/y", "data/large.csv"])
+    assert own(project(tmp_path)) == sorted([*kept, ".rayignore", ".gitignore", "data/.rayignore"])
+    # with an ignore file it alone says what is left out
+    put(tmp_path, **{"runs/one/x": ""})
+    assert "runs/one/x" in own(project(tmp_path))
+
+
+def test_links_to_files_are_followed_and_links_to_folders_named(tmp_path):
+    folder = tmp_path / "project"
+    files(tmp_path, ["elsewhere/data.csv", "project/own.toml"])
+    (folder / "data.csv").symlink_to(tmp_path / "elsewhere" / "data.csv")
+    for name in ("all", "skipped"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    put(folder, **{".gitignore": "skipped/"})
+    os.mkfifo(folder / "pipe")
+    what = project(folder)
+    assert own(what) == [".gitignore", "data.csv", "own.toml"]
+    assert what.links == ["all"]
+    assert what.has(folder / "data.csv")
+    assert not what.has(folder / "all" / "data.csv")
+    pack(what, tmp_path / "x.zip", 10**8)
+    assert zipfile.ZipFile(tmp_path / "x.zip").read("data.csv") == b"elsewhere/data.csv"
+
+
+def test_the_program_goes_along_unless_the_folder_is_its_own(tmp_path):
+    files(tmp_path, ["own.toml"])
+    names = {file.name for file in project(tmp_path).files}
+    assert {"raydpzv/__main__.py", "actors/__init__.py", "scenarios/digits_dpzv.toml"} <= names
+    assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
+    assert {file.name for file in program().files} == names - {"own.toml"}
+    files(tmp_path, [f"{name}/__main__.py" for name in PROGRAM])
+    assert {file.name for file in project(tmp_path).files} == {
+        "own.toml",
+        *(f"{name}/__main__.py" for name in PROGRAM),
+    }
+
+
+@pytest.mark.parametrize("name", ["actors/mine.py", "scenarios.py"])
+def test_a_name_of_the_program_is_refused(tmp_path, name):
+    files(tmp_path, [name])
+    with pytest.raises(InputError, match="bears the name of a package of raydpzv"):
+        project(tmp_path)
+
+
+def test_the_same_files_are_the_same_package(tmp_path):
+    folder = tmp_path / "project"
+    files(folder, ["own.toml", "run.sh"])
+    (folder / "run.sh").chmod(0o755)
+    archives = [tmp_path / name for name in ("one.zip", "two.zip")]
+    for archive, seconds in zip(archives, (0, 10**9), strict=True):
+        os.utime(folder / "own.toml", (seconds, seconds))
+        pack(project(folder), archive, 10**8)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    assert zipfile.ZipFile(archives[0]).getinfo("run.sh").external_attr >> 16 == 0o755
+
+
+def test_too_much_is_refused_with_the_five_largest(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    sizes = {f"{n}.bin": n * 300_000 for n in range(1, 8)}
+    for name, size in sizes.items():
+        (folder / name).write_bytes(os.urandom(size))
+    with pytest.raises(InputError) as refused:
+        pack(project(folder), tmp_path / "x.zip", 2**20)
+    said = str(refused.value)
+    assert "at most 1.0 MiB" in said
+    assert (
+        "the largest are 7.bin (2.0 MiB), 6.bin (1.7 MiB), 5.bin (1.4 MiB), 4.bin (1.1 MiB), 3.bin (0.9 MiB);"
+        in said
+    )
+    assert "2.bin" not in said
+    # what compresses well is measured as it is sent
+    for name in sizes:
+        (folder / name).write_bytes(bytes(10**6))
+    pack(project(folder), tmp_path / "x.zip", 2 * 2**20)
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path):
+    with pytest.raises(InputError, match="--project: wanted a folder"):
+        project(tmp_path / "none")
