@@ -24,7 +24,7 @@ NOT_INSTALLED = "Ray with its jobs is not installed: pip install 'raydpzv[ray]'"
 _DEFAULT = "http://127.0.0.1:8265"
 _ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables in which `ray job` looks for the address, too."""
-_OLDEST_RAY, _OLDEST_PYTHON = (2, 40), (3, 11)
+_OLDEST_RAY, _OLDEST_PYTHON = (2, 52), (3, 11)
 """The oldest that the program runs with: see pyproject.toml."""
 _ANSWER = 10.0
 """Seconds that a dashboard has for its first answer."""

@@ -51,9 +51,9 @@ def test_its_versions_are_compared_with_ours(dashboard):
     answers |= metadata(platform.python_version())
     server = JobServer(address + "/")
     assert (server.address, server.differences()) == (address, [])
-    answers |= {"/api/version": {"ray_version": "2.50.1"}} | metadata("3.12.9")
+    answers |= {"/api/version": {"ray_version": "2.53.1"}} | metadata("3.12.9")
     assert JobServer(address).differences() == [
-        f"Ray 2.50.1 there, {ray.__version__} here",
+        f"Ray 2.53.1 there, {ray.__version__} here",
         f"Python 3.12.9 there, {platform.python_version()} here",
     ]
     del answers[PYTHON]  # not every version tells
@@ -63,7 +63,7 @@ def test_its_versions_are_compared_with_ours(dashboard):
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        ({"/api/version": {"ray_version": "2.39.0"}}, "wanted Ray 2.40 or newer there, got 2.39.0"),
+        ({"/api/version": {"ray_version": "2.51.2"}}, "wanted Ray 2.52 or newer there, got 2.51.2"),
         (metadata("3.10.2"), "wanted Python 3.11 or newer there, got 3.10.2"),
     ],
     ids=["ray", "python"],
