@@ -4,6 +4,8 @@ As KubeRay's API reference of v1.7.0 and Kubernetes' of Pod describe them; any o
 among them.
 """
 
+# ruff: noqa: N815 - Kubernetes' names
+
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
