@@ -67,6 +67,8 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/uldp_round.py
 	$(BIN)/python benchmarks/actor_start.py
 	$(BIN)/python benchmarks/lane_kills.py
+	$(BIN)/python benchmarks/fault_kills.py
+	$(BIN)/python benchmarks/lost_machines.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/exporters.py
 

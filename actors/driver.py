@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from actors.remote import get
-from raydpzv.errors import RaydpzvError, RunError, Stalled
+from actors.processes import end_survivors
+from actors.remote import actor_of, get
+from actors.restarts import GoesBack, Restarts
+from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.records.callbacks import Callbacks
@@ -19,6 +21,7 @@ from raydpzv.records.checkpoint import Piece
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 
 C = TypeVar("C")
+P = TypeVar("P", bound=Prepared)
 
 LOOK = 0.2
 """Seconds between looks at a run."""
@@ -34,7 +37,8 @@ CONTROL_TIMEOUT = 60.0
 class RunHooks:
     """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop.
 
-    evaluated: called at each evaluation, which the loop waits for if the driver `holds` it.
+    evaluated: called at each evaluation, which the loop waits for if the driver `holds` it. restarts: whether the run
+    goes on after a loss.
     """
 
     writer: RowWriter
@@ -43,6 +47,7 @@ class RunHooks:
     stop: threading.Event
     evaluated: Evaluated
     holds: bool
+    restarts: Restarts
 
 
 class Driver:
@@ -52,11 +57,12 @@ class Driver:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
         self._callbacks, self._stop = watch.callbacks, watch.stop
         self._evaluated, self._holds = watch.evaluated, watch.holds
+        self._restarts = watch.restarts
         self._stop_sent = False
-        self._status = Status()
+        self._status, self._checkpoints = Status(), 0
 
     def run(self) -> Run:
-        """Run, and write what there is however the run ends."""
+        """Run, and write what there is however the run ends. Raises GoesBack if it does not: actors were lost."""
         try:
             if self._evaluated is not unheard:
                 self._control(self._server.hear.remote(self._holds), "the server to hand over evaluations")
@@ -68,6 +74,10 @@ class Driver:
             spent = self._control(self._server.spent.remote(), "the privacy account")
         except BaseException as error:
             failure = translated(error)
+            party = self._party(getattr(failure, "actor", ""))
+            if self._restarts.allow(failure, party, self._status, self._replaced()):
+                raise GoesBack(failure, party, self._status) from error
+            failure = self._restarts.explained(failure)
             self._rescue()
             self._finalizer.failed(failure, self._status, self._rescued_spent(), self._rescued_facts())
             if failure is error:
@@ -79,8 +89,19 @@ class Driver:
         """Release the ledger, so that whoever goes on next finds it free."""
         raise NotImplementedError
 
+    def drop(self) -> None:
+        """End what the run's actors are not all of, as these are ended: others take their place."""
+
     def _work(self) -> None:
         raise NotImplementedError
+
+    def _parties(self) -> Mapping[str, Any]:
+        """Return the actors by what they are called."""
+        raise NotImplementedError
+
+    def _replaced(self) -> int:
+        """Return how many actors were made again while the run went on."""
+        return 0
 
     def _models(self) -> Mapping[str, np.ndarray]:
         raise NotImplementedError
@@ -101,9 +122,16 @@ class Driver:
         """Wait for the server's loop, and look at it meanwhile."""
         import ray
 
-        while not ray.wait([work], timeout=LOOK)[0]:
+        awaited = self._awaited()
+        while work not in (done := ray.wait([work, *awaited], timeout=LOOK)[0]):
+            if done:
+                awaited = self._awaited()
             self._poll()
         ray.get(work)
+
+    def _awaited(self) -> list[Any]:
+        """Return a call that ends when the server is to be looked at, if there is one."""
+        return []
 
     def _poll(self) -> None:
         """Ask where the run stands, write rows that are due, tell of evaluations, pass on the user's wish to stop."""
@@ -117,10 +145,19 @@ class Driver:
             self._control(self._server.stop.remote(USER), "the server to stop")
         if heard:
             self._control(self._server.go_on.remote(), "the server to go on")
-        self._status = self._control(self._server.status.remote(), "the server's status")
+        found: Status = self._control(self._server.status.remote(), "the server's status")
+        seconds = found.checkpoint_seconds + self._writer.checkpoint_seconds
+        self._status = found._replace(checkpoint_seconds=seconds)
         self._callbacks.status(self._status)
-        if self._writer.due():
+        # a checkpoint that is not written yet would be lost with the server
+        if self._writer.due() or found.checkpoints > self._checkpoints:
+            self._checkpoints = found.checkpoints
             self._write(self._control(self._server.drain.remote(), "rows"))
+
+    def _party(self, actor: str) -> str:
+        """Return what the actor of Ray's number is called; "actors" if nobody is."""
+        named = {handle._actor_id.hex(): name for name, handle in self._parties().items()}
+        return named.get(actor, "actors")
 
     def _control(self, reference: Any, what: str) -> Any:
         return get(reference, CONTROL_TIMEOUT, what)
@@ -153,29 +190,85 @@ class Driver:
 
 
 def drive(
-    experiment: Prepared,
+    experiment: P,
     options: RunOptions,
-    actor_set: AbstractContextManager[C],
-    make: Callable[[C, RunHooks], Driver],
+    actor_set: Callable[[P], AbstractContextManager[C]],
+    make: Callable[[P, C, RunHooks], Driver],
 ) -> Run:
     """Run an experiment with its actors; nothing is written before all have come up.
 
-    actor_set: creates the actors, and dismisses them at the end; make: its driver.
+    actor_set: creates the actors, and dismisses them at the end; make: its driver. Where actors are lost and the run
+    can go on from a checkpoint, it does, with new ones.
     """
-    with (
-        actor_set as actors,
-        run_folder(options, experiment, runner="ray", device="as placed by Ray") as folder,
-    ):
-        writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
-        watch = RunHooks(
-            *(writer, RunFinalizer(experiment, writer, options), options.watch, options.stop),
-            *(options.evaluated, experiment.spec.clock.kind == "virtual"),
+    session: _Session | None = None
+    with ExitStack() as opened:
+        opened.callback(end_survivors)
+        while True:
+            driver: Driver | None = None
+            try:
+                with actor_set(experiment) as actors:
+                    end_survivors()  # whose place nobody has taken
+                    session = session or _Session(experiment, options, opened)
+                    driver = make(experiment, actors, session.hooks)
+                    leave = driver.leave
+                    try:
+                        return driver.run()
+                    except GoesBack:
+                        leave = driver.drop
+                        raise
+                    finally:
+                        leave()
+            except GoesBack as loss:
+                assert session is not None
+                experiment = session.go_back(loss.failure, loss.party, loss.status)
+            except Exception as error:
+                if session is None or driver is not None:
+                    raise
+                experiment = session.go_back_or_fail(translated(error))
+
+
+class _Session(Generic[P]):
+    """What stays when actors are made again: the folder, what is written to it, and who watches."""
+
+    def __init__(self, experiment: P, options: RunOptions, opened: ExitStack) -> None:
+        folder = opened.enter_context(
+            run_folder(options, experiment, runner="ray", device="as placed by Ray")
         )
-        driver = make(actors, watch)
+        writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
+        self._finalizer = RunFinalizer(experiment, writer, options)
+        self._restarts = Restarts(experiment, writer, options.evaluated)
+        self._status = Status()
+        self.hooks = RunHooks(
+            *(writer, self._finalizer, options.watch, options.stop),
+            unheard if options.evaluated is unheard else self._restarts.evaluated,
+            experiment.spec.clock.kind == "virtual",
+            self._restarts,
+        )
+
+    def go_back(self, failure: BaseException, party: str, status: Status) -> P:
+        """Return what goes on after a loss; party: of whom; status: where the run stood."""
+        self._status = status
         try:
-            return driver.run()
-        finally:
-            driver.leave()
+            return cast(P, self._restarts.go_back(failure, party, status))
+        except RaydpzvError as error:
+            ends = RunError(f"{failure}; the run cannot go on: {error}")
+            self._end(ends)
+            raise ends from error
+
+    def go_back_or_fail(self, failure: BaseException) -> P:
+        """Return what goes on where actors did not come up, or raise what ends the run."""
+        party = "actors"
+        if isinstance(failure, Lost) and self._restarts.allow(failure, party, self._status, 0):
+            return self.go_back(failure, party, self._status)
+        if self._restarts.count and isinstance(failure, InputError):
+            failure = RunError(f"actors were lost, and the run cannot go on: {failure}")
+        if isinstance(failure, RunError):  # of wrong input nothing is on record
+            self._end(failure)
+        raise failure
+
+    def _end(self, error: BaseException) -> None:
+        stopped = isinstance(error, StoppedEarly)
+        self._finalizer.failed(KeyboardInterrupt() if stopped else error, self._status, None)
 
 
 def translated(error: BaseException) -> BaseException:
@@ -189,7 +282,9 @@ def translated(error: BaseException) -> BaseException:
             return inner
         return RunError(f"an actor failed: {type(inner).__name__}: {' '.join(str(inner).split())[:400]}")
     if isinstance(error, ray.exceptions.RayActorError):
-        return RunError(f"an actor was lost: {' '.join(str(error).split())[:300]}")
+        return Lost(f"an actor was lost: {' '.join(str(error).split())[:300]}", actor_of(error))
+    if isinstance(error, ray.exceptions.ObjectLostError):
+        return Lost(f"what an actor had made was lost: {' '.join(str(error).split())[:300]}")
     return error
 
 

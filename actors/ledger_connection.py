@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from actors.lane.ledger_line import LedgerLine, pack_slice, unpack_slice
-from actors.remote import get, lost
-from raydpzv.errors import LaneError, RunError
+from actors.remote import actor_of, get, lost
+from raydpzv.errors import LaneError, Lost
 from raydpzv.ledger.entries import COLUMNS, Slice
 
 
@@ -66,7 +66,7 @@ class LedgerConnection:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[LedgerLine | None]:
-        """Give the line, if there is one. RunError: the actor is lost; LaneError: its line broke, but it is not."""
+        """Give the line, if there is one. Lost: the actor is; LaneError: its line broke, but it is not."""
         with _lost_ledger():
             try:
                 if not self._asked:
@@ -80,7 +80,7 @@ class LedgerConnection:
 
 
 def ask_ledger(reference: Any, timeout: float, what: str) -> Any:
-    """Return a result of the ledger actor; RunError if it was lost."""
+    """Return a result of the ledger actor; Lost if that is."""
     with _lost_ledger():
         return get(reference, timeout, what)
 
@@ -93,4 +93,6 @@ def _lost_ledger() -> Iterator[None]:
     except Exception as error:
         if not lost(error):
             raise
-        raise RunError("the ledger actor was lost: start again, or resume the run from its folder") from error
+        raise Lost(
+            "the ledger actor was lost: start again, or resume the run from its folder", actor_of(error)
+        ) from error

@@ -56,6 +56,17 @@ class LedgerControl:
         facts: Mapping[str, Any] = get(owner.facts.remote(), _CONTROL_TIMEOUT, "the ledger's size")
         return facts
 
+    def parties(self) -> dict[str, Any]:
+        """Return the ledger actor, by what it is called, if there is one."""
+        return {} if self._relay is None else {"ledger": self._relay}
+
+    def drop(self) -> None:
+        """End the ledger actor, if there is one, without a word to the server: all actors are ended."""
+        import ray
+
+        if self._relay is not None:
+            ray.kill(self._relay)
+
     def close(self) -> None:
         """Let another writer in; a process that was lost has done so."""
         if not self.kept:

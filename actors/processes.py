@@ -31,6 +31,8 @@ _ARROW = (
 )
 """Ray's switches for what it teaches its pickler about Arrow before it reads a first argument, which loads pyarrow's
 29 MB: to send slices of tables without the rest of their columns. Tables of rows go whole here."""
+_SURVIVES_WITHIN = 3.0
+"""Seconds in which a process of a run that lost others must have ended what it does; else it is ended."""
 _MOST_IDLE = 16
 """Processes that are kept at most: each takes as much memory as its libraries."""
 
@@ -111,6 +113,10 @@ class _IdleProcesses:
         with self.lock:
             self.kinds[process._actor_id] = kind
 
+    def forget(self, process: Any) -> None:
+        with self.lock:
+            self.kinds.pop(process._actor_id, None)
+
     def keep(self, process: Any) -> bool:
         """Take a process that holds nothing; False if it is not of a kind that is kept, or there are enough."""
         with self.lock:
@@ -120,7 +126,15 @@ class _IdleProcesses:
             self.idle.setdefault(kind, []).append(process)
             return True
 
+    def all(self) -> list[Any]:
+        """Take all."""
+        with self.lock:
+            idle, self.idle = self.idle, {}
+            return [process for processes in idle.values() for process in processes]
 
+
+_survivors = _IdleProcesses()
+"""Of runs that lost actors and go on."""
 _idle: _IdleProcesses | None = None
 """Of the session that reuses processes; None: every actor has a process of its own."""
 
@@ -137,7 +151,7 @@ def reused() -> Iterator[None]:
         yield
     finally:
         session, _idle = _idle, None
-        _end([process for idle in session.idle.values() for process in idle])
+        _end(session.all())
 
 
 def start(
@@ -155,7 +169,10 @@ def start(
     """
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    if _idle is not None and not share.get("GPU"):
+    kind = _Kind(_named(cls), tuple(sorted(threads.items())), f"bundle {bundle} of {group.id.hex()}")
+    if (survivor := _survivors.take(kind)) is not None:
+        actor = survivor
+    elif _idle is not None and not share.get("GPU"):
         actor = _on_node(cls, groups, threads, _node_of(group, bundle))
     else:
         options = {
@@ -166,6 +183,8 @@ def start(
             ),
         }
         actor = remote_class(cls, groups, threads).options(**options).remote()
+        if not share.get("GPU"):
+            _survivors.note(actor, kind)
     return actor, actor.make.remote(cls, *arguments)
 
 
@@ -173,7 +192,12 @@ def start_here(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[
     """Start an actor that asks for no share on this machine; as `start`."""
     import ray
 
-    actor = _on_node(cls, groups, threads, ray.get_runtime_context().get_node_id())
+    node = ray.get_runtime_context().get_node_id()
+    kind = _Kind(_named(cls), tuple(sorted(threads.items())), f"machine {node}")
+    if (actor := _survivors.take(kind)) is None:
+        actor = _on_node(cls, groups, threads, node)
+        if _idle is None:
+            _survivors.note(actor, kind)
     return actor, actor.make.remote(cls)
 
 
@@ -193,6 +217,36 @@ def end(processes: Sequence[Any], *, well: bool) -> None:
     _end(processes)
 
 
+def keep_survivors(processes: Sequence[Any]) -> list[Any]:
+    """Empty those of a run that lost others, for whoever starts such actors in the same place next; return them.
+
+    One that still does what it was asked before is none: nothing of the old run may go on beside the new.
+    """
+    free = [p for p, answer in _asked(processes, "node").items() if _answers(answer)]
+    pool = _idle or _survivors
+    return [p for p, answer in _asked(free, "drop").items() if _answers(answer) and pool.keep(p)]
+
+
+def end_survivors() -> None:
+    """End the processes that nobody has started an actor in."""
+    _end(_survivors.all())
+
+
+def _asked(processes: Sequence[Any], name: str) -> dict[Any, Any]:
+    """Call a method of processes; return those calls that have ended in time."""
+    import ray
+
+    calls = {getattr(process, name).remote(): process for process in processes}
+    if not calls:
+        return {}
+    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_SURVIVES_WITHIN)
+    return {calls[reference]: reference for reference in done}
+
+
+def _named(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def _answers(reference: Any) -> bool:
     """Tell whether a process did what it was asked; one that was lost, in its run or idle, does not."""
     import ray
@@ -209,12 +263,13 @@ def _end(processes: Sequence[Any]) -> None:
 
     for process in processes:
         ray.kill(process)
+        _survivors.forget(process)
 
 
 def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int], node: str) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    kind = _Kind(f"{cls.__module__}.{cls.__qualname__}", tuple(sorted(threads.items())), node)
+    kind = _Kind(_named(cls), tuple(sorted(threads.items())), node)
     while _idle is not None and (process := _idle.take(kind)):
         if _answers(process.node.remote()):
             return process

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from raydpzv.records import metrics
 from raydpzv.records.callbacks import Callback, Evaluation, Fault, RunStart
 from raydpzv.records.store import Rows
+from raydpzv.sim.interfaces import Status
 
 MOST_CLIENTS = 64
 """Clients with a value of their own, the first ones; the others share one."""
 OTHERS = "other"
+INTERVAL = 1.0
+"""Seconds between two statuses that are heard; Ray exports every ten."""
 _RUN, _CLIENT = ("run", "scenario"), ("run", "scenario", "client")
 
 
@@ -42,6 +45,7 @@ METRICS = {
     "raydpzv_reads": Metric("Counter", _CLIENT, "Cached embeddings used, or models worked at"),
     "raydpzv_staleness": Metric("Counter", _CLIENT, "Age of all that was read, in updates"),
     "raydpzv_bytes": Metric("Counter", (*_RUN, "direction"), "Tensor bytes on the wire, up or down"),
+    "raydpzv_checkpoint_seconds": Metric("Counter", _RUN, "Real seconds that checkpoints took"),
     "raydpzv_restarts": Metric("Counter", _RUN, "Actors that were lost and made again", leaves=True),
     "raydpzv_ledger_updates": Metric("Gauge", _RUN, "Updates that the ledger holds", leaves=True),
     "raydpzv_epsilon": Metric(
@@ -59,11 +63,13 @@ _EPSILONS = {
 
 
 class RayMetrics(Callback):
-    """Exports the metrics above; each is the fold of all rows so far.
+    """Exports the metrics above; each is the fold of all rows so far, save for what checkpoints took.
 
     private: of the run nothing may leave but what its ε covers, and everybody on the cluster can read the endpoint: of
     scores, sizes and times, which `raydpzv publish` keeps back too, there is no value.
     """
+
+    interval = INTERVAL
 
     def __init__(self, *, private: bool) -> None:
         self._exported = {name: metric for name, metric in METRICS.items() if metric.leaves or not private}
@@ -78,11 +84,17 @@ class RayMetrics(Callback):
             for tag, value in (("run", run.name), ("scenario", run.scenario))
         }
         self._ledger = run.folder / "ledger" if run.folder else None
-        self._updates = 0
+        self._updates, self._checkpoint_seconds = 0, 0.0
         self._metrics: dict[str, Any] = {
             name: getattr(library, m.kind)(name, description=m.description, tag_keys=m.tags)
             for name, m in self._exported.items()
         }
+
+    def status(self, status: Status) -> None:
+        """Add what checkpoints took; after a loss they are counted from 0."""
+        if not status.stage:
+            before, self._checkpoint_seconds = self._checkpoint_seconds, status.checkpoint_seconds
+            self._add("raydpzv_checkpoint_seconds", max(0.0, status.checkpoint_seconds - before))
 
     def rows(self, rows: Rows) -> None:
         """Add what is new."""

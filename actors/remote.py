@@ -19,6 +19,11 @@ def get(reference: Any, timeout: float, what: str) -> Any:
         ) from None
 
 
+def actor_of(error: BaseException) -> str:
+    """Return Ray's number of the actor whose death an error tells of, "" if it does not say."""
+    return str(getattr(error, "actor_id", None) or "")
+
+
 def lost(error: BaseException) -> bool:
     """Tell whether the called actor itself died, as opposed to an error it raised over the death of another."""
     import ray

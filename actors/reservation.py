@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from actors.shares import Place, Plan
+from actors.shares import Place, Plan, answering
 from actors.shortage import Lack, Machine, lack
 from raydpzv.errors import StoppedEarly, Unplaceable
 from raydpzv.experiment.finalize import RunOptions
@@ -15,12 +15,53 @@ from raydpzv.sim.interfaces import Status
 
 _BUSY = 30.0
 """Seconds to wait for a cluster that has what is asked, but not free."""
+_KNOWN_WITHIN = 60.0
+"""Seconds in which Ray takes a machine that is gone for lost; its usual settings take up to half of it."""
 _LABELS_SINCE = (2, 49)
 """The first Ray whose placement groups heed labels of machines."""
 _LOOK = 0.5
 """Seconds between looks at what is missing."""
 _USUAL = 5.0
 """Seconds that Ray may take to place what there is room for, before that is worth a word."""
+
+
+class Reservation:
+    """The place of a run's actors, reserved again, by a new plan, where a machine of it was lost.
+
+    plan: what is asked of a cluster as it is then; given: a place that is another's to reserve; options: as in
+    `reserved`. A context manager, which gives the place back.
+    """
+
+    def __init__(self, plan: Callable[[], Plan], options: RunOptions, given: Place | None) -> None:
+        self._plan, self._options, self._given = plan, options, given
+        self._opened = ExitStack()
+        self._place = given
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._opened.close()
+
+    def place(self) -> Place:
+        """Return the place. Raises Unplaceable if there is none."""
+        if self._place is None or not (self._given or self._place.stands()):
+            if self._place is not None:
+                self._opened.close()
+                _await_losses()
+            self._place = self._opened.enter_context(reserved(self._plan(), self._options))
+        return self._place
+
+
+def _await_losses() -> None:
+    """Wait until Ray knows of the machines that are gone, on which it would else place actors."""
+    import ray
+
+    until = time.monotonic() + _KNOWN_WITHIN
+    while {node["NodeID"] for node in ray.nodes() if node["Alive"]} - answering():
+        if time.monotonic() > until:
+            return
+        time.sleep(_LOOK)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
+_LISTENS_WITHIN = 2.0
+"""Seconds in which a machine of the cluster takes a connection."""
 Selector = Mapping[str, str]
 """Labels of machines, and Ray's words for the values that will do."""
 
@@ -64,6 +67,30 @@ class Place:
     group: Any
     driver: bool = False
 
+    def stands(self) -> bool:
+        """Tell whether all its machines are there; not if Ray is to place some of its actors elsewhere."""
+        from ray.util.placement_group import placement_group_table
+
+        found = placement_group_table(self.group)
+        used = set(found["bundles_to_node_id"].values())
+        return found["state"] == "CREATED" and used <= answering()
+
     def bundle(self, actor: int) -> int:
         """Return the number of an actor's bundle in the group; 0: the server's."""
         return actor + self.driver
+
+
+def answering() -> set[str]:
+    """Return the machines of the cluster whose own process of Ray listens; Ray finds out after a while only."""
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"] and _listens(node)}
+
+
+def _listens(node: Mapping[str, Any]) -> bool:
+    try:
+        place = node["NodeManagerAddress"], node["NodeManagerPort"]
+        socket.create_connection(place, timeout=_LISTENS_WITHIN).close()
+    except OSError:
+        return False
+    return True

@@ -5,7 +5,8 @@ Under the virtual clock one end of a line is struck once a run, at a moment draw
 or right after. Ends: a client's actor and the server of digits_dpzv; a host, the server and the ledger's actor of
 digits_decomfl. A run must end within its deadline in one of two ways:
 
-same digest      rows (but for the one that notes the loss), final parameters and ledger of the undisturbed run
+same digest      rows (but for the one that notes the loss), final parameters and ledger of the undisturbed run; of
+                 a client or host that is killed
 named error      one line of the class that belongs to the blow, a folder that says "failed", no process left; and the
                  run, continued in one process, has the undisturbed run's digest
 """
@@ -186,7 +187,7 @@ def prints(run: Run, undisturbed: Run) -> tuple[str, ...]:
     """Return the digests that must agree; where a run lost an actor, that row apart."""
     tables = {**run.tables, "fault": undisturbed.rows("fault")}
     summary = run.summary
-    return digest(tables), summary["model_digest"], summary["ledger"]["digest"]
+    return digest(tables), summary["model_digest"], summary.get("ledger", {}).get("digest", "")
 
 
 @dataclass
@@ -212,8 +213,10 @@ def strike(case: Case, blow: Blow, folder: Path, undisturbed: Run) -> Outcome | 
     None: its actors did not come up in time, so that it never began.
     """
     outcome, began = Outcome(case, blow), time.monotonic()
-    longer = (f"resources.timeout={STALLED_AFTER}",) if blow.act == "stop" else ()
-    spec = load(SCENARIOS / f"{case.scenario}.toml", (*case.settings, *longer))
+    more = [f"resources.timeout={STALLED_AFTER}"] if blow.act == "stop" else []
+    if blow.act != "kill" or blow.end not in SURVIVED:
+        more.append("resources.restarts=0")  # what becomes of these else is `fault_kills.py`'s
+    spec = load(SCENARIOS / f"{case.scenario}.toml", (*case.settings, *more))
     with struck(case, blow):
         try:
             with deadline(DEADLINE):

@@ -7,6 +7,7 @@ RaydpzvError
 │   ├── NotRecomputable   a run cannot go on or be replayed: its noise was not kept
 │   └── Unplaceable       Ray cannot place an actor: says what was asked and what there is
 └── RunError              the run itself failed                                 exit status 1
+    ├── Lost              an actor is gone: its process ended, or its machine
     ├── Stalled           a wait passed its time limit: says what was waited for
     ├── LaneError         a line between two actors broke, or what came over it is not what was promised
     ├── Diverged          parameters or losses are no longer finite
@@ -48,6 +49,14 @@ class Unplaceable(InputError):
 
 class RunError(RaydpzvError):
     """A run that had started failed; its folder stays readable."""
+
+
+class Lost(RunError):
+    """An actor is gone. actor: Ray's number of it, "" if that is not known."""
+
+    def __init__(self, message: str, actor: str = "") -> None:
+        super().__init__(message)
+        self.actor = actor
 
 
 class Stalled(RunError):

@@ -26,9 +26,12 @@ def failures(folder: Path) -> Iterator[None]:
     except Exception as error:
         if not folder.is_dir():
             raise
-        log = folder / "error.log"
-        log.write_text(traceback.format_exc())
         line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
+        log = folder / "error.log"
+        try:
+            log.write_text(traceback.format_exc())
+        except OSError:  # a full disk, of which the line tells
+            raise RunError(line) from error
         raise RunError(f"{line} (details in {log})") from error
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
-from raydpzv.records.callbacks import Callback, StatusCallback
+from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.client_table import rates_asked
 from raydpzv.report.text import CHANGES, duration, size
 from raydpzv.sim.interfaces import Status
@@ -51,10 +51,23 @@ def live_progress(
         yield Callback()
     elif console.is_terminal:
         with _live(spec, console, stage) as update:
-            yield StatusCallback(update)
+            yield _Shown(update, console)
     else:
         with _lines(spec, console, stage, interval) as update:
-            yield StatusCallback(update)
+            yield _Shown(update, console)
+
+
+class _Shown(StatusCallback):
+    """Shows where the run stands, and a line for each actor that was lost and made again."""
+
+    def __init__(self, told: Callable[[Status], None], console: Console) -> None:
+        super().__init__(told)
+        self._console = console
+
+    def fault(self, fault: Fault) -> None:
+        """Say who was lost; of what ends the run the command's last line tells."""
+        if fault.party != "run":
+            self._console.print(Text(f"{fault.party}: {fault.message}"), soft_wrap=True)
 
 
 @contextmanager

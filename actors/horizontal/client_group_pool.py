@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from actors.horizontal.client_group_actor import ClientGroupActor
-from actors.processes import end, start
+from actors.processes import start
 from actors.remote import get, lost
 from actors.serialization import pack_work, unpack_upload
 from actors.shares import Place
@@ -27,7 +27,8 @@ class ClientGroupPool:
 
     prepared: for each host a reference to what it gets, the same for all where all get the data, which travel once;
     ledger: the ledger actor (None for methods that send weights); place: the hosts'
-    bundles follow the server's; made: what is there when a host is.
+    bundles follow the server's; made: what is there when a host is. goes_back: a run that loses a machine goes on from
+    its checkpoint, with its actors placed anew.
     """
 
     prepared: Sequence[Any]
@@ -38,6 +39,11 @@ class ClientGroupPool:
     actors: list[Any] = field(default_factory=list)
     made: list[Any] = field(default_factory=list)
     losses: int = 0
+    goes_back: bool = False
+
+    def begin(self, losses: int, *, goes_back: bool) -> None:
+        """Begin with so many losses that the run has made up for."""
+        self.losses, self.goes_back = losses, goes_back
 
     def raise_all(self) -> None:
         """Create every host."""
@@ -45,7 +51,10 @@ class ClientGroupPool:
         self.actors, self.made = [actor for actor, _ in pairs], [made for _, made in pairs]
 
     def replace(self, host: int, error: BaseException) -> str:
-        """Put a new actor in the place of a lost one; return what was done. RunError if that was one too many."""
+        """Put a new actor in the place of a lost one; return what was done. RunError if that was one too many.
+
+        Raises the error where the run is to go back, since a machine was lost.
+        """
         import ray
 
         why = " ".join(str(error).split())[:200]
@@ -54,6 +63,8 @@ class ClientGroupPool:
                 f"host {host} was lost and resources.restarts = {self.restarts} replacements are used up: raise it, "
                 f"or see what ends the hosts ({why})"
             ) from error
+        if self.goes_back and not self.place.stands():
+            raise error
         self.losses += 1
         ray.kill(self.actors[host])  # one that cannot be reached may still hold its share
         self.actors[host], _ = self._make(host)
@@ -63,10 +74,6 @@ class ClientGroupPool:
             else "and needs nothing of the old one"
         )
         return f"replaced ({self.losses} of {self.restarts}) by a new actor, rebuilt {source}: {why}"
-
-    def dismiss(self, *, well: bool) -> None:
-        """End all hosts; well: their run did."""
-        end(self.actors, well=well)
 
     def _make(self, host: int) -> tuple[Any, Any]:
         groups = {"ctl": ClientGroupActor.CONTROL, "look": ClientGroupActor.LOOKING}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,15 @@ from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
 from actors.memory_needs import with_hosts_memory
 from actors.placement import plan_hosts
-from actors.processes import end, start
+from actors.processes import end, keep_survivors, start
 from actors.remote import get, lost
-from actors.reservation import reserved
-from actors.shares import Place
+from actors.reservation import Reservation
+from actors.restarts import GoesBack
+from actors.shares import Place, Plan
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
+from raydpzv.records.checkpoint import Piece
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
@@ -47,16 +49,21 @@ def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Pla
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        total = ray.cluster_resources()
-        plan = place.plan if place else with_hosts_memory(plan_hosts(prepared.spec, total), prepared.engine)
+        def planned() -> Plan:
+            return with_hosts_memory(plan_hosts(prepared.spec, ray.cluster_resources()), prepared.engine)
 
-        def driver(actor_set: _ActorSet, watch: RunHooks) -> _Driver:
-            _begin(prepared, actor_set, watch.writer.folder, goes_on=isinstance(options.out, RunFolder))
-            return _Driver(prepared, actor_set, watch)
+        with Reservation(planned, options, place) as reservation:
 
-        with nullcontext(place) if place else reserved(plan, options) as where:
-            options.watch.status(Status(stage=f"{1 + len(plan.actors)} actors to come up"))
-            return drive(prepared, options, _actor_set(prepared, where), driver)
+            def actor_set(goes_on: PreparedHorizontal) -> AbstractContextManager[_ActorSet]:
+                return _actor_set(goes_on, reservation, options)
+
+            return drive(prepared, options, actor_set, _begun)
+
+
+def _begun(prepared: PreparedHorizontal, actor_set: _ActorSet, watch: RunHooks) -> _Driver:
+    actor_set.pool.begin(watch.restarts.count, goes_back=watch.restarts.possible)
+    _begin(prepared, actor_set, watch.writer.folder)
+    return _Driver(prepared, actor_set, watch)
 
 
 def data_bytes(prepared: PreparedHorizontal, hosts: int) -> int:
@@ -71,10 +78,14 @@ def data_bytes(prepared: PreparedHorizontal, hosts: int) -> int:
 
 
 @contextmanager
-def _actor_set(prepared: PreparedHorizontal, place: Place) -> Iterator[_ActorSet]:
+def _actor_set(
+    prepared: PreparedHorizontal, reservation: Reservation, options: RunOptions
+) -> Iterator[_ActorSet]:
     """Create the actors and wait for each, before anything is written; dismiss them at the end."""
     import ray
 
+    place = reservation.place()
+    options.watch.status(Status(stage=f"{1 + len(place.plan.actors)} actors to come up"))
     resources = prepared.spec.resources
     hosts, seen = range(len(place.plan.actors)), prepared.for_server()
     if seen is prepared:
@@ -91,7 +102,9 @@ def _actor_set(prepared: PreparedHorizontal, place: Place) -> Iterator[_ActorSet
         *(place.plan.server.bundle(), place.group, place.bundle(0)),
         given,
     )
+    there = [server, *([ledger] if ledger is not None else [])]
     ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]
+    kept: list[Any] = []
     well = False
     try:
         try:
@@ -100,16 +113,20 @@ def _actor_set(prepared: PreparedHorizontal, place: Place) -> Iterator[_ActorSet
             raise translated(error) from error
         yield _ActorSet(server, ledger, pool)
         well = True
+    except GoesBack as loss:
+        if loss.others_answer:
+            server.close_lane.remote()
+            if ledger is not None:
+                ledger.close.remote()
+            kept = keep_survivors([*there, *pool.actors])
+        raise
     finally:
-        pool.dismiss(well=well)
-        end([server, *([ledger] if ledger is not None else [])], well=well)
+        end([actor for actor in (*there, *pool.actors) if actor not in kept], well=well)
 
 
-def _begin(
-    prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None, *, goes_on: bool
-) -> None:
+def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None) -> None:
     """Open the ledger and bring the server to where the run begins or goes on."""
-    checkpoint = folder.checkpoint() if folder and goes_on else None
+    checkpoint = folder.checkpoint() if folder else None
     timeout = prepared.spec.resources.timeout
     try:
         if actor_set.ledger is not None:
@@ -137,6 +154,8 @@ class _Driver(Driver):
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
         self._timeout = prepared.spec.resources.timeout
         self._lane: LaneAddress | None = None
+        virtual = prepared.spec.clock.kind == "virtual"
+        self._holds = virtual and prepared.setting is not None and not prepared.releases_again
 
     def _work(self) -> None:
         if self._prepared.spec.resources.lane != "ray":
@@ -147,6 +166,15 @@ class _Driver(Driver):
         else:
             self._wall()
 
+    def _awaited(self) -> list[Any]:
+        """Rounds of a private run wait until their checkpoint is written, so that a loss forgets none of them."""
+        return [self._server.next_piece.remote(10 * LOOK)] if self._holds else []
+
+    def _write(self, drained: Sequence[Piece]) -> None:
+        super()._write(drained)
+        if self._holds and any(checkpoint for _, checkpoint in drained):
+            self._control(self._server.written.remote(), "the server to go on")
+
     def leave(self) -> None:
         """Close the ledger before its actor ends, so that whoever goes on next finds it free; all of it is written."""
         if self._ledger is None:
@@ -156,6 +184,12 @@ class _Driver(Driver):
         except Exception as error:
             if not is_ray_error(error):
                 raise
+
+    def _parties(self) -> Mapping[str, Any]:
+        hosts = {f"host {host}": actor for host, actor in enumerate(self._pool.actors)}
+        return (
+            {"server": self._server} | hosts | ({"ledger": self._ledger} if self._ledger is not None else {})
+        )
 
     def _models(self) -> dict[str, np.ndarray]:
         return {MODEL: self._seen(self._server.parameters.remote, "the final parameters")}

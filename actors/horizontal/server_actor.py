@@ -41,8 +41,17 @@ class HorizontalServerActor(EvaluationPort):
     and answer meanwhile; looks at the model have a third, as they wait for a host.
     """
 
-    CONTROL = ("status", "drain", "stop", "spent", "note_loss", *EvaluationPort.CALLS)
-    LOOKING = ("look", "show")
+    CONTROL = (
+        "status",
+        "drain",
+        "stop",
+        "spent",
+        "note_loss",
+        "close_lane",
+        "written",
+        *EvaluationPort.CALLS,
+    )
+    LOOKING = ("look", "show", "next_piece")
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
         super().__init__()
@@ -53,6 +62,9 @@ class HorizontalServerActor(EvaluationPort):
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
         self._pieces: list[Piece] = []
         self._lock = threading.Lock()
+        # with noise of the system's a round that no checkpoint knows of is a release that no account knows of
+        self._holds = prepared.setting is not None and not prepared.releases_again
+        self._piece, self._written = threading.Event(), threading.Event()
         self._stopping, self._over = threading.Event(), False
         self._hosts: PoolExecutor | None = None
         self._wall: PullServerLoop | None = None
@@ -204,6 +216,15 @@ class HorizontalServerActor(EvaluationPort):
                 pieces.append((self._recorder.drain(), None))
         return pieces
 
+    def next_piece(self, seconds: float) -> None:
+        """Wait until the loop holds for a checkpoint to be written, or so long."""
+        if self._piece.wait(seconds):
+            self._piece.clear()
+
+    def written(self) -> None:
+        """Go on: what was handed over is written."""
+        self._written.set()
+
     def stop(self, reason: str) -> None:
         """End the run."""
         self._stopping.set()
@@ -234,6 +255,7 @@ class HorizontalServerActor(EvaluationPort):
         with self._lock:
             self._pieces.append((self._recorder.drain(), checkpoint))
         pace.taken(begun, self._server_loop.updates, 0)
+        self._server_loop.checkpointed(time.monotonic() - begun)
 
     def _stopped(self, run: VirtualRun) -> None:
         if self._pace:
@@ -243,10 +265,16 @@ class HorizontalServerActor(EvaluationPort):
             self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
 
     def _keep(self, rows: Rows, run: VirtualRun) -> None:
-        """Hand over rows, and that the run can go on after them."""
+        """Hand over rows, and that the run can go on after them; where it holds, wait until that is written."""
+        begun = time.monotonic()
         piece = rows, checkpoint_of(self._server, self._server_loop.updates, run.state())
+        self._written.clear()
         with self._lock:
             self._pieces.append(piece)
+        self._server_loop.checkpointed(time.monotonic() - begun)
+        if self._holds:
+            self._piece.set()
+            self._written.wait()
 
     def _open(self) -> PullServerLoop:
         if self._wall is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actors.processes import end, start
+from actors.processes import end, keep_survivors, start
 from actors.remote import get
 from actors.shares import Place
 from actors.vertical.client_actor import ClientActor
@@ -17,13 +17,17 @@ from raydpzv.experiment.vertical import PreparedVertical
 
 @dataclass
 class ActorSet:
-    """The actors of a run: the server, client actors, the clients that each of these holds, and where they are."""
+    """The actors of a run: the server, client actors, the clients that each of these holds, and where they are.
+
+    kept: those whose processes another leg of the run goes on with.
+    """
 
     server: Any
     actors: list[Any]
     held: tuple[tuple[int, ...], ...]
     place: Place
     make: Callable[[int, Any], Any]
+    kept: list[Any] = field(default_factory=list)
 
     @property
     def holder(self) -> dict[int, int]:
@@ -73,5 +77,13 @@ def create(experiment: PreparedVertical, place: Place) -> ActorSet:
 
 
 def dismiss(actor_set: ActorSet, *, well: bool) -> None:
-    """End all actors; well: their run did."""
-    end([actor_set.server, *actor_set.actors], well=well)
+    """End all actors that were not kept; well: their run did."""
+    end([a for a in (actor_set.server, *actor_set.actors) if a not in actor_set.kept], well=well)
+
+
+def break_off(actor_set: ActorSet) -> None:
+    """End what a run's actors do, for those that take their places after a loss; `dismiss` ends the others."""
+    for call in ("close_lane", "leave"):
+        getattr(actor_set.server, call).remote()
+    kept = keep_survivors([actor_set.server, *actor_set.actors])
+    actor_set.kept = kept

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,13 @@ from actors.ledger_control import LedgerControl
 from actors.memory_needs import with_memory
 from actors.placement import plan
 from actors.remote import get, lost
-from actors.reservation import reserved
+from actors.reservation import Reservation
+from actors.restarts import GoesBack
 from actors.shares import Place, Plan
-from actors.vertical.actor_set import ActorSet, create, dismiss
+from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
 from raydpzv.errors import Diverged, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Spent, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
@@ -54,18 +53,24 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
         import ray
 
-        total = ray.cluster_resources()
-        placed = place.plan if place else with_memory(plan(spec, total), experiment)
-        with nullcontext(place) if place else reserved(placed, options) as where:
-            options.watch.status(Status(stage=f"{1 + len(placed.actors)} actors to come up"))
-            goes_on = isinstance(options.out, RunFolder)
-            actor_set, driver = _actor_set(experiment, where), partial(_Driver, experiment, placed, goes_on)
-            return drive(experiment, options, actor_set, driver)
+        def planned() -> Plan:
+            return with_memory(plan(spec, ray.cluster_resources()), experiment)
+
+        with Reservation(planned, options, place) as reservation:
+
+            def actor_set(goes_on: PreparedVertical) -> AbstractContextManager[ActorSet]:
+                return _actor_set(goes_on, reservation, options)
+
+            return drive(experiment, options, actor_set, _Driver)
 
 
 @contextmanager
-def _actor_set(experiment: PreparedVertical, place: Place) -> Iterator[ActorSet]:
+def _actor_set(
+    experiment: PreparedVertical, reservation: Reservation, options: RunOptions
+) -> Iterator[ActorSet]:
     """Create the actors, before anything is written; dismiss them at the end."""
+    place = reservation.place()
+    options.watch.status(Status(stage=f"{1 + len(place.plan.actors)} actors to come up"))
     try:
         actor_set = create(experiment, place)
     except Exception as error:
@@ -74,6 +79,10 @@ def _actor_set(experiment: PreparedVertical, place: Place) -> Iterator[ActorSet]
     try:
         yield actor_set
         well = True
+    except GoesBack as loss:
+        if loss.others_answer:
+            break_off(actor_set)
+        raise
     finally:
         dismiss(actor_set, well=well)
 
@@ -84,19 +93,17 @@ class _Driver(Driver):
     def __init__(
         self,
         experiment: PreparedVertical,
-        placed: Plan,
-        goes_on: bool,
         actor_set: ActorSet,
         watch: RunHooks,
     ) -> None:
         super().__init__(actor_set.server, watch)
-        self._experiment, self._plan, self._actor_set = experiment, placed, actor_set
+        self._experiment, self._actor_set = experiment, actor_set
         self._timeout = experiment.spec.resources.timeout
         folder = watch.writer.folder
         self._keeps = folder is not None and not folder.is_recomputed
-        self._checkpoint = folder.checkpoint() if folder and self._keeps and goes_on else None
+        self._checkpoint = folder.checkpoint() if folder and self._keeps else None
         self._ledger_control = LedgerControl(actor_set, experiment.plan(), folder, self._timeout)
-        self._losses = 0
+        self._losses = watch.restarts.count
         self._virtual: list[Any] = []
         self._unfinished = False
         self._lane: LaneAddress | None = None
@@ -118,6 +125,17 @@ class _Driver(Driver):
     def leave(self) -> None:
         """Release the ledger, so that whoever goes on next finds it free."""
         self._ledger_control.close()
+
+    def drop(self) -> None:
+        """End the ledger actor, if there is one."""
+        self._ledger_control.drop()
+
+    def _parties(self) -> Mapping[str, Any]:
+        clients = {f"client actor {a}": actor for a, actor in enumerate(self._actor_set.actors)}
+        return {"server": self._server} | clients | self._ledger_control.parties()
+
+    def _replaced(self) -> int:
+        return self._losses
 
     def _poll(self) -> None:
         """Also bring the virtual loop the actors that it waits for."""
@@ -276,6 +294,10 @@ class _Driver(Driver):
         self._start(actor)
 
     def _may_replace(self) -> bool:
-        """Count a loss; False if clients cannot be rebuilt or too many actors were lost."""
+        """Count a loss that is made up for; False if clients cannot be rebuilt here or too many actors were lost."""
+        if not self._ledger_control.kept or self._losses >= self._experiment.spec.resources.restarts:
+            return False
+        if self._restarts.possible and not self._actor_set.place.stands():
+            return False  # with a machine its shares went: all actors are placed anew
         self._losses += 1
-        return self._ledger_control.kept and self._losses <= self._experiment.spec.resources.restarts
+        return True

@@ -50,7 +50,7 @@ class VerticalServerActor(EvaluationPort):
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", *EvaluationPort.CALLS),
+        *("leave", "close_lane", *EvaluationPort.CALLS),
     )
     WAITING = ("wait",)
 
@@ -120,6 +120,10 @@ class VerticalServerActor(EvaluationPort):
         else:
             self._run_virtual(RayExecutor(dispatcher, held), checkpoint)
         dispatcher.finish()
+        self.close_lane()
+
+    def close_lane(self) -> None:
+        """End the lines."""
         if self._lane:
             self._lane.close()
 
@@ -150,6 +154,7 @@ class VerticalServerActor(EvaluationPort):
         with self._lock:
             self._pieces.append((self._recorder.drain(), checkpoint))
         pace.taken(begun, loop.updates, 0)
+        loop.checkpointed(time.monotonic() - begun)
 
     def open_warm_up(self, clients: Sequence[int]) -> None:
         """Set up a throw-away server for throw-away clients of these numbers."""
@@ -233,8 +238,7 @@ class VerticalServerActor(EvaluationPort):
     def close(self) -> None:
         """Record what was left open, and end the lines (wall clock)."""
         self._open().close()
-        if self._lane:
-            self._lane.close()
+        self.close_lane()
 
     def past(self, client: int, before: Order | None) -> Past:
         """Return what a client is rebuilt from, to what it was before an order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -122,6 +123,7 @@ class RowWriter:
         self._every, self._last = every, time.monotonic()
         self._kept: list[Rows] = []
         self._bytes, self._seconds = 0, 0.0  # of the last checkpoint; of writing all of them
+        self._told = Counter(folder.counts) if folder else Counter[str]()
 
     def due(self) -> bool:
         """Tell whether rows should be written by now."""
@@ -131,10 +133,32 @@ class RowWriter:
         """Take in rows."""
         self._last = time.monotonic()
         if self.folder:
-            self.folder.append(rows)
+            rows, given = self._untold(rows, self.folder.counts), rows
+            self.folder.append(given)
         else:
             self._kept.append(rows)
         self._watch.rows(rows)
+
+    def go_back(self, fault: dict[str, Any]) -> None:
+        """Drop the rows beyond the last checkpoint, which come again, but for those of faults; add one of these.
+
+        Who watches is not told twice of rows.
+        """
+        assert self.folder is not None
+        faults = self.folder.written()["fault"]
+        self.folder.go_back()
+        kept = self.folder.counts.get("fault", 0)
+        self.folder.append(_rows() | {"fault": faults.slice(kept)})
+        self.add(_rows(fault=[fault]))
+
+    def _untold(self, rows: Rows, counts: Mapping[str, int]) -> Rows:
+        """Return those of some rows that nobody was told of; counts: rows of each type before them."""
+        found = {}
+        for name, table in rows.items():
+            at = counts.get(name, 0)
+            found[name] = table.slice(max(0, self._told[name] - at))
+            self._told[name] = max(self._told[name], at + table.num_rows)
+        return found
 
     def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
         """Take in rows and, if there is a folder, where the run can go on after them; return the bytes of that."""
@@ -144,6 +168,11 @@ class RowWriter:
             self._bytes = self.folder.write_checkpoint(checkpoint)
             self._seconds += time.monotonic() - begun
         return self._bytes
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Seconds that writing checkpoints has taken."""
+        return self._seconds
 
     def with_writing(self, taken: Mapping[str, Any]) -> dict[str, Any]:
         """Return what checkpoints cost in all, given what it cost to take them in another process."""

@@ -183,6 +183,11 @@ class PreparedHorizontal:
         """
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
+    @property
+    def unrecorded(self) -> str | None:
+        """What of a run was not kept, so that it cannot be made again: nothing, releases are charged a second time."""
+        return None
+
     def pace(self) -> Pace | None:
         """Return when checkpoints of a run without rounds are due; None: one of rounds, or of real time."""
         if self.spec.clock.kind != "virtual" or not self.asynchronous:

@@ -77,6 +77,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def unrecorded(self) -> str | None:
+        """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
+        ...
+
+    @property
     def timing(self) -> Timing:
         """Arrivals, delays and network."""
         ...

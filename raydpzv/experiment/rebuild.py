@@ -105,16 +105,24 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     check_resumable(began, spec)
     prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
-    if prepared.setting:  # the one before the last knows of fewer releases than were made
-        began.checkpoint(only_last=True)
-    recorded = _checked_updates(prepared, began)
-    if prepared.setting and began.checkpoint() is None:  # what was under way may have been released
-        prepared = replace(prepared, lost=spec.split.clients if prepared.asynchronous else 1)
+    prepared = gone_back_horizontal(prepared, began)
     folder = RunFolder.reopened(path, moved)
     folder.sweep()
-    if prepared.releases_again:
-        prepared = replace(prepared, recorded=recorded)
     return prepared, folder, str(folder.environment().get("scenario", ""))
+
+
+def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
+    """Return what goes on in a run's folder, from its last checkpoint or its start; reads alone.
+
+    Raises DataError and InputError where a record is damaged or cannot be gone on from.
+    """
+    if prepared.setting:  # the one before the last knows of fewer releases than were made
+        folder.checkpoint(only_last=True)
+    recorded = _checked_updates(prepared, folder)
+    if prepared.setting and folder.checkpoint() is None:  # what was under way may have been released
+        under_way = prepared.spec.split.clients if prepared.asynchronous else 1
+        prepared = replace(prepared, lost=prepared.lost + under_way)
+    return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
 
 
 def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:

@@ -142,11 +142,7 @@ def resuming(
         experiment = prepared_again(spec, folder)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
-        with _ledger(experiment, folder) as ledger:
-            if checkpoint:
-                _require_ledger(checkpoint, ledger.version if ledger else None, folder)
-            releases = released(folder.rows(), ledger)
-        _check_gaps(releases, path)
+        releases = _releases_on_record(experiment, folder, checkpoint)
         if goes_back:
             folder = RunFolder.reopened(path, moved, checked=True)
         folder.sweep()
@@ -163,6 +159,27 @@ def resuming(
 def _releases_beside_ledger(folder: RunFolder) -> bool:
     """Tell whether a run keeps what it releases in its rows alone."""
     return not folder.ledger.exists() and folder.rows()["release"].num_rows > 0
+
+
+def gone_back(experiment: PreparedVertical, folder: RunFolder) -> PreparedVertical:
+    """Return what goes on in the folder that a run writes, from its last checkpoint or its start; reads alone.
+
+    Raises as `resuming` does where a record is damaged or cannot be gone on from.
+    """
+    check_recomputable(experiment, folder.path)
+    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    return experiment.with_record(_releases_on_record(experiment, folder, checkpoint), continues=True)
+
+
+def _releases_on_record(
+    experiment: PreparedVertical, folder: RunFolder, checkpoint: Checkpoint | None
+) -> Mapping[Address, float]:
+    with _ledger(experiment, folder) as ledger:
+        if checkpoint:
+            _require_ledger(checkpoint, ledger.version if ledger else None, folder)
+        releases = released(folder.rows(), ledger)
+    _check_gaps(releases, folder.path)
+    return releases
 
 
 def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:

@@ -170,6 +170,7 @@ class _Session:
         checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.moment())
         size = self._writer.write_checkpoint(self._recorder.drain(), checkpoint)
         pace.taken(begun, self._server_loop.updates, size)
+        self._server_loop.checkpointed(time.monotonic() - begun)
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
@@ -188,8 +189,10 @@ class _Session:
 
     def _keep(self, rows: Rows, run: VirtualRun) -> None:
         """Write rows, and that the run can go on after them."""
+        begun = time.monotonic()
         checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.state())
         self._writer.write_checkpoint(rows, checkpoint)
+        self._server_loop.checkpointed(time.monotonic() - begun)
 
     def _wall(self) -> None:
         assert self._ledger is not None

@@ -116,6 +116,7 @@ class _Session:
             begun = time.monotonic()
             size = self._writer.write_checkpoint(self._recorder.drain(), roles.take(run))
             self._pace.taken(begun, self._server_loop.updates, size)
+            self._server_loop.checkpointed(time.monotonic() - begun)
 
         if self._checkpoint:
             self._stop_at.count(self._checkpoint.round)

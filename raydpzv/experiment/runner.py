@@ -12,7 +12,8 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.rebuild import resuming_horizontal
+from raydpzv.experiment.rebuild import gone_back_horizontal, resuming_horizontal
+from raydpzv.experiment.reexecute import gone_back as gone_back_vertical
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
@@ -24,6 +25,11 @@ from raydpzv.sim.interfaces import Status
 _HERE: dict[str, Callable[[Any, RunOptions], Run]] = {
     "vertical": run_vertical,
     "horizontal": run_horizontal,
+}
+
+_GONE_BACK: dict[str, Callable[[Any, RunFolder], Prepared]] = {
+    "vertical": gone_back_vertical,
+    "horizontal": gone_back_horizontal,
 }
 
 
@@ -86,3 +92,12 @@ def continued(
     if RunFolder.open(path, moved).spec().kind == "vertical":
         return resuming(path, moved, in_place=in_place)
     return resuming_horizontal(path, moved)
+
+
+def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
+    """Return what goes on from the last checkpoint of the run that a folder is written by; reads alone.
+
+    experiment: as the run was begun or continued with. Raises InputError if the run cannot go on, DataError if what it
+    has written is damaged.
+    """
+    return _GONE_BACK[experiment.spec.kind](experiment, folder)

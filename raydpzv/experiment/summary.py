@@ -93,6 +93,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "digest": digest(rows),
         "model_digest": model_digest(rows),
         "versions": versions(),
+        **({"faults": rows["fault"].to_pylist()} if rows["fault"].num_rows else {}),
         **ending.facts,
     }
 

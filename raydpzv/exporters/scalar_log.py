@@ -26,6 +26,7 @@ def status_scalars(status: Status) -> Mapping[str, float]:
         "bytes_down": status.bytes_down,
         "late_share": status.late / status.uploads if status.uploads else math.nan,
         "staleness": status.staleness,
+        "checkpoint_seconds": status.checkpoint_seconds if status.checkpoints else math.nan,
     } | dict(zip((f"epsilon_{name}" for name in names), users or status.privacy.epsilons(), strict=True))
     return {name: value for name, value in found.items() if math.isfinite(value)}
 

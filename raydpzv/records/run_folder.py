@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml, as_tree, overridden, parse
 from raydpzv.config.tree import checked, read_toml
-from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, Written, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
@@ -153,19 +154,35 @@ class RunFolder:
         folder = cls(path, moved=moved)
         folder._take()
         try:
-            found = folder._written()
-            parts = found.parts if found else {}
-            kept = count_rows(path, parts, read=not checked)
-            if found and found.rows:
-                folder._require_rows(found.rows, kept)
-            cut_parts(path, parts)
-            folder._counts.update(kept)
-            folder._went_back = True
-            folder._kept_parts = dict(parts)
+            folder.go_back(checked=checked)
         except BaseException:
             folder.__exit__()
             raise
         return folder
+
+    def go_back(self, *, checked: bool = False) -> None:
+        """Drop rows beyond the checkpoint, as `reopened`, of a run that this object writes.
+
+        Of one that is computed again beside its record, which has no checkpoints, all that was computed.
+        """
+        if self.is_recomputed:
+            shutil.rmtree(self.path / self._where, ignore_errors=True)
+            self._counts, self._parts = Counter(), {}
+            return
+        found = self._written()
+        parts = found.parts if found else {}
+        kept = count_rows(self.path, parts, read=not checked)
+        if found and found.rows:
+            self._require_rows(found.rows, kept)
+        cut_parts(self.path, parts)
+        self._counts, self._parts = Counter(kept), {}
+        self._kept_parts = dict(parts)
+        self._went_back = True
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many rows of each type the run has that this object writes."""
+        return dict(self._counts)
 
     def _require_rows(self, wanted: Mapping[str, int], found: Mapping[str, int]) -> None:
         for name, count in found.items():
@@ -201,7 +218,8 @@ class RunFolder:
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write the place from which the run can go on, which stands for all rows written so far; return its bytes."""
         parts = self._kept_parts | self._parts
-        return write_checkpoint(self.path / _CHECKPOINT, checkpoint, parts, self._counts)
+        with self._reported():
+            return write_checkpoint(self.path / _CHECKPOINT, checkpoint, parts, self._counts)
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""
@@ -306,8 +324,9 @@ class RunFolder:
         return self._json(_ENVIRONMENT, "it was deleted; bring it back from a copy")
 
     def append(self, rows: Rows) -> None:
-        """Add rows."""
-        append_rows(self.path, rows, self._where, self._parts)
+        """Add rows. Raises RunError if they cannot be written."""
+        with self._reported():
+            append_rows(self.path, rows, self._where, self._parts)
         self._counts.update({name: table.num_rows for name, table in rows.items()})
 
     def commit_continuation(self, released: int = 0) -> bool:
@@ -350,8 +369,20 @@ class RunFolder:
         write_npz(self.path / _MODELS, models)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json."""
-        write_atomically(self.path / _SUMMARY, as_json(summary).encode())
+        """Write summary.json. Raises RunError if it cannot be written."""
+        with self._reported():
+            write_atomically(self.path / _SUMMARY, as_json(summary).encode())
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Say where it was if a run's record cannot be written: the disk is full, or the folder not writable now."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot write the run's record ({error.strerror or error}); what is there stays: see to "
+                f"the disk, then continue with: raydpzv resume {self.path}"
+            ) from error
 
     def _take(self) -> None:
         try:

@@ -228,7 +228,8 @@ class ResourcesSection(Section):
     lane: Literal["auto", "socket", "ray"] = "auto"
     """How messages travel between client actors and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0)] = 3
-    """Client actors that may be lost and made again before the run fails (dpzv, from the ledger); 0: none."""
+    """Actors that may be lost and made again before the run fails; 0: none. Clients of dpzv come back from the ledger,
+    under either clock; after other losses a run under the virtual clock goes on from its last checkpoint."""
 
 
 class BudgetSection(Section):

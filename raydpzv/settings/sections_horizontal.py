@@ -116,7 +116,8 @@ class HorizontalResourcesSection(Section):
     lane: Literal["auto", "socket", "ray"] = "auto"
     """How messages travel between hosts and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """Hosts lost in one run that are replaced and brought up to date from the ledger."""
+    """Actors that may be lost and made again before the run fails; 0: none. Hosts are replaced, under either clock;
+    after a loss of server or ledger a run under the virtual clock goes on from its last checkpoint."""
 
 
 class HorizontalBudgetSection(Section):

@@ -192,7 +192,8 @@ class Status(NamedTuple):
 
     loss, concordance: of the last evaluation; stage: what the run waits for before its first update, "" once it is
     under way; participants: how many clients have uploaded (None: not known, of a run that was gone on with midway);
-    client_uploads, client_staleness: by client, () where they are many (see `ClientCounts`).
+    client_uploads, client_staleness: by client, () where they are many (see `ClientCounts`); checkpoints,
+    checkpoint_seconds: how many were taken, and the real seconds that they cost, since the run began or went on.
     """
 
     updates: int = 0  # of the model, see `Server.updates`
@@ -213,6 +214,8 @@ class Status(NamedTuple):
     client_uploads: tuple[int, ...] = ()
     client_staleness: tuple[float, ...] = ()
     concordance: float = math.nan
+    checkpoints: int = 0
+    checkpoint_seconds: float = 0.0
 
     @property
     def epsilon_paper(self) -> float:

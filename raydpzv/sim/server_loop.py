@@ -92,6 +92,12 @@ class ServerLoop:
         )
         self._write_attempt, self._write_work = observer.writer("attempt"), observer.writer("work")
         self._last_attempt = 0, 0
+        self._checkpoints, self._checkpoint_seconds = 0, 0.0
+
+    def checkpointed(self, seconds: float) -> None:
+        """Count a checkpoint that took so long."""
+        self._checkpoints += 1
+        self._checkpoint_seconds += seconds
 
     def status(self) -> Status:
         """Return where the run stands."""
@@ -101,6 +107,8 @@ class ServerLoop:
             *(a.updates, a.uploads, a.time, a.bytes_up, a.bytes_down, a.late, a.accuracy, a.loss, self._loss),
             stop_reason=self.stop_reason,
             concordance=a.concordance,
+            checkpoints=self._checkpoints,
+            checkpoint_seconds=self._checkpoint_seconds,
             **clients,
         )
 

@@ -64,3 +64,15 @@ def test_a_lane_that_loses_an_end_keeps_its_digest_or_says_so(tmp_path):
         found = kills.strike(kills.VERTICAL, never, tmp_path / "run", whole)
     assert found.ended == "same digest"
     assert found.wrong == ["0 rows of faults", "the blow did not fall"]
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_process_keeps_its_digest(tmp_path):
+    """A client of dpzv, the server of a method without a ledger."""
+    script_here("fault_kills.py", "--kills", "2", "--json", str(tmp_path / "k.json"))
+    figures = json.loads((tmp_path / "k.json").read_text())
+    assert figures["wrong"] == []
+    assert [(o["end"], o["ended"]) for o in figures["outcomes"]] == [
+        ("client", "same digest"),
+        ("server", "same digest"),
+    ]

@@ -211,8 +211,19 @@ def test_beyond_its_restarts_a_run_fails_with_one_line_and_a_readable_folder(mor
     assert rebuild(tmp_path / "run").updates >= 7
 
 
-def test_without_its_ledger_a_run_fails_with_one_line(mortal, tmp_path):
+def test_without_its_ledger_actor_a_run_goes_back_and_on(mortal, tmp_path):
+    whole = scenarios.run(spec()).summary
     prepared = mortal("resources.hosts=1", victim="ledger")
+    found = run_prepared(prepared, tmp_path / "run", runner="ray")
+    assert digest({**found.tables, "fault": found.rows("fault").slice(0, 0)}) == whole["digest"]
+    assert found.summary["ledger"]["digest"] == whole["ledger"]["digest"]
+    (fault,) = found.summary["faults"]
+    assert fault["party"] == "ledger"
+    assert "the ledger actor was lost" in fault["message"]
+
+
+def test_without_its_ledger_and_restarts_a_run_fails_with_one_line(mortal, tmp_path):
+    prepared = mortal("resources.hosts=1", "resources.restarts=0", victim="ledger")
     with pytest.raises(RunError, match="the ledger actor was lost"):
         run_prepared(prepared, tmp_path / "run", runner="ray")
     check_failed(tmp_path / "run")

@@ -19,6 +19,7 @@ from actors.runner import run_on_ray
 from raydpzv.experiment.prepare import prepare
 from raydpzv.records.callbacks import Evaluation, Fault, RunStart
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.sim.interfaces import Status
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -129,6 +130,18 @@ def test_faults_of_actors_are_restarts_and_undefined_scores_are_left_out(exporte
         ("raydpzv_ledger_updates",): 7,
     }
     assert all(name.startswith("raydpzv_") and metric.description for name, metric in METRICS.items())
+
+
+def test_what_checkpoints_took_is_counted_on_after_a_loss(exported):
+    """A server that takes the place of a lost one counts from 0."""
+    watch = begun()
+    for seconds in (0.0, 2.0, 3.5, 0.5, 1.0):
+        watch.status(Status(checkpoints=1, checkpoint_seconds=seconds))
+    watch.status(Status(stage="3 actors to come up", checkpoint_seconds=9.0))
+    assert exported == {("raydpzv_checkpoint_seconds",): 4.0}
+    exported.clear()
+    begun(private=True).status(Status(checkpoint_seconds=2.0))
+    assert exported == {}
 
 
 def test_the_dashboard_asks_for_what_is_exported_and_for_tags_that_it_has():

@@ -145,3 +145,8 @@ def test_without_a_folder_a_log_says_what_it_wants(name):
     (log,) = chosen_logs(name)
     with pytest.raises(InputError, match="wanted a run folder to write a log to"):
         log.start(RunStart(raydpzv.load("digits_dpzv"), "digits_dpzv", "local", None))
+
+
+def test_what_checkpoints_took_is_a_scalar_where_some_were_taken():
+    assert "checkpoint_seconds" not in status_scalars(Status())
+    assert status_scalars(Status(checkpoints=2, checkpoint_seconds=0.25))["checkpoint_seconds"] == 0.25

@@ -7,6 +7,7 @@ from rich.console import Console
 
 import scenarios
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.records.callbacks import Fault
 from raydpzv.sim.interfaces import PrivacyLoss, Status
 from scenarios.progress import live_progress
 
@@ -49,6 +50,17 @@ def test_progress_shows_updates_accuracy_bytes_staleness_and_both_epsilons_with_
     ):
         assert part in text
     assert "1.235e+04 proved against the clients" in text
+
+
+def test_an_actor_that_was_made_again_is_a_line_of_its_own():
+    for terminal in (True, False):
+        stream = io.StringIO()
+        console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+        with live_progress(scenarios.load("digits_dpzv"), console) as progress:
+            progress.fault(Fault(1.0, "server", "Lost", "gone; all actors are made again (1 of 3)"))
+            progress.fault(Fault(1.0, "run", "RunError", "what ends the run"))
+        assert "server: gone; all actors are made again (1 of 3)" in stream.getvalue()
+        assert "what ends the run" not in stream.getvalue()
 
 
 def test_a_run_without_noise_shows_no_epsilon():

@@ -1,0 +1,125 @@
+"""What becomes of a run under the virtual clock whose actors were lost: back to its last checkpoint, and on from there.
+
+All actors of the run are ended first, so that nothing goes on which could still write; then rows beyond the checkpoint
+are dropped, and new actors go on as `raydpzv resume` does, to the same bits. No call is ever made a second time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from raydpzv.errors import LaneError, Lost, RunError, Stalled
+from raydpzv.experiment.finalize import RowWriter
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.runner import gone_back
+from raydpzv.methods.roles import Metrics
+from raydpzv.sim.interfaces import Evaluated, Status
+
+LOST = "Lost"
+"""Kind of the faults of actors that were made again."""
+_UNLOCKED_WITHIN = 60.0
+"""Seconds in which a process that was killed lets go of the run's ledger; one that was stopped takes longest."""
+
+
+class GoesBack(Exception):
+    """Actors of a run were lost, and it goes on with others. party: who was lost; status: where the run stood."""
+
+    def __init__(self, failure: BaseException, party: str, status: Status) -> None:
+        super().__init__(str(failure))
+        self.failure, self.party, self.status = failure, party, status
+
+    @property
+    def others_answer(self) -> bool:
+        """Whether actors that were not lost are as they were; not if nobody knows who is to blame."""
+        return isinstance(self.failure, Lost)
+
+
+class Restarts:
+    """Whether a run goes on after a loss, and what it goes on from.
+
+    A run that has no folder, has the wall clock or cannot be resumed does not; nor does one that has lost more than
+    `resources.restarts` actors, or the same one twice without coming further.
+    """
+
+    def __init__(self, experiment: Prepared, writer: RowWriter, evaluated: Evaluated) -> None:
+        self._experiment, self._writer, self._evaluated = experiment, writer, evaluated
+        self._limit = experiment.spec.resources.restarts
+        self._before = self._faults()
+        self._furthest, self._last = -1, ""
+        self._heard, self._told = -1, -1
+        self.count = 0
+
+    @property
+    def possible(self) -> bool:
+        """Whether a run like this can go on from a checkpoint at all."""
+        virtual = self._experiment.spec.clock.kind == "virtual" and not self._experiment.unrecorded
+        return virtual and self._writer.folder is not None and self._limit > 0
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Return the error that ends a run: of a loss that others would survive, with why this one does not."""
+        what = self._experiment.unrecorded
+        if not (isinstance(error, Lost) and what and self._experiment.spec.clock.kind == "virtual"):
+            return error
+        why = f"{what} came from the operating system and was not kept"
+        return Lost(f"{error}; the run cannot go on: {why}", error.actor)
+
+    def allow(self, error: BaseException, party: str, status: Status, replaced: int) -> bool:
+        """Take note of a loss; tell whether the run goes on after it.
+
+        party: who was lost, as far as is known; status: where the run stood; replaced: actors that were made again
+        without it going back.
+        """
+        if not (self.possible and isinstance(error, Lost | LaneError | Stalled)):
+            return False
+        what = f"{type(error).__name__} {party}"
+        stands_still = status.updates <= self._furthest and what == self._last
+        self._furthest, self._last = max(self._furthest, status.updates), what
+        self.count = max(self.count, replaced, self._faults() - self._before)
+        if stands_still or self.count >= self._limit:
+            return False
+        self.count += 1
+        return True
+
+    def go_back(self, error: BaseException, party: str, status: Status) -> Prepared:
+        """Bring the run's folder to its last checkpoint; return what goes on from there. All actors have been ended.
+
+        Raises InputError where it cannot.
+        """
+        folder = self._writer.folder
+        assert folder is not None
+        _await_unlocked(folder.ledger / ".lock")
+        experiment = gone_back(self._experiment, folder)
+        self._experiment = experiment
+        checkpoint = None if folder.is_recomputed else folder.checkpoint()
+        place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
+        done = f"all actors are made again ({self.count} of {self._limit}), and the run goes on from {place}"
+        message = f"{' '.join(str(error).split())[:200]}; {done}"
+        self._writer.go_back({"time": status.time, "party": party, "kind": LOST, "message": message})
+        self._told = self._heard
+        return experiment
+
+    def evaluated(self, status: Status, metrics: Metrics) -> None:
+        """Tell whom it concerns of an evaluation; not of one that is made again."""
+        self._heard = max(self._heard, status.updates)
+        if status.updates > self._told:
+            self._evaluated(status, metrics)
+
+    def _faults(self) -> int:
+        folder = self._writer.folder
+        return folder.counts.get("fault", 0) if folder else 0
+
+
+def _await_unlocked(path: Path) -> None:
+    """Wait until no process writes a ledger any more, if there is one."""
+    if not path.parent.is_dir():
+        return
+    try:
+        with FileLock(path).acquire(timeout=_UNLOCKED_WITHIN):
+            return
+    except Timeout:
+        raise RunError(
+            f"{path.parent}: waited {_UNLOCKED_WITHIN:g} s for the process that wrote this ledger to end; end it, and "
+            "continue the run with: raydpzv resume"
+        ) from None

@@ -1,0 +1,31 @@
+"""A cluster of two machines loses one in the midst of a run, which goes on without it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_run_whose_machine_is_lost_goes_on_to_the_same_bits(tmp_path):
+    command = [
+        sys.executable,
+        "benchmarks/lost_machines.py",
+        "--times",
+        "1",
+        "--json",
+        str(tmp_path / "found"),
+    ]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    (lost,) = json.loads((tmp_path / "found").read_text())["lost"]
+    scenario, actors, faults, _, digest = lost
+    assert (scenario, digest) == ("digits_dpzv", "same")
+    assert int(actors) >= 1
+    assert int(faults) >= 1

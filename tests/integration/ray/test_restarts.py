@@ -1,0 +1,235 @@
+"""Runs under the virtual clock that lose a process go back to their checkpoint and on, to the bits of whole runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import raydpzv
+import scenarios
+from raydpzv.errors import Lost
+from raydpzv.experiment.parties import ClientFactory, ServerFactory
+from raydpzv.experiment.runner import continued
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.store import digest
+from tests.helpers.runs import run_prepared
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+SMALL = (
+    *("budget.updates=240", "evaluate.every=60", "data.train_rows=150", "data.test_rows=40"),
+    *("resources.client_actors=2", "privacy.noise=seeded", "record.checkpoint_updates=20"),
+)
+WITHOUT_LEDGER = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
+
+
+class Struck:
+    """A role whose process gets a signal at the n-th call of a method, as often as there are marks."""
+
+    def __init__(self, role, method, calls, marks, number):
+        self._role, self._method, self._calls = role, method, calls
+        self._marks, self._number, self._count = marks, number, 0
+
+    def __getattr__(self, name):
+        found = getattr(self._role, name)
+        if name != self._method:
+            return found
+
+        def call(*arguments):
+            self._count += 1
+            if self._count == self._calls:
+                for mark in self._marks:
+                    if Path(mark).exists():
+                        Path(mark).unlink()
+                        os.kill(os.getpid(), self._number)
+                        break
+            return found(*arguments)
+
+        return call
+
+
+@dataclasses.dataclass(frozen=True)
+class StruckClient(ClientFactory):
+    calls: int = 40
+    marks: tuple[str, ...] = ()
+    number: int = signal.SIGKILL
+
+    def make(self, device="cpu"):
+        return Struck(ClientFactory.make(self, device), "process", self.calls, self.marks, self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class StruckServer(ServerFactory):
+    calls: int = 150
+    marks: tuple[str, ...] = ()
+    number: int = signal.SIGKILL
+
+    def make(self, device="cpu"):
+        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.marks, self.number)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _by_value(ray_session):
+    """Workers cannot import this file: send its classes along."""
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def struck(tmp_path):
+    """An experiment in which client 1's process, or the server's, gets a signal, `times` times."""
+
+    def make(spec, party, times=1, **how):
+        marks = tuple(str(tmp_path / f"mark {n}") for n in range(times))
+        for mark in marks:
+            Path(mark).touch()
+        experiment = prepare_vertical(spec)
+        if party == "server":
+            return dataclasses.replace(
+                experiment, server=StruckServer(**vars(experiment.server), marks=marks, **how)
+            )
+        clients = list(experiment.clients)
+        clients[1] = StruckClient(**vars(clients[1]), marks=marks, **how)
+        return dataclasses.replace(experiment, clients=tuple(clients))
+
+    return make
+
+
+def spec_of(method, *more):
+    return scenarios.load("digits_dpzv" if method == "dpzv" else method, [*SMALL, *more])
+
+
+def check_same(found, whole):
+    assert digest({**found.tables, "fault": whole.rows("fault")}) == whole.summary["digest"]
+    assert found.summary["model_digest"] == whole.summary["model_digest"]
+    assert found.summary.get("ledger", {}).get("digest") == whole.summary.get("ledger", {}).get("digest")
+
+
+class Listening(raydpzv.Callback):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.tables, self.evaluations, self.faults, self.ends = [], [], [], 0
+
+    def rows(self, rows):
+        self.tables.append(rows)
+
+    def evaluation(self, evaluation):
+        self.evaluations.append((evaluation.update, evaluation.part))
+
+    def fault(self, fault):
+        self.faults.append(fault)
+
+    def end(self, summary):
+        self.ends += 1
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+@pytest.mark.parametrize("method", WITHOUT_LEDGER)
+def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, tmp_path, method, engine):
+    spec = spec_of(method, f"model.engine={engine}")
+    found = run_prepared(struck(spec, "client"), tmp_path / "run", runner="ray")
+    check_same(found, scenarios.run(spec))
+    (fault,) = found.rows("fault").to_pylist()
+    assert (fault["party"], fault["kind"]) == ("client actor 1", "Lost")
+    assert "all actors are made again (1 of 3)" in fault["message"]
+    assert found.summary["faults"] == [fault]
+
+
+@pytest.mark.parametrize("method", ["dpzv", "vafl"])
+def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_path, method):
+    spec, watch, evaluated = spec_of(method), Listening(), []
+    found = run_prepared(
+        struck(spec, "server"),
+        tmp_path / "run",
+        runner="ray",
+        callbacks=[watch],
+        evaluated=lambda status, metrics: evaluated.append(status.updates),
+    )
+    check_same(found, scenarios.run(spec))
+    (fault,) = watch.faults
+    assert fault.party == "server"
+    assert "goes on from its checkpoint after update" in fault.message
+    assert evaluated == [0, 60, 120, 180, 240]
+    assert [update for update, part in watch.evaluations if part == "test"] == evaluated
+    for name, table in found.tables.items():
+        told = [row for rows in watch.tables for row in rows[name].to_pylist()]
+        assert [str(row) for row in told] == [str(row) for row in table.to_pylist()], name
+    assert watch.ends == 1
+    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+
+
+def test_a_client_that_does_not_answer_is_given_up_after_the_timeout(struck, tmp_path):
+    spec = spec_of("vafl", "resources.timeout=8")
+    found = run_prepared(struck(spec, "client", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
+    check_same(found, scenarios.run(spec))
+    (fault,) = found.rows("fault").to_pylist()
+    assert re.match(r"waited 8 s for the upload of client [13];", fault["message"])
+
+
+def test_who_dies_again_without_coming_further_ends_the_run(struck, tmp_path):
+    spec, path = spec_of("vafl", "resources.restarts=50", "record.checkpoint_updates=100"), tmp_path / "run"
+    with pytest.raises(Lost, match="an actor was lost"):
+        run_prepared(struck(spec, "client", times=50, calls=5), path, runner="ray")
+    summary = RunFolder.open(path).summary()
+    assert summary["status"] == "failed"
+    parties = [fault["party"] for fault in summary["faults"]]
+    assert parties[-1] == "run"
+    assert 1 <= parties.count("client actor 1") < 10
+    experiment, folder, _ = continued(path)
+    check_same(run_prepared(experiment, folder), scenarios.run(spec))
+
+
+def test_more_losses_than_are_allowed_end_the_run_and_it_can_be_resumed(struck, tmp_path):
+    spec, path = spec_of("dpzv", "resources.restarts=1"), tmp_path / "run"
+    with pytest.raises(Lost, match="an actor was lost"):
+        run_prepared(struck(spec, "server", times=2, calls=60), path, runner="ray")
+    experiment, folder, _ = continued(path)
+    check_same(run_prepared(experiment, folder), scenarios.run(spec))
+
+
+@pytest.mark.parametrize("why", ["system noise", "no folder", "none allowed"])
+def test_a_run_that_cannot_go_on_ends_with_the_loss(struck, tmp_path, why):
+    noise = (
+        *("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0"),
+        "privacy.noise=system",
+    )
+    more = {"system noise": noise, "none allowed": ("resources.restarts=0",)}.get(why, ())
+    path = None if why == "no folder" else tmp_path / "run"
+    with pytest.raises(Lost, match="an actor was lost") as caught:
+        run_prepared(struck(spec_of("vafl", *more), "client"), path, runner="ray")
+    assert ("noise on every embedding row" in str(caught.value)) == (why == "system noise")
+    if path:
+        assert RunFolder.open(path).summary()["status"] == "failed"
+
+
+def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path, monkeypatch):
+    """A round that no checkpoint knew of would be a release that no account knows of, once the server is lost."""
+    written, ahead = [0], []
+    write = RunFolder.write_checkpoint
+
+    def slowly(self, checkpoint):
+        threading.Event().wait(0.3)
+        written.append(checkpoint.round)
+        return write(self, checkpoint)
+
+    monkeypatch.setattr(RunFolder, "write_checkpoint", slowly)
+    spec = scenarios.load("digits_users", ["budget.updates=8", "evaluate.every=8", "resources.hosts=1"])
+    run = scenarios.run(
+        spec,
+        tmp_path / "run",
+        runner="ray",
+        progress=lambda status: ahead.append(status.updates - written[-1]),
+    )
+    assert run.summary["updates"] == 8
+    assert written == list(range(8))
+    assert max(ahead) <= 1
