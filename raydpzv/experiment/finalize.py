@@ -139,10 +139,12 @@ class RowWriter:
     def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
         """Take in rows and, if there is a folder, where the run can go on after them; return the bytes of that."""
         begun = time.monotonic()
-        self.add(rows)
-        if self.folder:
-            self._bytes = self.folder.write_checkpoint(checkpoint)
-            self._seconds += time.monotonic() - begun
+        if self.folder is None:
+            self.add(rows)
+            return 0
+        self._bytes = self.folder.write_checkpoint(rows, checkpoint)
+        self._seconds += time.monotonic() - begun
+        self._watch.rows(rows)
         return self._bytes
 
     def with_writing(self, taken: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ import re
 import shutil
 import tomllib
 import zipfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tomli_w
 from filelock import FileLock, Timeout
 
@@ -26,8 +26,18 @@ from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import Checkpoint, Written, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
+from raydpzv.records.packed_rows import PackedRows
 from raydpzv.records.publication import Publication
-from raydpzv.records.store import Rows, append_rows, count_rows, cut_parts, read_all
+from raydpzv.records.store import (
+    Extent,
+    Rows,
+    append_rows,
+    checked_extents,
+    cut_parts,
+    joined,
+    read_all,
+    read_rows,
+)
 from raydpzv.records.summary_fields import faults
 from raydpzv.registry import METHODS
 
@@ -37,6 +47,8 @@ SUMMARY_FORMAT = 3
 """Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
 `private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
 is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
+_LONGEST_TAIL = 1 << 20
+"""Bytes of rows that a checkpoint holds before they become parts: to write these takes a few milliseconds."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _CHECKPOINT, _MODELS = "checkpoint.npz", "models.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
@@ -63,10 +75,10 @@ class RunFolder:
     def __init__(self, path: Path, where: str = "rows", moved: Sequence[str] = ()) -> None:
         self.path = path
         self._where, self._moved = where, check_moved(moved)
-        self._counts: Counter[str] = Counter()  # rows of each type
-        self._parts: dict[str, int] = {}  # of each type that was written
+        self._extents: dict[str, Extent] = {}  # of each type of which there are rows
+        self._tail: list[Rows] = []  # in no part yet, but in the last checkpoint
+        self._packed = PackedRows([], b"")  # the same
         self._went_back = False
-        self._kept_parts: dict[str, int] = {}
         self._lock = FileLock(path / ".lock")
 
     def __enter__(self) -> RunFolder:
@@ -143,37 +155,26 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopened(cls, path: Path, moved: Sequence[str] = (), *, checked: bool = False) -> RunFolder:
+    def reopened(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
         """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped.
 
-        All that stays is read before anything is dropped; checked: it was read already. Raises DataError if a part is
-        missing or damaged, or if the parts do not have the rows that the checkpoint counts.
+        All that stays is read before anything is dropped. Raises DataError if a part is missing or damaged, or if the
+        parts are not those that the checkpoint stands for.
         """
         cls.open(path)
         folder = cls(path, moved=moved)
         folder._take()
         try:
             found = folder._written()
-            parts = found.parts if found else {}
-            kept = count_rows(path, parts, read=not checked)
-            if found and found.rows:
-                folder._require_rows(found.rows, kept)
-            cut_parts(path, parts)
-            folder._counts.update(kept)
+            folder._extents = checked_extents(path, found.extents if found else {})
+            cut_parts(path, folder._extents)
+            if found:
+                folder._hold(found.tail)
             folder._went_back = True
-            folder._kept_parts = dict(parts)
         except BaseException:
             folder.__exit__()
             raise
         return folder
-
-    def _require_rows(self, wanted: Mapping[str, int], found: Mapping[str, int]) -> None:
-        for name, count in found.items():
-            if count != wanted.get(name, 0):
-                raise DataError(
-                    f"{self.path / 'rows' / name}: has {count} rows where the checkpoint counts {wanted.get(name, 0)}; "
-                    "the run's record is damaged: bring it back from a copy, or start a new run"
-                )
 
     @property
     def published(self) -> bool:
@@ -198,10 +199,20 @@ class RunFolder:
         """Whether what is written is that of a run that is computed again, beside its record."""
         return self._where != "rows"
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> int:
-        """Write the place from which the run can go on, which stands for all rows written so far; return its bytes."""
-        parts = self._kept_parts | self._parts
-        return write_checkpoint(self.path / _CHECKPOINT, checkpoint, parts, self._counts)
+    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
+        """Write the place from which the run can go on, which stands for all rows so far; return its bytes.
+
+        rows: those since the last call. The checkpoint holds them, and those of the calls before, until they are many
+        or others are added: then they become parts, which are larger and fewer than if each checkpoint made its own.
+        """
+        self._hold(rows)
+        if len(self._packed.data) > _LONGEST_TAIL:
+            self.append({})
+        return write_checkpoint(self.path / _CHECKPOINT, checkpoint, self._extents, self._packed)
+
+    def _hold(self, rows: Rows) -> None:
+        self._tail.append(rows)
+        self._packed += PackedRows.of(rows)
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""
@@ -264,6 +275,15 @@ class RunFolder:
         """Return the rows of the record."""
         return read_all(self.path, "rows")
 
+    def column_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of the record's rows of one type, with those that its checkpoint alone has.
+
+        Rows that came to be parts after that checkpoint are there twice, as parts the second time.
+        """
+        columns, found = list(columns), self._written()
+        parts = read_rows(self.path, name, columns=columns)
+        return pa.concat_tables([found.tail[name].select(columns), parts]) if found else parts
+
     def written(self) -> Rows:
         """Return the rows written through this object: of a continuation, those of its own."""
         return read_all(self.path, self._where)
@@ -306,9 +326,9 @@ class RunFolder:
         return self._json(_ENVIRONMENT, "it was deleted; bring it back from a copy")
 
     def append(self, rows: Rows) -> None:
-        """Add rows."""
-        append_rows(self.path, rows, self._where, self._parts)
-        self._counts.update({name: table.num_rows for name, table in rows.items()})
+        """Add rows, and all that were in a checkpoint alone."""
+        held, self._tail, self._packed = [*self._tail, rows], [], PackedRows([], b"")
+        append_rows(self.path, joined(held) if len(held) > 1 else rows, self._where, self._extents)
 
     def commit_continuation(self, released: int = 0) -> bool:
         """Let a continuation take the place of what it continued, unless it did not come as far; say which.
@@ -318,7 +338,7 @@ class RunFolder:
         known; a kill keeps rows from telling.
         """
         if self._where == "rows":
-            return not self._went_back or self._counts["release"] >= released
+            return not self._went_back or (self._extents.get("release", Extent()).rows or 0) >= released
         if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
             shutil.rmtree(self.path / NEXT, ignore_errors=True)
             return False
