@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
+from raydpzv.records.store import joined
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 
 C = TypeVar("C")
@@ -26,6 +28,8 @@ HEAD_START = 0.5
 """Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
 STARTING_RAY = "Ray to start"
 """The first stage of a run on actors (see `Status.stage`)."""
+_LOST = 0.01
+"""Share of the time so far after which checkpoints are fetched, which is lost with the server if they are not."""
 CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 
@@ -53,6 +57,7 @@ class Driver:
         self._callbacks, self._stop = watch.callbacks, watch.stop
         self._evaluated, self._holds = watch.evaluated, watch.holds
         self._stop_sent = False
+        self._begun = self._fetched = time.monotonic()
         self._status = Status()
 
     def run(self) -> Run:
@@ -90,12 +95,14 @@ class Driver:
         return {}
 
     def _write(self, drained: Sequence[Piece]) -> None:
-        """Write what the server handed over: rows and checkpoints."""
-        for rows, checkpoint in drained:
-            if checkpoint:
-                self._writer.write_checkpoint(rows, checkpoint)
-            else:
-                self._writer.add(rows)
+        """Write what the server handed over: rows, and of checkpoints the last one."""
+        taken = [place for place, (_, checkpoint) in enumerate(drained) if checkpoint]
+        before = taken[-1] + 1 if taken else 0
+        if taken and (checkpoint := drained[taken[-1]][1]):
+            self._writer.hold(joined([rows for rows, _ in drained[:before]]))
+            self._writer.write_checkpoint(checkpoint)
+        for rows, _ in drained[before:]:
+            self._writer.add(rows)
 
     def _await(self, work: Any) -> None:
         """Wait for the server's loop, and look at it meanwhile."""
@@ -119,8 +126,10 @@ class Driver:
             self._control(self._server.go_on.remote(), "the server to go on")
         self._status = self._control(self._server.status.remote(), "the server's status")
         self._callbacks.status(self._status)
-        if self._writer.due():
-            self._write(self._control(self._server.drain.remote(), "rows"))
+        now = time.monotonic()
+        if (due := self._writer.due()) or now - self._fetched >= _LOST * (now - self._begun):
+            self._fetched = now
+            self._write(self._control(self._server.drain.remote(rest=due), "rows"))
 
     def _control(self, reference: Any, what: str) -> Any:
         return get(reference, CONTROL_TIMEOUT, what)

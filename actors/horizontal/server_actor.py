@@ -205,11 +205,14 @@ class HorizontalServerActor(EvaluationPort):
         """Return what was released so far: nothing."""
         return self._privacy_filter.spent()
 
-    def drain(self) -> list[Piece]:
-        """Return the rows since the last call; of rounds as far as a checkpoint goes with them, if any are taken."""
+    def drain(self, *, rest: bool = True) -> list[Piece]:
+        """Return the rows since the last call; of rounds as far as a checkpoint goes with them, if any are taken.
+
+        rest: also rows after the last one, of a run without rounds or one that is over.
+        """
         with self._lock:
             pieces, self._pieces = self._pieces, []
-            if self._over or self._prepared.asynchronous or self._pace is None:
+            if rest and (self._over or self._prepared.asynchronous or self._pace is None):
                 pieces.append((self._recorder.drain(), None))
         return pieces
 
@@ -255,7 +258,6 @@ class HorizontalServerActor(EvaluationPort):
         """
         if (pace := self._pace) is None:
             return
-        found = self._recorder.drain() if rows is None else rows  # costs as much without a checkpoint, later
         pace.begin()
         updates = self._server_loop.updates
         state = run.moment() if self._prepared.asynchronous else run.state()
@@ -264,7 +266,7 @@ class HorizontalServerActor(EvaluationPort):
             state[OWN_MODELS] = self._hosts.models(updates)
         checkpoint = checkpoint_of(self._server, updates, state)
         with self._lock:
-            self._pieces.append((found, checkpoint))
+            self._pieces.append((self._recorder.drain() if rows is None else rows, checkpoint))
         pace.taken(updates, 0)
 
     def _open(self) -> PullServerLoop:

@@ -136,15 +136,20 @@ class RowWriter:
             self._kept.append(rows)
         self._watch.rows(rows)
 
-    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
-        """Take in rows and, if there is a folder, where the run can go on after them; return the bytes of that."""
-        begun = time.monotonic()
+    def hold(self, rows: Rows) -> None:
+        """Take in rows that a checkpoint follows."""
         if self.folder is None:
             self.add(rows)
-            return 0
-        self._bytes = self.folder.write_checkpoint(rows, checkpoint)
-        self._seconds += time.monotonic() - begun
+            return
+        self.folder.hold(rows)
         self._watch.rows(rows)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> int:
+        """Write, if there is a folder, where the run can go on after the rows so far; return the bytes of that."""
+        if self.folder:
+            begun = time.monotonic()
+            self._bytes = self.folder.write_checkpoint(checkpoint)
+            self._seconds += time.monotonic() - begun
         return self._bytes
 
     def with_writing(self, taken: Mapping[str, Any]) -> dict[str, Any]:

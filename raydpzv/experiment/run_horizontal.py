@@ -193,14 +193,14 @@ class _Session:
         """
         if (pace := self._pace) is None:
             return
-        found = self._recorder.drain() if rows is None else rows  # costs as much without a checkpoint, later
         pace.begin()
+        self._writer.hold(self._recorder.drain() if rows is None else rows)
         updates = self._server_loop.updates
         state = run.moment() if self._prepared.asynchronous else run.state()
         if self._prepared.drifts:
             state[OWN_MODELS] = cast(OwnModels, self._client_group).models()
         checkpoint = checkpoint_of(self._server, updates, state)
-        size = self._writer.write_checkpoint(found, checkpoint)
+        size = self._writer.write_checkpoint(checkpoint)
         pace.taken(updates, size)
 
     def _wall(self) -> None:

@@ -112,9 +112,9 @@ class _Session:
         def keep() -> None:
             if self._pace is None:
                 return
-            rows = self._recorder.drain()  # which costs as much without a checkpoint, later
             self._pace.begin()
-            size = self._writer.write_checkpoint(rows, roles.take(run))
+            self._writer.hold(self._recorder.drain())
+            size = self._writer.write_checkpoint(roles.take(run))
             self._pace.taken(self._server_loop.updates, size)
 
         if self._checkpoint:

@@ -169,7 +169,7 @@ class RunFolder:
             folder._extents = checked_extents(path, found.extents if found else {})
             cut_parts(path, folder._extents)
             if found:
-                folder._hold(found.tail)
+                folder.hold(found.tail)
             folder._went_back = True
         except BaseException:
             folder.__exit__()
@@ -199,20 +199,20 @@ class RunFolder:
         """Whether what is written is that of a run that is computed again, beside its record."""
         return self._where != "rows"
 
-    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
-        """Write the place from which the run can go on, which stands for all rows so far; return its bytes.
-
-        rows: those since the last call. The checkpoint holds them, and those of the calls before, until they are many
-        or others are added: then they become parts, which are larger and fewer than if each checkpoint made its own.
-        """
-        self._hold(rows)
-        if len(self._packed.data) > _LONGEST_TAIL:
-            self.append({})
+    def write_checkpoint(self, checkpoint: Checkpoint) -> int:
+        """Write the place from which the run can go on, which stands for all rows so far; return its bytes."""
         return write_checkpoint(self.path / _CHECKPOINT, checkpoint, self._extents, self._packed)
 
-    def _hold(self, rows: Rows) -> None:
+    def hold(self, rows: Rows) -> None:
+        """Add rows for the next checkpoint, which holds them and those of calls before.
+
+        When they are many, or others are added, they become parts: these are larger and fewer than if each checkpoint
+        made its own.
+        """
         self._tail.append(rows)
         self._packed += PackedRows.of(rows)
+        if len(self._packed.data) > _LONGEST_TAIL:
+            self.append({})
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""

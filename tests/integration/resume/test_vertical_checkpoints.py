@@ -261,7 +261,7 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path, part):
         state["clients"][0].vectors[0, 0] += 1
     else:
         server["top"][part][0] += 1
-    opened.write_checkpoint({}, Checkpoint(checkpoint.round, state))
+    opened.write_checkpoint(Checkpoint(checkpoint.round, state))
     assert run_prepared(experiment, opened, runner="local").summary["digest"] != whole["digest"]
 
 
