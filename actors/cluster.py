@@ -17,6 +17,7 @@ from typing import Any
 from actors import ray_watcher
 from actors.processes import reused
 from raydpzv.errors import InputError, RunError
+from raydpzv.limits import raise_open_files, soft_limit
 from raydpzv.own_packages import shadowing
 
 NAMESPACE = "raydpzv"
@@ -24,6 +25,10 @@ OBJECT_STORE = 400 * 2**20
 """Bytes of object store for messages in a Ray of our own; models stay in actors. The data of a run comes on top."""
 _JOINING = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 """Environment variables of a process that belongs to a cluster."""
+_OPEN_FILES, _FEWEST_FILES = 4096, 256
+"""Open files that a process is given where it may have them, and below which Ray's abort."""
+_LEAST_ROOM = 8 * 2**30
+"""Bytes of addresses below which Ray's processes abort: they map far more than they use."""
 _COMES_UP = 120
 """Seconds that the processes of a Ray of our own have to come up: Ray's 30 are too few where much else runs."""
 
@@ -137,6 +142,7 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
     """
     import ray
 
+    _check_limits(own=options["address"] == "local")
     os.environ.update(mark)
     try:
         with _interruptible():
@@ -161,6 +167,21 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
     finally:
         for name in mark:
             del os.environ[name]
+
+
+def _check_limits(*, own: bool) -> None:
+    """Refuse limits under which Ray's processes abort without a word, or wait for one another. own: they start here."""
+    files, room = raise_open_files(_OPEN_FILES), soft_limit("AS")
+    if files is not None and files < _FEWEST_FILES:
+        raise InputError(
+            f"wanted at least {_FEWEST_FILES} open files for Ray, got a limit of {files}; raise it (ulimit -n "
+            f"{_OPEN_FILES}), or run without Ray (--runner local)"
+        )
+    if own and room is not None and room < _LEAST_ROOM:
+        raise InputError(
+            f"wanted at least {_LEAST_ROOM / 2**30:.0f} GiB of addresses for Ray's processes, got a limit of "
+            f"{room / 2**30:.3g}; raise it (ulimit -v unlimited), or run without Ray (--runner local)"
+        )
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
+from raydpzv.records.store import joined
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 
 C = TypeVar("C")
@@ -111,12 +112,14 @@ class Driver:
         return {}
 
     def _write(self, drained: Sequence[Piece]) -> None:
-        """Write what the server handed over: rows and checkpoints."""
-        for rows, checkpoint in drained:
-            if checkpoint:
-                self._writer.write_checkpoint(rows, checkpoint)
-            else:
-                self._writer.add(rows)
+        """Write what the server handed over: rows, and of checkpoints the last one."""
+        taken = [place for place, (_, checkpoint) in enumerate(drained) if checkpoint]
+        before = taken[-1] + 1 if taken else 0
+        if taken and (checkpoint := drained[taken[-1]][1]):
+            self._writer.hold(joined([rows for rows, _ in drained[:before]]))
+            self._writer.write_checkpoint(checkpoint)
+        for rows, _ in drained[before:]:
+            self._writer.add(rows)
 
     def _await(self, work: Any) -> None:
         """Wait for the server's loop, and look at it meanwhile."""
@@ -150,9 +153,9 @@ class Driver:
         self._status = found._replace(checkpoint_seconds=seconds)
         self._callbacks.status(self._status)
         # a checkpoint that is not written yet would be lost with the server
-        if self._writer.due() or found.checkpoints > self._checkpoints:
+        if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
-            self._write(self._control(self._server.drain.remote(), "rows"))
+            self._write(self._control(self._server.drain.remote(rest=due), "rows"))
 
     def _party(self, actor: str) -> str:
         """Return what the actor of Ray's number is called; "actors" if nobody is."""

@@ -15,6 +15,7 @@ import raydpzv
 from raydpzv.deferred import defer
 from raydpzv.errors import SpecError
 from raydpzv.interrupts import leaving_at_once
+from raydpzv.limits import require_room
 from scenarios.command_group import CommandGroup
 from scenarios.exit_codes import errors
 from scenarios.options import (
@@ -83,6 +84,7 @@ def run(
 ) -> None:
     """Run a scenario; write its run folder; print a summary."""
     with errors(verbose):
+        require_room()
         with leaving_at_once():
             from scenarios.run_commands import run as start
             from scenarios.run_output import Output
@@ -336,6 +338,7 @@ def resume(
 ) -> None:
     """Continue a virtual-clock run that was stopped or killed, to the same bits; or a comparison, or a search."""
     with errors(verbose):
+        require_room()
         with leaving_at_once():
             from scenarios.run_commands import resume as go_on
             from scenarios.run_output import Output

@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
+from raydpzv.limits import shortage
 from scenarios.screen import complain
 
 STOPPED = 130
@@ -26,7 +27,8 @@ def failures(folder: Path) -> Iterator[None]:
     except Exception as error:
         if not folder.is_dir():
             raise
-        line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
+        foreseen = str(error) if isinstance(error, RaydpzvError) else shortage(error)
+        line = foreseen or f"{type(error).__name__}: {error}"
         log = folder / "error.log"
         try:
             log.write_text(traceback.format_exc())
@@ -47,19 +49,24 @@ def errors(verbose: bool = False) -> Iterator[None]:
         _finish(error, str(error), _status(error), verbose)
     except BrokenPipeError:
         raise  # nobody reads on: `raydpzv list | head`
-    except OSError as error:
+    except (OSError, MemoryError, ImportError, RuntimeError) as error:
+        if line := shortage(error):
+            _finish(error, line, 2, verbose)
+        if isinstance(error, typer.Exit | typer.Abort):
+            raise
+        if not isinstance(error, OSError):
+            _unforeseen(error, verbose)
         # a path that is too long, a folder that is a file: wrong input that no check foresaw
         _finish(error, f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 2, verbose)
-    except MemoryError as error:
-        line = "wanted a run that fits into memory, got one that does not; make data, model, batch or budget smaller"
-        _finish(error, f"{line} ({error})" if str(error) else line, 2, verbose)
-    except (typer.Exit, typer.Abort, typer.BadParameter):
+    except typer.BadParameter:
         raise
     except Exception as error:
-        line = (
-            f"internal error, {type(error).__name__}: {error} (--verbose shows where, if the command has it)"
-        )
-        _finish(error, line, 1, verbose)
+        _unforeseen(error, verbose)
+
+
+def _unforeseen(error: Exception, verbose: bool) -> NoReturn:
+    line = f"internal error, {type(error).__name__}: {error} (--verbose shows where, if the command has it)"
+    _finish(error, line, 1, verbose)
 
 
 def _status(error: RaydpzvError) -> int:

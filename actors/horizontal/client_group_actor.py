@@ -25,6 +25,7 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import processed
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import PullConnection, PullLoop
+from raydpzv.wire.messages import ClientModels, Packed, unpack
 
 
 class ClientGroupActor:
@@ -81,6 +82,14 @@ class ClientGroupActor:
         """Return how far clients' own models are from the ledger's; see `OwnModels.drift`."""
         found = cast(OwnModels, self._client_group).drift(version)
         return found.largest, found.share
+
+    def models(self, version: int) -> ClientModels:
+        """Return what a checkpoint keeps of its clients, where their work has left them; see `OwnModels.models`."""
+        return cast(OwnModels, self._client_group).models()
+
+    def take_over(self, kept: Packed) -> None:
+        """Bring its clients to where a checkpoint was taken."""
+        cast(OwnModels, self._client_group).take_over(cast(ClientModels, unpack(kept)))
 
     def warm_up(self) -> None:
         """Let throw-away parties make a run's first updates here, so that what compiles is no epoch's."""

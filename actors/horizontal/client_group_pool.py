@@ -15,8 +15,18 @@ from actors.serialization import pack_work, unpack_upload
 from actors.shares import Place
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
+from raydpzv.wire.messages import ClientModels
 
 T = TypeVar("T")
+
+
+def share_of(kept: ClientModels, host: int, hosts: int) -> ClientModels:
+    """Return of clients' own models those of a host's, m mod `hosts` = `host`."""
+    mine = kept.clients % hosts == host
+    values = kept.values[np.repeat(mine, kept.counts)]
+    return ClientModels(kept.clients[mine], kept.versions[mine], kept.models[mine], kept.counts[mine], values)
+
+
 Noted = Callable[[int, str], None]
 """Records that a host was lost, and what was done."""
 
@@ -152,13 +162,21 @@ class PoolExecutor:
     """A `Executor` whose clients live in host actors: one message per host and batch of orders.
 
     Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves no bits; it is the
-    next in turn, or the one that keeps the client's own model or keys (`pinned`). Evaluations are host 0's.
+    next in turn, or the one that keeps the client's own model or keys (`pinned`). Evaluations are host 0's. drifts: a
+    lost host's clients had models that nobody can rebuild, so that no other takes its place and the run goes back.
     """
 
     def __init__(
-        self, pool: ClientGroupPool, dispatcher: HostDispatcher, *, pinned: bool, noted: Noted
+        self,
+        pool: ClientGroupPool,
+        dispatcher: HostDispatcher,
+        *,
+        pinned: bool,
+        noted: Noted,
+        drifts: bool = False,
     ) -> None:
         self._pool, self._dispatcher, self._pinned, self._noted = pool, dispatcher, pinned, noted
+        self._drifts = drifts
         self._gathered: list[Order] = []
         self._dealt, self.calls = 0, 0
         self._sent: list[_Sent] = []
@@ -192,6 +210,11 @@ class PoolExecutor:
         """Return how far clients' own models are from the ledger's: largest difference, largest share of elements."""
         found = [self._look(host, "drift", version) for host in range(len(self._pool.actors))]
         return max(gap for gap, _ in found), max(share for _, share in found)
+
+    def models(self, version: int) -> ClientModels:
+        """Return what a checkpoint after `version` updates keeps of all hosts' clients."""
+        found = [self._look(host, "models", version) for host in range(len(self._pool.actors))]
+        return ClientModels(*map(np.concatenate, zip(*(kept.arrays() for kept in found), strict=True)))
 
     def finish(self) -> None:
         """Let the hosts go: nothing is asked of them any more."""
@@ -232,6 +255,13 @@ class PoolExecutor:
 
     def _replace(self, host: int, error: BaseException) -> None:
         """Let a new actor do again what the lost one had not handed over."""
+        if self._drifts:
+            if self._pool.goes_back:
+                raise error
+            raise RunError(
+                f'host {host} was lost, and with it the models of its clients, which with revert = "add_back" only the '
+                "run's last checkpoint has: go on from there with raydpzv resume"
+            ) from error
         done = self._pool.replace(host, error)
         self._dispatcher.replace(host, self._pool.actors[host])
         again = [sent for sent in self._sent if sent.host == host]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from actors.cluster import OBJECT_STORE, connected
 from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
-from actors.horizontal.client_group_pool import ClientGroupPool
+from actors.horizontal.client_group_pool import ClientGroupPool, share_of
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.lane.actor_lines import open_lane
 from actors.lane.line import LaneAddress
@@ -27,11 +27,13 @@ from actors.shares import Place, Plan
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
+from raydpzv.experiment.run_horizontal import OWN_MODELS, own_models
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
+from raydpzv.wire.messages import pack
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _actor_set(
 
 
 def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder | None) -> None:
-    """Open the ledger and bring the server to where the run begins or goes on."""
+    """Open the ledger and bring server and hosts to where the run begins or goes on."""
     checkpoint = folder.checkpoint() if folder else None
     timeout = prepared.spec.resources.timeout
     try:
@@ -136,7 +138,20 @@ def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder
             if prepared.spec.resources.lane != "ray":
                 peers = actor_set.server, *actor_set.pool.actors
                 open_lane(actor_set.ledger, peers, timeout, 2 * len(peers))
-        get(actor_set.server.begin.remote(actor_set.ledger, checkpoint), timeout, "the server to begin")
+        if checkpoint and (kept := own_models(checkpoint)):
+            hosts = actor_set.pool.actors
+            given = [
+                host.take_over.remote(pack(share_of(kept, number, len(hosts))))
+                for number, host in enumerate(hosts)
+            ]
+            get(given, timeout, "the hosts to take over their clients' models")
+            rest = {name: held for name, held in checkpoint.state.items() if name != OWN_MODELS}
+            checkpoint = replace(checkpoint, state=rest)
+        get(
+            actor_set.server.begin.remote(actor_set.ledger, checkpoint, keeps=folder is not None),
+            timeout,
+            "the server to begin",
+        )
     except Exception as error:
         raise translated(error) from error
 
@@ -197,8 +212,10 @@ class _Driver(Driver):
     def _facts(self) -> dict[str, Any]:
         hosts: dict[str, Any] = {"hosts": len(self._pool.actors)}
         hosts |= get(self._server.facts.remote(), self._timeout, "the server's facts")
-        drift = hosts.pop("drift", None)
+        drift, taken = hosts.pop("drift", None), hosts.pop("checkpoints", None)
         facts: dict[str, Any] = {"drift": {"largest": drift[0], "share": drift[1]}} if drift else {}
+        if taken:
+            facts["checkpoints"] = self._writer.with_writing(taken)
         if self._ledger is not None:
             hosts["ledger_reads"] = self._control(self._ledger.reads.remote(), "the ledger's count")
             facts |= self._control(self._ledger.facts.remote(), "the ledger's facts")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from typing import Any
 
@@ -21,10 +20,15 @@ from actors.remote import get
 from actors.serialization import Wire, Work, pack_work, unpack_upload
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
-from raydpzv.experiment.run_horizontal import checkpoint_of, checkpoints, resume_server, virtual_run, warm_up
+from raydpzv.experiment.run_horizontal import (
+    OWN_MODELS,
+    checkpoint_of,
+    resume_server,
+    virtual_run,
+    warm_up,
+)
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint, Piece
-from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
@@ -77,8 +81,11 @@ class HorizontalServerActor(EvaluationPort):
         """Return where the server computes; a host's greeting."""
         return "cpu"
 
-    def begin(self, ledger: Any | None, checkpoint: Checkpoint | None) -> None:
-        """Take up the state of the run: its start, or a checkpoint's; the ledger actor is open already."""
+    def begin(self, ledger: Any | None, checkpoint: Checkpoint | None, *, keeps: bool) -> None:
+        """Take up the state of the run: its start, or a checkpoint's; the ledger actor is open already.
+
+        keeps: checkpoints are wanted.
+        """
         prepared, self._checkpoint = self._prepared, checkpoint
         self._ledger: RelayedLedger | None = None
         self._server: Any
@@ -93,7 +100,7 @@ class HorizontalServerActor(EvaluationPort):
         self._server_loop = ServerLoop(
             self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate
         )
-        self._cut, self._pace = checkpoints(prepared, self._recorder), prepared.pace()
+        self._pace = prepared.pace() if keeps else None
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
@@ -103,7 +110,9 @@ class HorizontalServerActor(EvaluationPort):
         if self._lane:
             lines = ActorLines(self._lane, pool.actors, self._timeout, "host")
             dispatcher = HostLines(lines, lean=lean)
-        self._hosts = PoolExecutor(pool, dispatcher, pinned=prepared.pinned, noted=self.note_loss)
+        self._hosts = PoolExecutor(
+            *(pool, dispatcher), pinned=prepared.pinned, noted=self.note_loss, drifts=prepared.drifts
+        )
         server = self._server
         self._see(self._hosts if prepared.seeded else WeightsEvaluator(prepared, server, "cpu"))
         run = virtual_run(
@@ -193,7 +202,7 @@ class HorizontalServerActor(EvaluationPort):
         facts: dict[str, Any] = {"host_calls": self._hosts.calls}
         if self._drift:
             facts["drift"] = self._drift
-        return facts
+        return facts | (self._pace.facts() if self._pace else {})
 
     def note_loss(self, host: int, done: str) -> None:
         """Record that a host was lost."""
@@ -208,11 +217,14 @@ class HorizontalServerActor(EvaluationPort):
         """Return what was released so far: nothing."""
         return self._privacy_filter.spent()
 
-    def drain(self) -> list[Piece]:
-        """Return the rows since the last call; those of rounds as far as there is a checkpoint that goes with them."""
+    def drain(self, *, rest: bool = True) -> list[Piece]:
+        """Return the rows since the last call; of rounds as far as a checkpoint goes with them, if any are taken.
+
+        rest: also rows after the last one, of a run without rounds or one that is over.
+        """
         with self._lock:
             pieces, self._pieces = self._pieces, []
-            if self._over or self._prepared.asynchronous:
+            if rest and (self._over or self._prepared.asynchronous or self._pace is None):
                 pieces.append((self._recorder.drain(), None))
         return pieces
 
@@ -238,40 +250,46 @@ class HorizontalServerActor(EvaluationPort):
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
-        # after the last update there is nothing to go on with: a continuation would make one more
-        rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
-        if rounds_go_on and (self._cut.due() or self._stopping.is_set()):
-            self._keep(self._cut.rows(), run)
+        if not self._prepared.asynchronous and self._due(now=self._stopping.is_set()):
+            self._keep(run)
 
     def _ticked(self, run: VirtualRun) -> None:
-        loop = self._server_loop
-        if self._pace and loop.stop_reason is None and self._pace.due(loop.updates):
-            self._keep_moment(self._pace, run)
+        if self._prepared.asynchronous and self._due():
+            self._keep(run)
 
-    def _keep_moment(self, pace: Pace, run: VirtualRun) -> None:
-        """Hand over rows, and that a run without rounds can go on after them."""
-        begun = time.monotonic()
-        checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.moment())
-        with self._lock:
-            self._pieces.append((self._recorder.drain(), checkpoint))
-        pace.taken(begun, self._server_loop.updates, 0)
-        self._server_loop.checkpointed(time.monotonic() - begun)
+    def _due(self, *, now: bool = False) -> bool:
+        """Tell whether a checkpoint is due, or wanted now.
+
+        After the last update there is nothing to go on with: a continuation would make one more.
+        """
+        loop, pace = self._server_loop, self._pace
+        return pace is not None and loop.stop_reason is None and (now or pace.due(loop.updates))
 
     def _stopped(self, run: VirtualRun) -> None:
-        if self._pace:
-            self._keep_moment(self._pace, run)
+        if self._prepared.asynchronous:
+            self._keep(run)
         # of others the last checkpoint was taken when the stop was seen
-        if not self._prepared.asynchronous and self._privacy_filter.state():
-            self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
+        elif self._privacy_filter.state():
+            self._keep(run, Recorder().drain())  # rows since the last are of orders that are sent again
 
-    def _keep(self, rows: Rows, run: VirtualRun) -> None:
-        """Hand over rows, and that the run can go on after them; where it holds, wait until that is written."""
-        begun = time.monotonic()
-        piece = rows, checkpoint_of(self._server, self._server_loop.updates, run.state())
+    def _keep(self, run: VirtualRun, rows: Rows | None = None) -> None:
+        """Hand over rows (None: all so far), and that the run can go on after them; wait for that where it holds.
+
+        That is after a round, or between two events of a run without rounds.
+        """
+        if (pace := self._pace) is None:
+            return
+        pace.begin()
+        updates = self._server_loop.updates
+        state = run.moment() if self._prepared.asynchronous else run.state()
+        if self._prepared.drifts:
+            assert self._hosts is not None
+            state[OWN_MODELS] = self._hosts.models(updates)
+        checkpoint = checkpoint_of(self._server, updates, state)
         self._written.clear()
         with self._lock:
-            self._pieces.append(piece)
-        self._server_loop.checkpointed(time.monotonic() - begun)
+            self._pieces.append((self._recorder.drain() if rows is None else rows, checkpoint))
+        self._server_loop.checkpointed(pace.taken(updates, 0))
         if self._holds:
             self._piece.set()
             self._written.wait()

@@ -20,12 +20,15 @@ from actors.serialization import Work, known_tail
 from raydpzv.errors import LaneError, RaydpzvError
 from raydpzv.methods.roles import Metrics, Order, Sync, Upload
 from raydpzv.wire.frames import body_parts, decode_body
-from raydpzv.wire.messages import Body, pack
+from raydpzv.wire.messages import Body, ClientModels, pack
 from raydpzv.wire.seeds import PulledModel
 
 _WORK, _LOOK, _TAIL, _DONE = range(16, 20)  # beside the kinds of `requests.answered`
-LOOKS = ("evaluate", "state", "drift")
-"""What a host tells of the model: a score, parameters and momentum, how far its clients' own models are from it."""
+LOOKS = ("evaluate", "state", "drift", "models")
+"""What a host tells of the model: a score, parameters and momentum, how far its clients' own models are from it, and
+these."""
+_BODIES: dict[str, type[Body]] = {"state": PulledModel, "models": ClientModels}
+"""The message in which a look's arrays travel."""
 _COUNTS = struct.Struct("<BII")
 _LOOKED = struct.Struct("<BBq")
 _TAILED = struct.Struct("<Biqq")
@@ -111,9 +114,9 @@ def most_bytes(orders: Iterable[Order]) -> int:
 
 
 def looked(name: str, found: Any) -> tuple[bytes, ...]:
-    """Return the frame of what a look found: metrics, a state float32 [1 or 2, d], or a drift's two numbers."""
-    if name == "state":
-        description, data = body_parts(pack(PulledModel(found, _NO_SEEDS)))
+    """Return the frame of what a look found: metrics, a state float32 [1 or 2, d], a drift's two numbers, models."""
+    if name in _BODIES:
+        description, data = body_parts(pack(PulledModel(found, _NO_SEEDS) if name == "state" else found))
         return _behind(_COUNTS.pack(_DONE, 1, 0), b"", [(description, data)])
     return bytes((_DONE,)), json.dumps(asdict(found) if isinstance(found, Metrics) else found).encode()
 
@@ -123,9 +126,12 @@ def read_looked(name: str, frame: memoryview) -> Any:
     try:
         if frame[0] != _DONE:
             return requests.read_failed(frame)
-        if name == "state":
+        if kind := _BODIES.get(name):
             (part,) = _parts(frame, 1, 0)
-            return _state(decode_body(part))
+            body = decode_body(part)
+            if not isinstance(body, kind):
+                raise ValueError(f"a {type(body).__name__} is no {kind.__name__}")
+            return body.state if isinstance(body, PulledModel) else body
         found = json.loads(bytes(frame[1:]))
         return _metrics(**found) if name == "evaluate" else (float(found[0]), float(found[1]))
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
@@ -163,12 +169,6 @@ def _parts(frame: memoryview, count: int, table: int) -> list[memoryview]:
     if places and places[-1] != len(frame):
         raise ValueError("the parts do not end where the frame does")
     return [frame[begin:end] for begin, end in zip(places[::2], places[1::2], strict=True)]
-
-
-def _state(body: Body) -> np.ndarray:
-    if not isinstance(body, PulledModel):
-        raise ValueError(f"a {type(body).__name__} is no model")
-    return body.state
 
 
 def _metrics(validation: dict[str, Any] | None, **numbers: Any) -> Metrics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -149,12 +148,11 @@ class VerticalServerActor(EvaluationPort):
         loop, pace = self._server_loop, self._pace
         if pace is None or loop.stop_reason is not None or not (due or pace.due(loop.updates)):
             return
-        begun = time.monotonic()
+        pace.begin()
         checkpoint = roles.take(run)
         with self._lock:
             self._pieces.append((self._recorder.drain(), checkpoint))
-        pace.taken(begun, loop.updates, 0)
-        loop.checkpointed(time.monotonic() - begun)
+        loop.checkpointed(pace.taken(loop.updates, 0))
 
     def open_warm_up(self, clients: Sequence[int]) -> None:
         """Set up a throw-away server for throw-away clients of these numbers."""
@@ -288,11 +286,11 @@ class VerticalServerActor(EvaluationPort):
         """Return where the run stands."""
         return self._server_loop.status()
 
-    def drain(self) -> list[Piece]:
-        """Return the rows since the last call, and the checkpoints among them."""
+    def drain(self, *, rest: bool = True) -> list[Piece]:
+        """Return the rows since the last call, and the checkpoints among them; rest: also rows after the last one."""
         with self._lock:
             pieces, self._pieces = self._pieces, []
-            return [*pieces, (self._recorder.drain(), None)]
+            return [*pieces, (self._recorder.drain(), None)] if rest else pieces
 
     def spent(self) -> Spent | None:
         """Return what was released so far."""

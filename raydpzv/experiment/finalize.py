@@ -145,7 +145,7 @@ class RowWriter:
         Who watches is not told twice of rows.
         """
         assert self.folder is not None
-        faults = self.folder.written()["fault"]
+        faults = self.folder.so_far("fault")
         self.folder.go_back()
         kept = self.folder.counts.get("fault", 0)
         self.folder.append(_rows() | {"fault": faults.slice(kept)})
@@ -160,11 +160,19 @@ class RowWriter:
             self._told[name] = max(self._told[name], at + table.num_rows)
         return found
 
-    def write_checkpoint(self, rows: Rows, checkpoint: Checkpoint) -> int:
-        """Take in rows and, if there is a folder, where the run can go on after them; return the bytes of that."""
-        begun = time.monotonic()
-        self.add(rows)
+    def hold(self, rows: Rows) -> None:
+        """Take in rows that a checkpoint follows."""
+        if self.folder is None:
+            self.add(rows)
+            return
+        untold = self._untold(rows, self.folder.counts)
+        self.folder.hold(rows)
+        self._watch.rows(untold)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> int:
+        """Write, if there is a folder, where the run can go on after the rows so far; return the bytes of that."""
         if self.folder:
+            begun = time.monotonic()
             self._bytes = self.folder.write_checkpoint(checkpoint)
             self._seconds += time.monotonic() - begun
         return self._bytes

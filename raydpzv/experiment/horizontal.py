@@ -123,6 +123,11 @@ class PreparedHorizontal:
         return self.spec.descriptor.own_models(self.spec.method)
 
     @property
+    def drifts(self) -> bool:
+        """Whether those models leave the ledger's, so that checkpoints keep them: nobody could rebuild them."""
+        return self.spec.descriptor.drifts(self.spec.method)
+
+    @property
     def pinned(self) -> bool:
         """Whether a client's work stays with one process, which keeps the client's own model, keys or rows."""
         return self.separate or self.spec.descriptor.own_keys(self.spec.method) or self.user_parts is not None
@@ -189,10 +194,16 @@ class PreparedHorizontal:
         return None
 
     def pace(self) -> Pace | None:
-        """Return when checkpoints of a run without rounds are due; None: one of rounds, or of real time."""
-        if self.spec.clock.kind != "virtual" or not self.asynchronous:
+        """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
+
+        None: of a run of real time.
+        """
+        record = self.spec.record
+        if self.spec.clock.kind != "virtual":
             return None
-        return Pace(None, None, self.spec.record.flush)
+        if self.setting and not self.asynchronous:
+            return Pace(None, 1, record.flush)
+        return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""

@@ -19,6 +19,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.privacy_setting import has_secret_coins
 from raydpzv.experiment.reexecute import check_resumable, check_same
+from raydpzv.experiment.run_horizontal import own_models
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
@@ -128,13 +129,13 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
 def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
     """Return how many updates a run's ledger has; raise what keeps it from going on, before any row is dropped.
 
-    DataError: its ledger is damaged or ends before its checkpoint; InputError: its clients' own models are lost.
+    DataError: its ledger is damaged or ends before its checkpoint; NotRecomputable: its clients' own models are lost.
     """
-    checkpoint, spec = folder.checkpoint(), prepared.spec
-    if checkpoint and spec.descriptor.drifts(spec.method):
+    checkpoint = folder.checkpoint()
+    if checkpoint and prepared.drifts and own_models(checkpoint) is None:
         raise NotRecomputable(
-            f'{folder.path}: with method.revert = "add_back" every client has a model of its own, which went with the '
-            "process, so the run cannot go on; start a new one with --out"
+            f'{folder.path}: with method.revert = "add_back" every client has a model of its own, and this run\'s '
+            "checkpoint, of an earlier version, keeps none, so it cannot go on; start a new one with --out"
         )
     if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
         return 0

@@ -19,13 +19,12 @@ from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.release_ledger import compare, released
+from raydpzv.experiment.release_ledger import Recorded, compare, recorded, released
 from raydpzv.experiment.run_vertical import local_device, one_thread, parameters
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
@@ -144,13 +143,13 @@ def resuming(
         check_recomputable(experiment, path)
         releases = _releases_on_record(experiment, folder, checkpoint)
         if goes_back:
-            folder = RunFolder.reopened(path, moved, checked=True)
+            folder = RunFolder.reopened(path, moved)
         folder.sweep()
     except BaseException:
         folder.__exit__()
         raise
     return (
-        experiment.with_record(releases, continues=True),
+        experiment.with_record(releases.by_address, continues=True),
         folder,
         str(folder.environment().get("scenario", "")),
     )
@@ -168,18 +167,20 @@ def gone_back(experiment: PreparedVertical, folder: RunFolder) -> PreparedVertic
     """
     check_recomputable(experiment, folder.path)
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
-    return experiment.with_record(_releases_on_record(experiment, folder, checkpoint), continues=True)
+    releases = _releases_on_record(experiment, folder, checkpoint)
+    return experiment.with_record(releases.by_address, continues=True)
 
 
 def _releases_on_record(
     experiment: PreparedVertical, folder: RunFolder, checkpoint: Checkpoint | None
-) -> Mapping[Address, float]:
+) -> Recorded:
+    """Return the releases that a run may come to which goes on from a checkpoint (None: from its start)."""
     with _ledger(experiment, folder) as ledger:
         if checkpoint:
             _require_ledger(checkpoint, ledger.version if ledger else None, folder)
-        releases = released(folder.rows(), ledger)
-    _check_gaps(releases, folder.path)
-    return releases
+        releases = recorded(folder.column_rows("release", Recorded._fields), ledger)
+        _check_gaps(releases, folder.path)
+        return _beyond(checkpoint, releases, ledger) if checkpoint else releases
 
 
 def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:
@@ -192,6 +193,17 @@ def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFold
         f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {counted} updates or more, but {held}: "
         "bring it back from a copy, or start a new run with --out"
     )
+
+
+def _beyond(checkpoint: Checkpoint, releases: Recorded, ledger: Ledger | None) -> Recorded:
+    """Return the releases that a run which goes on from a checkpoint may come to: those after it."""
+    entered = checkpoint.state["server"].get("entered")
+    if ledger is None or entered is None:
+        return releases
+    before = ledger.since(0, entered)
+    steps = np.zeros(max(releases.client.max(initial=0), before.party.max(initial=0)) + 1, np.int64)
+    np.maximum.at(steps, before.party, before.step + 1)
+    return releases.where(releases.step >= steps[releases.client])
 
 
 def _vertical(folder: RunFolder) -> VerticalScenario:
@@ -245,17 +257,16 @@ def _changed(folder: RunFolder, what: str) -> InputError:
     )
 
 
-def _check_gaps(releases: Mapping[Address, float], path: Path) -> None:
+def _check_gaps(releases: Recorded, path: Path) -> None:
     """A release that is missing in the midst of the record would be drawn a second time."""
-    steps: dict[int, set[int]] = {}
-    for client, step, _ in releases:
-        steps.setdefault(client, set()).add(step)
-    for client, found in steps.items():
-        if len(found) != max(found) + 1:
-            missing = min(set(range(max(found) + 1)) - found)
-            raise DataError(
-                f"{path}: the record lacks the release for client {client}, step {missing}: rows are missing"
-            )
+    client, step = releases.client, releases.step
+    before = np.concatenate([[-1], step[:-1]])
+    before[np.flatnonzero(client[1:] != client[:-1]) + 1] = -1
+    for place in np.flatnonzero(step > before + 1)[:1]:
+        raise DataError(
+            f"{path}: the record lacks the release for client {client[place]}, step {before[place] + 1}: rows are "
+            "missing"
+        )
 
 
 @contextmanager

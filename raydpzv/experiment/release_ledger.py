@@ -13,14 +13,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.keys import DirectionSeeds, Key
-from raydpzv.ledger.entries import COLUMNS, ENTRY_COLUMNS, LedgerUpdate, Slice
+from raydpzv.ledger.entries import COLUMNS, ENTRY_COLUMNS, LedgerUpdate, Slice, bounds
 from raydpzv.ledger.ledger import Ledger, begin_ledger
 from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
@@ -97,20 +98,25 @@ class LedgerServer:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: the role's state, and what places the ledger's updates among the uploads."""
-        return {
-            "role": self._server.state(),
-            "served": np.array(self._served, np.int32),
-            "versions": np.array(self._versions, np.int64),
-            "read": sorted(self._read.items()),
-            "entered": self._entered,
-        }
+        placed = {"read": sorted(self._read.items()), "entered": self._entered}
+        if self._entered != len(self._served):  # else each upload made the ledger's next update
+            placed |= {
+                "served": np.array(self._served, np.int32),
+                "versions": np.array(self._versions, np.int64),
+            }
+        return {"role": self._server.state(), **placed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become what the server was when it returned this state; the ledger has what it had then, or more."""
         self._server.restore(state["role"])
-        self._served, self._versions = state["served"].tolist(), state["versions"].tolist()
-        self._uploads, self._read = Counter(self._served), dict(state["read"])
         self._entered = state["entered"]
+        if "served" in state:
+            self._served, self._versions = state["served"].tolist(), state["versions"].tolist()
+        else:
+            made = self._ledger.since(0, self._entered)
+            self._served = made.party[bounds(made.round)[:-1]].tolist()
+            self._versions = list(range(self._entered + 1))
+        self._uploads, self._read = Counter(self._served), dict(state["read"])
 
     def past(self, client: int, before: Order | None = None) -> Past:
         """Return what a client is rebuilt from, to what it was before it got an order (None: after all answers)."""
@@ -196,39 +202,71 @@ def _shown(name: str, value: Any) -> Any:
     return np.frombuffer(value, COLUMNS[name])[:3].tolist() if name in ENTRY_COLUMNS else value
 
 
-def released(rows: Rows, ledger: Ledger | None) -> dict[Address, float]:
-    """Return every release on record: those of the rows, and those that only the ledger has, as after a kill.
+class Recorded(NamedTuple):
+    """Releases on record, each once, in the order of their addresses: int64 [n] three times, and values float64 [n]."""
 
-    Raises ReplayMismatch where they differ.
+    client: np.ndarray
+    step: np.ndarray
+    perturbation: np.ndarray
+    value: np.ndarray
+
+    @property
+    def by_address(self) -> dict[Address, float]:
+        """The values by client, step and perturbation."""
+        addresses = zip(self.client.tolist(), self.step.tolist(), self.perturbation.tolist(), strict=True)
+        return dict(zip(addresses, self.value.tolist(), strict=True))
+
+    def where(self, kept: np.ndarray) -> Recorded:
+        """Return those of a mask, bool [n]."""
+        return Recorded(*(column[kept] for column in self))
+
+
+def recorded(rows: pa.Table, ledger: Ledger | None) -> Recorded:
+    """Return every release on record: those of release rows, and those that only the ledger has, as after a kill.
+
+    rows: with the columns of `Recorded` at the least. Raises ReplayMismatch where rows and ledger differ.
     """
-    table = rows["release"]
-    found = _by_address(
-        *(table.column(name).to_numpy() for name in ("client", "step", "perturbation", "value"))
-    )
+    found = _once(*(rows.column(name).to_numpy() for name in Recorded._fields))
     if ledger is None:
         return found
     kept = ledger.since(0)
-    entered = _by_address(kept.party, kept.step, kept.perturbation, kept.scalar.astype(np.float64))
-    for address in found.keys() & entered.keys():
-        if found[address] != entered[address]:
-            raise ReplayMismatch(
-                f"client {address[0]}, step {address[1]}, perturbation {address[2]}: the rows have {found[address]!r} "
-                f"as released, the ledger {entered[address]!r}; one of them was changed"
-            )
-    return entered | found
+    entered = _once(kept.party, kept.step, kept.perturbation, kept.scalar)
+    both = Recorded(*map(np.concatenate, zip(entered, found, strict=True)))
+    both = both.where(np.lexsort((both.perturbation, both.step, both.client)))
+    twice = _like_the_next(both)
+    for place in np.flatnonzero(twice & (both.value != np.roll(both.value, -1)))[:1]:
+        client, step, perturbation, value = (column[place].item() for column in both)
+        raise ReplayMismatch(
+            f"client {client}, step {step}, perturbation {perturbation}: the rows have "
+            f"{both.value[place + 1].item()!r} as released, the ledger {value!r}; one of them was changed"
+        )
+    return both.where(~twice)
+
+
+def released(rows: Rows, ledger: Ledger | None) -> dict[Address, float]:
+    """Return every release on record by its address, see `recorded`."""
+    return recorded(rows["release"], ledger).by_address
 
 
 def compare(rows: Rows, ledger: Ledger) -> None:
     """Check that each release of the rows is in the ledger, with the same value. Raises ReplayMismatch."""
-    if len(released(rows, ledger)) > ledger.entries:
+    if len(recorded(rows["release"], ledger).value) > ledger.entries:
         raise ReplayMismatch(
             f"the ledger lacks releases that the rows have ({ledger.entries} of {rows['release'].num_rows} are there), "
             "though each is written there first; bring it back from a copy"
         )
 
 
-def _by_address(
-    client: np.ndarray, step: np.ndarray, perturbation: np.ndarray, value: np.ndarray
-) -> dict[Address, float]:
-    addresses = zip(client.tolist(), step.tolist(), perturbation.tolist(), strict=True)
-    return dict(zip(addresses, value.tolist(), strict=True))
+def _once(client: np.ndarray, step: np.ndarray, perturbation: np.ndarray, value: np.ndarray) -> Recorded:
+    """Return releases in the order of their addresses; of several with the same one the last."""
+    order = np.lexsort((perturbation, step, client))
+    places = [column.astype(np.int64)[order] for column in (client, step, perturbation)]
+    found = Recorded(places[0], places[1], places[2], value.astype(np.float64)[order])
+    return found.where(~_like_the_next(found))
+
+
+def _like_the_next(found: Recorded) -> np.ndarray:
+    """Tell which releases have the address of the one after them, bool [n]."""
+    like = np.zeros(len(found.value), bool)
+    like[:-1] = np.all([column[1:] == column[:-1] for column in found[:3]], axis=0)
+    return like

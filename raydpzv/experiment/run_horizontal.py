@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -28,8 +27,7 @@ from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
-from raydpzv.records.checkpoint import Checkpoint, Cut
-from raydpzv.records.checkpoint_pace import Pace
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -41,8 +39,11 @@ from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, Status, St
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.wire.messages import ClientModels
 from raydpzv.wire.network import instant
 
+OWN_MODELS = "own_models"
+"""Under which name a checkpoint keeps the models of clients that nobody can rebuild, `ClientModels`."""
 _WARM_UP_ROWS = 512
 """Held-out rows that a warm-up scores, at most."""
 
@@ -104,11 +105,12 @@ class _Session:
         self._checkpoint = checkpoint
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
-        self._cut = checkpoints(prepared, self._recorder)
         self._pace = prepared.pace() if folder else None
         self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
+            if kept := own_models(checkpoint):
+                cast(OwnModels, self._client_group).take_over(kept)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
         self._server_loop = ServerLoop(
             self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated
@@ -138,7 +140,7 @@ class _Session:
     def _tick(self) -> None:
         if self._watch.due():
             self._watch.status(self._server_loop.status())
-        if self._prepared.asynchronous and self._writer.due():
+        if self._writer.due():
             self._writer.add(self._recorder.drain())
 
     def _virtual(self) -> None:
@@ -160,39 +162,46 @@ class _Session:
 
     def _ticked(self, run: VirtualRun) -> None:
         self._tick()
-        loop = self._server_loop
-        if self._pace and loop.stop_reason is None and self._pace.due(loop.updates):
-            self._keep_moment(self._pace, run)
-
-    def _keep_moment(self, pace: Pace, run: VirtualRun) -> None:
-        """Write that a run without rounds can go on from here."""
-        begun = time.monotonic()
-        checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.moment())
-        size = self._writer.write_checkpoint(self._recorder.drain(), checkpoint)
-        pace.taken(begun, self._server_loop.updates, size)
-        self._server_loop.checkpointed(time.monotonic() - begun)
+        if self._prepared.asynchronous and self._due():
+            self._keep(run)
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
         self._stop_at.count(self._server_loop.updates)
-        # after the last update there is nothing to go on with: a continuation would make one more
-        rounds_go_on = not self._prepared.asynchronous and self._server_loop.stop_reason is None
-        if rounds_go_on and (self._cut.due() or self._stop_at.is_set()):
-            self._keep(self._cut.rows(), run)
+        if not self._prepared.asynchronous and self._due(now=self._stop_at.is_set()):
+            self._keep(run)
+
+    def _due(self, *, now: bool = False) -> bool:
+        """Tell whether a checkpoint is due, or wanted now.
+
+        After the last update there is nothing to go on with: a continuation would make one more.
+        """
+        loop, pace = self._server_loop, self._pace
+        return pace is not None and loop.stop_reason is None and (now or pace.due(loop.updates))
 
     def _stopped(self, run: VirtualRun) -> None:
-        if self._pace:
-            self._keep_moment(self._pace, run)
+        if self._prepared.asynchronous:
+            self._keep(run)
         # of others the last checkpoint was taken when the stop was seen
-        if not self._prepared.asynchronous and self._privacy_filter.state():
-            self._keep(Recorder().drain(), run)  # rows since the last are of orders that are sent again
+        elif self._privacy_filter.state():
+            self._keep(run, Recorder().drain())  # rows since the last are of orders that are sent again
 
-    def _keep(self, rows: Rows, run: VirtualRun) -> None:
-        """Write rows, and that the run can go on after them."""
-        begun = time.monotonic()
-        checkpoint = checkpoint_of(self._server, self._server_loop.updates, run.state())
-        self._writer.write_checkpoint(rows, checkpoint)
-        self._server_loop.checkpointed(time.monotonic() - begun)
+    def _keep(self, run: VirtualRun, rows: Rows | None = None) -> None:
+        """Write rows (None: all so far), and that the run can go on after them.
+
+        That is after a round, or between two events of a run without rounds.
+        """
+        if (pace := self._pace) is None:
+            return
+        pace.begin()
+        self._writer.hold(self._recorder.drain() if rows is None else rows)
+        updates = self._server_loop.updates
+        state = run.moment() if self._prepared.asynchronous else run.state()
+        if self._prepared.drifts:
+            state[OWN_MODELS] = cast(OwnModels, self._client_group).models()
+        checkpoint = checkpoint_of(self._server, updates, state)
+        size = self._writer.write_checkpoint(checkpoint)
+        self._server_loop.checkpointed(pace.taken(updates, size))
 
     def _wall(self) -> None:
         assert self._ledger is not None
@@ -258,9 +267,10 @@ def virtual_run(
     )
 
 
-def checkpoints(prepared: PreparedHorizontal, recorder: Recorder) -> Cut:
-    """Return when checkpoints are taken: after every round that is accounted for, so that none is forgotten."""
-    return Cut(recorder, 0.0 if prepared.setting else prepared.spec.record.flush)
+def own_models(checkpoint: Checkpoint) -> ClientModels | None:
+    """Return the clients' own models that a checkpoint keeps, of methods whose models nobody can rebuild."""
+    kept: ClientModels | None = checkpoint.state.get(OWN_MODELS)
+    return kept
 
 
 def resume_server(server: Any, checkpoint: Checkpoint) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -113,10 +112,10 @@ class _Session:
         def keep() -> None:
             if self._pace is None:
                 return
-            begun = time.monotonic()
-            size = self._writer.write_checkpoint(self._recorder.drain(), roles.take(run))
-            self._pace.taken(begun, self._server_loop.updates, size)
-            self._server_loop.checkpointed(time.monotonic() - begun)
+            self._pace.begin()
+            self._writer.hold(self._recorder.drain())
+            size = self._writer.write_checkpoint(roles.take(run))
+            self._server_loop.checkpointed(self._pace.taken(self._server_loop.updates, size))
 
         if self._checkpoint:
             self._stop_at.count(self._checkpoint.round)

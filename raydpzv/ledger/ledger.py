@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
-from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice, checked, frozen, link
+from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice, checked, frozen, link, links
 from raydpzv.ledger.files import damaged, reported
 from raydpzv.ledger.header import Header, LogSettings, decode, encode
 from raydpzv.ledger.log import Log
@@ -287,10 +287,7 @@ class Ledger:
 
     def _linked(self, version: int) -> bytes:
         """Return the chain's value at a version from the entries in memory."""
-        chain = self._base
-        for update in self._memory.slice(self._memory.trimmed, version).updates():
-            chain = link(chain, update)
-        return chain
+        return links(self._base, self._memory.slice(self._memory.trimmed, version))[-1]
 
     def _found(self, folder: Path, log: Log) -> str:
         """Return the digest of this version that the disk has; DataError if it is not this ledger's."""

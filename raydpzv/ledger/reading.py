@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, Slice, bounds, frozen, link, mark
+from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, Slice, bounds, frozen, links
 from raydpzv.ledger.files import damaged
 from raydpzv.ledger.segment import BLANK, CLOSE, OPEN, SEALED, U8, Segment
 
@@ -109,15 +109,14 @@ def _chained(
     path: Path, first: int, columns: dict[str, Array], start: bytes, sealed: bool, rest: tuple[int, int, int]
 ) -> Segment:
     """Recompute the chain over the columns of a segment; DataError at the first update that breaks it."""
-    marks, places, chains = columns["chain"], bounds(columns["round"]), [start]
-    good = first + _constant(columns, places)
+    marks, places = columns["chain"], bounds(columns["round"])
     entries = Slice(first, first + len(places) - 1, *(frozen(columns[name]) for name in COLUMNS))
-    for update, place in zip(entries.updates(), places.tolist(), strict=False):
-        chain = link(chains[-1], update)
-        last = first + len(chains) - 1
-        if last == good or int(marks[place]) != mark(chain):
-            raise damaged(path, f"update {last + 1} does not fit the digest chain", last)
-        chains.append(chain)
+    chains = links(start, entries)
+    wrong = marks[places[:-1]] != np.frombuffer(b"".join(chains[1:]), U8)[::4]
+    wrong[_constant(columns, places) :] = True
+    if wrong.any():
+        last = first + int(np.argmax(wrong))
+        raise damaged(path, f"update {last + 1} does not fit the digest chain", last)
     return Segment(first, sealed, entries, places, chains, *rest)
 
 

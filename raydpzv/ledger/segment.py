@@ -89,7 +89,7 @@ def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytes:
         seed,
         scalar,
         _DOUBLE.pack(lr) * n,
-        chain[:8] * n,  # the bytes of `mark`
+        chain[:8] * n,
     )
     return b"".join((begin, values, _WORD.pack(CLOSE << 32 | zlib.crc32(values, begun))))
 
@@ -129,7 +129,7 @@ def seal(segment: Segment, number: int) -> bytes:
     about = _about(number, segment.first, segment.chains[0])
     about |= {b"last": b"%d" % segment.last, b"end": segment.chains[-1].hex().encode()}
     schema = SEALED.with_metadata(about)
-    starts = b"".join([chain[:8] for chain in segment.chains[1:]])  # the bytes of `mark`
+    starts = b"".join([chain[:8] for chain in segment.chains[1:]])
     marks = np.repeat(np.frombuffer(starts, U8), np.diff(segment.bounds))
     arrays = [pa.array(getattr(segment.entries, name)) for name in COLUMNS]
     sink = pa.BufferOutputStream()

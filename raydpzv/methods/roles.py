@@ -13,7 +13,7 @@ from raydpzv.engine.split_model import Ages, Metrics
 from raydpzv.ledger.entries import Slice
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.secure.attempts import Attempt
-from raydpzv.wire.messages import Body
+from raydpzv.wire.messages import Body, ClientModels
 
 
 class Release(NamedTuple):
@@ -209,6 +209,14 @@ class Drift:
 
 class OwnModels(ClientGroup, Protocol):
     """Clients each of whom keeps a model of its own."""
+
+    def models(self) -> ClientModels:
+        """Return what a checkpoint keeps of the clients that took part, of methods whose models nobody can rebuild."""
+        ...
+
+    def take_over(self, kept: ClientModels) -> None:
+        """Make clients that have done nothing yet what they were when `models` returned this."""
+        ...
 
     def drift(self, version: int) -> Drift:
         """Bring every client that ever took part to `version` and compare it with the model of the ledger."""

@@ -12,20 +12,18 @@ import hashlib
 import io
 import json
 import os
-import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raydpzv.errors import DataError
-from raydpzv.files import write_atomically
-from raydpzv.records.recorder import Recorder
+from raydpzv.records.packed_rows import PackedRows
 from raydpzv.records.state_tree import packed, unpacked
-from raydpzv.records.store import Rows
+from raydpzv.records.store import Extent, Rows
 
 _FAULTS = (
     ValueError,
@@ -52,54 +50,73 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint as it was found, and the rows that it stands for: how many parts and rows of each type.
-
-    Those of before rows were counted have no number of rows.
-    """
+    """A checkpoint as it was found, and the rows that it stands for: those of the first parts, by type, and its own."""
 
     checkpoint: Checkpoint
-    parts: Mapping[str, int]
-    rows: Mapping[str, int] = field(default_factory=dict)
+    extents: Mapping[str, Extent]
+    tail: Rows
 
+
+_EXTENT = ("parts", "rows", "digest")
+"""What a checkpoint says of each row type. Those of earlier versions have no digests, older ones no numbers of rows."""
+
+_SIGNATURE = "sha256"
+_NOTHING = np.zeros(0, np.uint8)
 
 Piece = tuple[Rows, Checkpoint | None]
 """Rows, and where the run can go on after them."""
 
 
-class Cut:
-    """Says when a checkpoint is due. every: seconds between two of them."""
-
-    def __init__(self, recorder: Recorder, every: float) -> None:
-        self._recorder, self._every = recorder, every
-        self._last = time.monotonic()
-
-    def due(self) -> bool:
-        """Tell whether a checkpoint should be taken by now."""
-        return time.monotonic() - self._last >= self._every
-
-    def rows(self) -> Rows:
-        """Return the rows since the last checkpoint."""
-        self._last = time.monotonic()
-        return self._recorder.drain()
-
-
 def write_checkpoint(
-    path: Path, checkpoint: Checkpoint, parts: Mapping[str, int], rows: Mapping[str, int]
+    path: Path, checkpoint: Checkpoint, extents: Mapping[str, Extent], tail: PackedRows | None = None
 ) -> int:
-    """Write a checkpoint that counts the parts and rows it stands for; return its size. The one before it is kept."""
+    """Write a checkpoint that says which rows it stands for; return its size. The one before it is kept.
+
+    tail: rows after those of the parts, which it holds itself.
+    """
     state, data = packed(checkpoint.state)
-    facts = {"round": checkpoint.round, "state": state, "parts": dict(parts), "rows": dict(rows)}
-    arrays = {"data": np.frombuffer(data, np.uint8)}
+    facts: dict[str, Any] = {"round": checkpoint.round, "state": state}
+    for kind in _EXTENT:
+        facts[kind] = {name: getattr(extent, kind) for name, extent in extents.items()}
+    held = {"data": data}
+    if tail:
+        facts["tail"], held["tail"] = tail.sizes, tail.data
+    held["facts"] = json.dumps(facts).encode()
+    arrays = {name: np.frombuffer(content, np.uint8) for name, content in held.items()}
     if checkpoint.weights is not None:
         arrays["weights"] = checkpoint.weights
-    facts |= {"weighted": checkpoint.weights is not None, "sha256": _sha256(facts, data, checkpoint.weights)}
-    arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    arrays[_SIGNATURE] = np.frombuffer(_signature(arrays), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    if path.is_file():
-        os.replace(path, before(path))
-    write_atomically(path, buffer.getvalue(), mode=0o600)
+    _put(path, buffer.getbuffer())
     return buffer.tell()
+
+
+def _put(path: Path, data: memoryview) -> None:
+    """Write a file in one piece and keep the one before it, in the place of whose own forerunner it is written.
+
+    Three names take turns, and none takes the place of another: that, and new files, cost four times as much.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    if before(path).is_file():
+        before(path).rename(scratch)
+    try:
+        with open(scratch, "wb", buffering=0, opener=_not_cut) as file:
+            written = 0
+            while written < len(data):
+                written += file.write(data[written:])
+            file.truncate()
+        if path.is_file():
+            path.rename(before(path))
+        scratch.rename(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def _not_cut(name: str, flags: int) -> int:
+    """Open a file whose bytes are written over, of which nobody else may read any."""
+    return os.open(name, flags & ~os.O_TRUNC, 0o600)
 
 
 def before(path: Path) -> Path:
@@ -128,24 +145,43 @@ def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
 def _read(path: Path) -> Written:
     try:
         with np.load(path) as stored:
-            facts = json.loads(stored["facts"].tobytes())
-            data = stored["data"].tobytes() if "data" in stored.files else b""
-            weights = stored["weights"] if facts["weighted"] else None
-        signed = {name: facts[name] for name in ("round", "state", "parts", "rows") if name in facts}
-        if facts["sha256"] != _sha256(signed, data, weights):
+            arrays = {name: stored[name] for name in stored.files}
+        facts = json.loads(arrays["facts"].tobytes())
+        weights, data = arrays.get("weights"), arrays.get("data", _NOTHING).tobytes()
+        if _SIGNATURE in arrays:
+            signed = arrays.pop(_SIGNATURE).tobytes() == _signature(arrays)
+        else:
+            signed = facts.pop("sha256") == _older_sha256(facts, data, weights)
+        if not signed:
             raise ValueError("its sha256 does not fit its content")
         state = unpacked(facts["state"], data)
-        parts, rows = (
-            {str(name): int(count) for name, count in facts.get(kind, {}).items()}
-            for kind in ("parts", "rows")
-        )
-        return Written(Checkpoint(facts["round"], state, weights), parts, rows)
+        parts, rows, digests = (facts.get(kind, {}) for kind in _EXTENT)
+        extents = {
+            str(name): Extent(
+                int(count),
+                int(rows[name]) if name in rows else None,
+                str(digests[name]) if name in digests else None,
+            )
+            for name, count in parts.items()
+        }
+        tail = PackedRows(facts.get("tail", []), arrays.get("tail", _NOTHING).tobytes())
+        return Written(Checkpoint(facts["round"], state, weights), extents, tail.rows())
     except (*_FAULTS, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one") from None
 
 
-def _sha256(facts: Mapping[str, Any], data: bytes, weights: np.ndarray | None) -> str:
-    """The digest of the facts in their order, which is that of before rows were counted, and of the arrays."""
+def _signature(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The digest of arrays, of their names, types and shapes."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        found.update(np.ascontiguousarray(array).data)
+    return found.digest()
+
+
+def _older_sha256(facts: dict[str, Any], data: bytes, weights: np.ndarray | None) -> str:
+    """The digest of a checkpoint without a signature: of the facts in their order, and of the arrays."""
+    values = [value for name, value in facts.items() if name != "weighted"]
     held = b"" if weights is None else weights.tobytes()
-    return hashlib.sha256(json.dumps(list(facts.values()), sort_keys=True).encode() + held + data).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode() + held + data).hexdigest()

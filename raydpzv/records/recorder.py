@@ -12,6 +12,8 @@ from raydpzv.records.columns import Row, RowBatch
 from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
 from raydpzv.records.store import Rows
 
+_NONE = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+
 
 class Recorder:
     """A batch of rows per row type; safe to drain from another thread while facts come in.
@@ -43,7 +45,7 @@ class Recorder:
         """Return the rows since the last drain, as tables, and forget them."""
         taken = {name: batch.take() for name, batch in self._batches.items()}
         tables = {
-            name: pa.Table.from_batches(batches, SCHEMAS[name]).combine_chunks()
+            name: pa.Table.from_batches(batches, SCHEMAS[name]).combine_chunks() if batches else _NONE[name]
             for name, batches in taken.items()
         }
         if self._epsilons and tables["release"].num_rows:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,31 +24,68 @@ _WHERE_ANY = ("concordance",)
 """Row types that are digested where there are rows: runs that cannot have any keep their digests."""
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What a folder has of a row type: parts, rows, and a digest over the parts' bytes, one after the other.
+
+    rows, digest: None where a checkpoint of an earlier version does not say.
+    """
+
+    parts: int = 0
+    rows: int | None = 0
+    digest: str | None = ""
+
+    def with_part(self, rows: int, data: bytes) -> Extent:
+        """Return what it is with one part more."""
+        count = None if self.rows is None else self.rows + rows
+        return Extent(self.parts + 1, count, None if self.digest is None else _linked(self.digest, data))
+
+
 def append_rows(
-    run: Path, rows: Mapping[str, pa.Table], where: str = "rows", parts: dict[str, int] | None = None
+    run: Path, rows: Mapping[str, pa.Table], where: str = "rows", extents: dict[str, Extent] | None = None
 ) -> None:
     """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time.
 
-    parts: how many parts each type has, so that none is looked for; it is kept up to date.
+    extents: what the folder has of each type (nothing of one that is not named); kept up to date. None: no row yet.
     """
-    known = {} if parts is None else parts
+    known = {} if extents is None else extents
     for name in sorted(rows, key=lambda name: name != "release"):
         table = rows[name]
         if table.num_rows == 0:
             continue
-        folder = run / where / name
-        if name not in known:
+        folder, extent = run / where / name, known.get(name, Extent())
+        if extent.parts == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            known[name] = _next_number(folder)
-        path = _part(folder, known[name])
+        path = _part(folder, extent.parts)
         scratch = path.with_name(f".{path.name}")
-        pq.write_table(table, scratch)
+        data = _encoded(table)
+        scratch.write_bytes(data)
         os.replace(scratch, path)
-        known[name] += 1
+        known[name] = extent.with_part(table.num_rows, data)
 
 
-def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
-    """Return all rows of one type, in the order in which they happened."""
+def joined(pieces: Sequence[Rows]) -> Rows:
+    """Return the rows of several, in their order; types that none has may be left out."""
+    names = [name for name in SCHEMAS if any(name in rows for rows in pieces)]
+    return {
+        name: pa.concat_tables([rows[name] for rows in pieces if name in rows]).combine_chunks()
+        for name in names
+    }
+
+
+def _encoded(table: pa.Table) -> bytes:
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    data: bytes = buffer.getvalue().to_pybytes()
+    return data
+
+
+def _linked(digest: str, data: bytes) -> str:
+    return hashlib.sha256(bytes.fromhex(digest) + hashlib.sha256(data).digest()).hexdigest()
+
+
+def read_rows(run: Path, name: str, where: str = "rows", columns: Sequence[str] | None = None) -> pa.Table:
+    """Return all rows of one type, in the order in which they happened; columns: these alone."""
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
     parts = sorted((run / where / name).glob("part-*.parquet"), key=_number)
@@ -55,32 +93,49 @@ def read_rows(run: Path, name: str, where: str = "rows") -> pa.Table:
         raise DataError(
             f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
         )
-    return pa.concat_tables([SCHEMAS[name].empty_table(), *(_read(p, name) for p in parts)]).combine_chunks()
+    empty = SCHEMAS[name].empty_table()
+    tables = [_read(part, name, columns) for part in parts]
+    return pa.concat_tables([empty.select(columns) if columns else empty, *tables]).combine_chunks()
 
 
-def count_rows(run: Path, counts: Mapping[str, int], *, read: bool) -> dict[str, int]:
-    """Return how many rows of each type its first parts have, as many as are counted.
+def checked_extents(run: Path, extents: Mapping[str, Extent]) -> dict[str, Extent]:
+    """Return what the first parts of each type hold, as many as are counted, with what was not known of them.
 
-    read: all of them, not only their heads. Raises DataError if one is missing or damaged.
+    Where their digest is known, bytes are enough and no row is parsed. Raises DataError if a part is missing or damaged
+    or if they do not hold what is counted.
     """
-    found = dict.fromkeys(SCHEMAS, 0)
-    for name in SCHEMAS:
-        for number in range(counts.get(name, 0)):
-            part = _part(run / "rows" / name, number)
-            if not part.is_file():
-                raise DataError(
-                    f"{part}: is missing, the checkpoint counts {counts[name]} parts; the run cannot go on, start a "
-                    "new one"
-                )
-            found[name] += (_read(part, name) if read else pq.read_metadata(part)).num_rows
-    return found
+    return {name: _checked(run / "rows" / name, name, extents.get(name, Extent())) for name in SCHEMAS}
 
 
-def cut_parts(run: Path, counts: Mapping[str, int], where: str = "rows") -> None:
+def _checked(folder: Path, name: str, wanted: Extent) -> Extent:
+    parts, found = [_part(folder, number) for number in range(wanted.parts)], Extent()
+    for part in parts:
+        if not part.is_file():
+            raise DataError(
+                f"{part}: is missing, the checkpoint counts {wanted.parts} parts; the run cannot go on, start a new one"
+            )
+        found = found.with_part(0, part.read_bytes())
+    if found.digest == wanted.digest:
+        return wanted
+    rows = sum(_read(part, name).num_rows for part in parts)
+    if wanted.rows not in (None, rows):
+        raise DataError(
+            f"{folder}: has {rows} rows where the checkpoint counts {wanted.rows}; the run's record is damaged: bring "
+            "it back from a copy, or start a new run"
+        )
+    if wanted.digest is not None:
+        raise DataError(
+            f"{folder}: its parts are not those that the checkpoint stands for (their sha256 differs); the run's "
+            "record is damaged: bring it back from a copy, or start a new run"
+        )
+    return Extent(found.parts, rows, found.digest)
+
+
+def cut_parts(run: Path, extents: Mapping[str, Extent], where: str = "rows") -> None:
     """Delete the parts of each row type beyond its count."""
     for name in SCHEMAS:
         for part in (run / where / name).glob("part-*.parquet"):
-            if _number(part) >= counts.get(name, 0):
+            if _number(part) >= extents.get(name, Extent()).parts:
                 part.unlink()
 
 
@@ -95,20 +150,16 @@ def _number(part: Path) -> int:
     return int(number)
 
 
-def _next_number(folder: Path) -> int:
-    return max((_number(part) for part in folder.glob("part-*.parquet")), default=-1) + 1
-
-
-def _read(part: Path, name: str) -> pa.Table:
+def _read(part: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     try:
         # `read_table` and threads take four times as long for what is small
         with pq.ParquetFile(part) as file:
-            table = file.read(use_threads=False)
+            schema, table = file.schema_arrow, file.read(columns, use_threads=False)
         table.validate(full=True)  # text that is no UTF-8 is damage too, and shows nowhere else
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{part}: cannot be read ({reason}); the run's record is damaged") from None
-    if table.schema != SCHEMAS[name]:
+    if schema != SCHEMAS[name]:
         raise DataError(f"{part}: is not a part of {name} rows (other columns); the run's record is damaged")
     return table
 

@@ -9,8 +9,10 @@ NEWEST = "newest"
 """What is evaluated and kept of a run that averages nothing (`evaluated_model`)."""
 _TEXTS = (
     *("scenario", "title", "method", "status", "stopped_by", "privacy_verdict", "digest", "model_digest"),
-    "evaluated_model",
+    *("evaluated_model", "engine"),
 )
+_TEXTS_OR_NONE = ("failure", "failure_reason", "private_reason")
+_TABLES = ("versions", "ledger", "drift", "user_level", "checkpoints", "ray", "published")
 _COUNTS = ("seed", "updates", "uploads", "bytes_up", "bytes_down")
 _NUMBERS = (
     *(
@@ -24,7 +26,15 @@ _NUMBERS = (
         "balanced_accuracy",
         "concordance",
     ),
-    *("loss", "top_share", "seconds", "simulated_seconds", "throughput", "vector_length"),
+    *(
+        "loss",
+        "top_share",
+        "largest_class_share",
+        "seconds",
+        "simulated_seconds",
+        "throughput",
+        "vector_length",
+    ),
 )
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
 _CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only")
@@ -38,7 +48,14 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         *((name, "a number", _is_number) for name in _NUMBERS),
         ("warnings", "a list of texts", lambda value: isinstance(value, list) and all(map(_is_text, value))),
         ("staleness", "a table of numbers", _is_staleness),
-        ("versions", "a table", lambda value: isinstance(value, dict)),
+        *(
+            (name, "a text or null", lambda value: value is None or _is_text(value))
+            for name in _TEXTS_OR_NONE
+        ),
+        *((name, "a table", lambda value: isinstance(value, dict)) for name in _TABLES),
+        ("private", "true or false", lambda value: isinstance(value, bool)),
+        ("ledger", "a table of whole numbers and a digest", _is_ledger),
+        ("drift", "a table of numbers", _holds_numbers),
         ("epsilon", "a list of claims", lambda value: isinstance(value, list) and all(map(_is_claim, value))),
     ):
         if name in summary and not holds(summary[name]):
@@ -68,4 +85,20 @@ def _is_claim(value: Any) -> bool:
 
 
 def _is_staleness(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("mean", "max"))
+    clients = value.get("clients", []) if isinstance(value, dict) else None
+    return (
+        isinstance(value, dict)
+        and all(_is_number(value.get(name)) for name in ("mean", "max"))
+        # of rounds it is how many took part
+        and (_is_count(clients) or (isinstance(clients, list) and all(map(_holds_numbers, clients))))
+    )
+
+
+def _is_ledger(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _is_text(held) if name == "digest" else _is_count(held) for name, held in value.items()
+    )
+
+
+def _holds_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))

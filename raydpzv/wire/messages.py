@@ -124,6 +124,22 @@ class ClientState(Body):
 
 
 @dataclass(frozen=True)
+class ClientModels(Body):
+    """What a checkpoint keeps of n clients of a host whose models nobody can rebuild.
+
+    Their numbers int32 [n], the updates they have caught up with int64 [n], parameters and what goes with them float32
+    [n, 1 + V, d]; how many directional derivatives of their own last round each has, int64 [n], and these, float32 [s].
+    """
+
+    metered: ClassVar[bool] = False
+    clients: np.ndarray
+    versions: np.ndarray
+    models: np.ndarray
+    counts: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
 class LedgerHistory(Body):
     """To a client that has done nothing yet: its updates of the ledger, N entries, from which it goes on.
 

@@ -24,7 +24,7 @@ SMALL = (
     "budget.updates=24",
     "evaluate.every=5",
 )
-OFTEN = "record.flush=1e-9"
+OFTEN = "record.checkpoint_updates=1"
 """A checkpoint after every round."""
 MESSY = (
     "clock.compute=0.2",
@@ -45,6 +45,14 @@ METHODS: dict[str, tuple[str, ...]] = {
         "method.pull_after=2",
         "method.perturbations=20",
         "model.hidden=[1]",
+    ),
+    "add_back": (
+        *(*MESSY, "method.perturbations=3", "method.local_steps=2"),
+        *(
+            "method.perturbations_at=[[7, 5], [15, 1]]",
+            "method.replicas=per_client",
+            "method.revert=add_back",
+        ),
     ),
     "schedules": (*DECOMFL, "method.lr_at=[[9, 0.01]]", "method.perturbations_at=[[7, 5], [15, 1]]"),
     "secret": (*DECOMFL, "method.private_seed_shift=true"),

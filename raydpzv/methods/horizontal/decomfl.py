@@ -45,7 +45,7 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Drift, Order, Upload
 from raydpzv.methods.schedule import schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Positive
-from raydpzv.wire.messages import Body
+from raydpzv.wire.messages import Body, ClientModels
 from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
@@ -143,6 +143,28 @@ class SeparateClients(LedgerFollower):
             self._replica.go_to(orders[-1].round - 1, self._history)
         return [self._process(order) for order in orders]
 
+    def models(self) -> ClientModels:
+        """Return what a checkpoint keeps of clients that add back: each client's model, and its own last scalars."""
+        clients = sorted(self._clients)
+        states = [self._clients[client].state() for client in clients]
+        return ClientModels(
+            np.array(clients, np.int32),
+            np.array([self._clients[client].version for client in clients], np.int64),
+            np.stack(states) if states else np.zeros((0, *self._fresh.state().shape), np.float32),
+            np.array([self._own[client].size for client in clients], np.int64),
+            np.concatenate([np.zeros(0, np.float32), *(self._own[client].ravel() for client in clients)]),
+        )
+
+    def take_over(self, kept: ClientModels) -> None:
+        """Make clients that have done nothing yet what they were when `models` returned this."""
+        own = np.split(kept.values, np.cumsum(kept.counts))[:-1]
+        for client, version, state, values in zip(
+            kept.clients.tolist(), kept.versions.tolist(), kept.models, own, strict=True
+        ):
+            self._clients[client] = self._fresh.twin()
+            self._clients[client].adopt(state, version)
+            self._own[client] = values.reshape(self._settings.local_steps, -1)
+
     def drift(self, version: int) -> Drift:
         """Bring every client that ever took part to `version` and compare it with the model of the ledger."""
         self._replica.go_to(version, self._history)
@@ -181,7 +203,7 @@ class SeparateClients(LedgerFollower):
             if self._revert == "add_back":
                 raise RunError(
                     f'client {order.client}\'s own model was lost with its process, and with revert = "add_back" '
-                    "nobody else can know it: start a new run"
+                    "nobody else can know it: go on from the run's last checkpoint with raydpzv resume"
                 )
             replica.go_to(behind, self._history)
         return replica

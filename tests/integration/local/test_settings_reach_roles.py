@@ -122,6 +122,8 @@ COMMON = {
     "budget.updates": Change("5"),
     "budget.bytes": Change("400"),
     "record.flush": Change("1e-9", watch=("parts",)),
+    "record.checkpoint": Change("1e-9", watch=("checkpoints",)),
+    "record.checkpoint_updates": Change("2", watch=("checkpoints",)),
     # which of the two a run on actors takes: tests/integration/ray/test_lane.py, test_horizontal.py
     "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     # what Ray makes of it: tests/integration/ray/test_reservation.py
@@ -170,8 +172,6 @@ VERTICAL = COMMON | {
     "budget.epsilon": Change("5.0", SPENDING, watch=("updates", "stopped_by")),
     "budget.adversary": Change('"paper"', SPENDING, watch=("updates", "stopped_by")),
     "record.staleness": Change("false"),
-    "record.checkpoint": Change("1e-9", watch=("checkpoints",)),
-    "record.checkpoint_updates": Change("2", watch=("checkpoints",)),
 }
 UNPROTECTED = "goes with methods that protect users"
 """What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""

@@ -162,8 +162,19 @@ def of(overrides):
     return spec(*overrides[1:]).model_copy(update={"method": METHODS["fedavg"].config()})
 
 
-def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path):
-    more = ("budget.updates=90", "record.flush=0.05", "resources.hosts=1", "record.snapshots=60")
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("resources.hosts=1", "record.snapshots=60"),
+        (
+            *("resources.hosts=2", "method.replicas=per_client", "method.revert=add_back"),
+            *("method.momentum=0", "method.local_steps=2"),
+        ),
+    ],
+    ids=["shared", "add_back"],
+)
+def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, more):
+    more = ("budget.updates=90", "record.flush=0.05", *more)
     whole = scenarios.run(spec(*more)).summary
     path = tmp_path / "run"
     on_ray = StopAtGate(Gate(tmp_path / "open", at=30), after=15)
@@ -179,7 +190,8 @@ def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path):
     assert first["updates"] < second["updates"] < 90
     prepared, folder, _ = resuming_horizontal(path)
     last = run_prepared(prepared, folder, runner="ray").summary
-    assert last["digest"] == whole["digest"]
+    for field in ("digest", "model_digest", "drift"):
+        assert last.get(field) == whole.get(field), field
     assert last["ledger"]["digest"] == whole["ledger"]["digest"]
     assert rebuild(path).verified
 

@@ -44,6 +44,7 @@ def test_what_cannot_be_written_ends_the_run_and_a_resume_loses_nothing(
     small, tmp_path, full, monkeypatch, what, calls, number
 ):
     spec = small("record.checkpoint=1e-9", "record.checkpoint_updates=20")
+    monkeypatch.setattr(run_folder, "_LONGEST_TAIL", 1 << 12)  # so that rows become parts in the midst
     with monkeypatch.context():
         full(what, calls, number)
         with pytest.raises(RunError, match=os.strerror(number)) as caught:

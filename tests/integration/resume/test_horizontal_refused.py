@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,12 @@ from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
+from raydpzv.experiment.run_horizontal import OWN_MODELS
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records import run_folder
+from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.checkpoint import before as before_it
-from raydpzv.records.checkpoint import read_checkpoint
+from raydpzv.records.packed_rows import PackedRows
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
 
 
@@ -69,7 +71,8 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
             continue
         assert found is not None
         it, was = found.checkpoint, good.checkpoint
-        assert (it.round, it.state, found.parts, found.rows) == (was.round, was.state, good.parts, good.rows)
+        assert (it.round, it.state, found.extents) == (was.round, was.state, good.extents)
+        assert PackedRows.of(found.tail) == PackedRows.of(good.tail)
         if was.weights is not None:
             assert it.weights is not None
             assert it.weights.tobytes() == was.weights.tobytes()
@@ -131,19 +134,30 @@ def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touch
     assert contents(tmp_path / "run") == before
 
 
-def test_a_run_that_adds_back_cannot_go_on_since_its_clients_are_gone(tmp_path: Path) -> None:
-    spec = small(
-        "decomfl", OFTEN, "method.momentum=0", "method.replicas=per_client", "method.revert=add_back"
-    )
+def test_a_run_that_adds_back_shows_its_drift_also_where_it_was_continued(tmp_path: Path) -> None:
+    spec = small("add_back", OFTEN)
+    whole = scenarios.run(spec).summary["drift"]
     stopped(spec, tmp_path / "run")
-    before = contents(tmp_path / "run")
-    with pytest.raises(InputError, match="add_back"):
-        resuming_horizontal(tmp_path / "run")
-    assert contents(tmp_path / "run") == before
-    drift = json.loads((tmp_path / "run" / "summary.json").read_text())["drift"]
-    assert 0 < drift["largest"] < 1e-4
+    assert resume(tmp_path / "run").summary["drift"] == whole
+    assert 0 < whole["largest"] < 1e-4
     restore = scenarios.run(small("per_client")).summary["drift"]
     assert restore == {"largest": 0.0, "share": 0.0}
+
+
+def test_a_run_that_adds_back_cannot_go_on_where_its_clients_models_are_gone(tmp_path: Path) -> None:
+    """A folder of an earlier version, whose checkpoints kept none."""
+    stopped(small("add_back", OFTEN), tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint.npz"
+    found = read_checkpoint(path)
+    assert found is not None
+    state = {name: held for name, held in found.checkpoint.state.items() if name != OWN_MODELS}
+    write_checkpoint(
+        path, Checkpoint(found.checkpoint.round, state), found.extents, PackedRows.of(found.tail)
+    )
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError, match=r"add_back.*of an earlier version, keeps none"):
+        resuming_horizontal(tmp_path / "run")
+    assert contents(tmp_path / "run") == before
 
 
 def test_adding_back_without_rounds_is_refused() -> None:
@@ -175,14 +189,17 @@ def test_a_wall_clock_run_past_the_first_trimming_ends_well(tmp_path: Path, out:
     assert run.summary["status"] == "done"
 
 
-def test_missing_rows_are_named_before_anything_is_dropped(tmp_path: Path) -> None:
+def test_missing_rows_are_named_before_anything_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "_LONGEST_TAIL", 0)  # each checkpoint's rows are parts
     stopped(small("decomfl", OFTEN), tmp_path / "run")
     for kind, path in (("all", "rows"), ("first", "rows/message/part-00000.parquet"), ("last", None)):
         folder = tmp_path / kind
         shutil.copytree(tmp_path / "run", folder)
         found = read_checkpoint(folder / "checkpoint.npz")
         assert found is not None
-        gone = folder / (path or f"rows/sync/part-{found.parts['sync'] - 1:05d}.parquet")
+        gone = folder / (path or f"rows/sync/part-{found.extents['sync'].parts - 1:05d}.parquet")
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         before = contents(folder)
         with pytest.raises(DataError, match=r"part-\d+.parquet: is missing") as error:

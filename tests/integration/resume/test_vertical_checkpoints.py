@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +13,15 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, StoppedEarly
+from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records import checkpoint, run_folder
 from raydpzv.records.checkpoint import Checkpoint, before
 from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
-from tests.helpers.kills import kill_at
+from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.sound_runs import sound, table
@@ -121,7 +125,9 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
 @pytest.fixture(scope="module")
 def killed_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "run"
-    kill_at(35, scenario("dpzv"), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_folder, "_LONGEST_TAIL", 0)  # so that each checkpoint's rows are parts
+        kill_at(35, scenario("dpzv"), folder)
     return folder
 
 
@@ -172,6 +178,53 @@ def test_a_doubled_and_a_lost_row_are_found(killed):
     resuming(killed)[1].__exit__()
 
 
+def test_a_changed_row_is_found_though_the_counts_are_right(killed):
+    part = killed / "rows" / "message" / "part-00001.parquet"
+    rows, whole = pq.read_table(part), part.read_bytes()
+    place = rows.schema.get_field_index("bytes")
+    pq.write_table(rows.set_column(place, "bytes", pa.array(rows["bytes"].to_numpy() + 1)), part)
+    found = contents(killed)
+    with pytest.raises(DataError, match="message: its parts are not those that the checkpoint stands for"):
+        resuming(killed)
+    assert contents(killed) == found
+    part.write_bytes(whole)
+    resuming(killed)[1].__exit__()
+
+
+@pytest.mark.parametrize("operation", range(4))
+def test_a_kill_within_the_writing_of_a_checkpoint_leaves_one(tmp_path, operation):
+    """It is written over the oldest, and three names take turns: at each of these steps."""
+    spec, folder = scenario("vafl"), tmp_path / "run"
+    whole, begun = scenarios.run(spec).summary, []
+
+    def killing(name, real):
+        def step(*args, **options):
+            if 3 <= len(begun) < 4 + operation:  # from the third checkpoint on all three names are there
+                begun.append(name)
+                if len(begun) == 4 + operation:
+                    raise Killed
+            return real(*args, **options)
+
+        return step
+
+    def put(path, data):
+        begun.append("checkpoint") if len(begun) < 3 else None
+        _put(path, data)
+
+    _put = checkpoint._put
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "_put", put)
+        patch.setattr(Path, "rename", killing("rename", Path.rename))
+        patch.setattr(os, "open", killing("open", os.open))
+        patch.setattr(RowWriter, "add", lambda self, rows: None)
+        with pytest.raises(Killed):
+            scenarios.run(spec, folder)
+    assert begun[3:] == ["rename", "open", "rename", "rename"][: operation + 1]
+    assert RunFolder.open(folder).checkpoint().round in (20, 30)
+    assert go_on(folder)["digest"] == whole["digest"]
+    assert not list(folder.glob(".checkpoint*"))
+
+
 def test_what_interrupted_writes_left_is_deleted(killed):
     left = [killed / ".summary.json.4711", killed / "rows" / "message" / ".part-00007.parquet"]
     for path in left:
@@ -215,18 +268,21 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path, part):
 def test_without_a_setting_checkpoints_take_a_small_part_of_the_time():
     now, steps = 0.0, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raydpzv.records.checkpoint.time.monotonic", lambda: now)
+        patch.setattr("raydpzv.records.checkpoint_pace.time.monotonic", lambda: now)
+        patch.setattr("raydpzv.records.checkpoint_pace.own_seconds", lambda: now)
         pace = Pace(None, None, 5.0)
         while now < 400:
             now += 0.01
             if pace.due(0):
-                begun, now = now, now + 0.02
+                pace.begin()
+                now += 0.02
                 steps.append(now)
-                pace.taken(begun, 0, 100)
+                pace.taken(0, 100)
     gaps = np.diff(steps)
     assert pace.facts()["checkpoints"]["count"] == len(steps)
     assert pace.spent <= 0.025 * now
-    assert 0.7 < gaps[0] < 1.0  # forty times what one costs
-    late = np.array(steps[1:]) > 50
-    assert (gaps[late] <= np.array(steps[1:])[late] / 50 + 0.05).all()
+    assert 0.15 < gaps[0] < 0.3  # ten times what the first one costs
+    assert 0.7 < gaps[1] < 1.0  # forty times what one costs
+    late = np.array(steps[1:]) > 100
+    assert (gaps[late] <= np.array(steps[1:])[late] / 100 + 0.05).all()
     assert gaps.max() < 5.1

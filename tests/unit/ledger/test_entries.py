@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.ledger.entries import SHARED
+from raydpzv.ledger.entries import SHARED, checked, link, links
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.ledger.memory import WorkingSet
 from tests.helpers.ledger_samples import HEADER, assert_holds, expected, fill, update
 
 GOOD = {
@@ -258,3 +259,29 @@ def test_a_ledger_says_what_its_seeds_stand_for_and_the_other_kind_is_refused(tm
     with pytest.raises(InputError, match=f"a ledger of format {1 + step_seeds} .*, wanted") as error:
         Ledger.open(tmp_path, expect=other)
     one_line(error)
+
+
+@pytest.mark.parametrize("counts", [[3, 3, 3], [1, 1], [2, 1, 4], []])
+def test_a_slices_chain_is_that_of_its_updates_one_after_the_other(counts):
+    updates = [
+        checked(
+            number + 1,
+            party=number - 1,
+            read=0,
+            lr=0.5 + number,
+            columns={
+                "step": np.arange(count) // 2,
+                "perturbation": np.arange(count) % 2,
+                "seed": np.arange(count, dtype=np.uint64) + np.uint64(2**63),
+                "scalar": np.arange(count, dtype=np.float32) / 3,
+            },
+        )
+        for number, count in enumerate(counts)
+    ]
+    memory = WorkingSet()
+    one_by_one = [b"\x07" * 32]
+    for made in updates:
+        memory.add(made)
+        one_by_one.append(link(one_by_one[-1], made))
+    found = links(one_by_one[0], memory.slice(0, len(updates)))
+    assert found == one_by_one

@@ -118,3 +118,28 @@ def test_only_the_place_of_the_data_can_be_given_anew(finished):
     for read in (lambda: replay(finished, moved=["method.lr=1"]), lambda: resuming(finished, ["seed=2"])):
         with pytest.raises(SpecError, match=r"a run on record keeps its settings; only data\.folder"):
             read()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "failure",
+            "failure_reason",
+            "private",
+            "private_reason",
+            "engine",
+            "largest_class_share",
+            "ledger",
+        ),
+        *("drift", "user_level", "checkpoints", "versions", "staleness", "epsilon", "warnings", "updates"),
+    ],
+)
+@pytest.mark.parametrize("value", ["[[]]", '{"clients": [3]}', "9" * 5000, '{"mean": "x"}'])
+def test_odd_values_of_a_summary_are_damage_and_no_internal_error(tmp_path, name, value):
+    if name in ("user_level", "checkpoints", "versions") and value.startswith("{"):
+        pytest.skip("a table of any content")
+    folder = folder_with(tmp_path / "run", f'{{"format": {SUMMARY_FORMAT}, "{name}": {value}}}')
+    with pytest.raises(DataError, match=r"summary\.json: is damaged") as error:
+        folder.summary()
+    assert "\n" not in str(error.value)

@@ -32,6 +32,12 @@ BODIES: list[tuple[Body, int]] = [
     (messages.SaveState(), 0),
     (messages.ClientState(IDS.astype(np.int64), floats(2, E)), 0),
     (
+        messages.ClientModels(
+            *(IDS, IDS.astype(np.int64), floats(B, 1, E), np.full(B, K * P, np.int64), floats(B * K * P))
+        ),
+        0,
+    ),
+    (
         messages.LedgerHistory(
             *(
                 IDS.astype(np.int64),
@@ -128,7 +134,12 @@ def test_only_evaluation_what_an_agent_tells_itself_and_the_simulators_own_are_f
         {messages.Evaluate, messages.TestEmbeddings},
         {seeds.AgentSeeds, seeds.AgentScalars},
     )
-    of_checkpoints = {messages.SaveState, messages.ClientState, messages.LedgerHistory}
+    of_checkpoints = {
+        messages.SaveState,
+        messages.ClientState,
+        messages.ClientModels,
+        messages.LedgerHistory,
+    }
     assert unmetered == {*of_evaluation, *of_agents, *of_checkpoints, secure_sums.LateUpload}
 
 
