@@ -63,7 +63,7 @@ class RelayedLedger(Ledger):
         )
 
     def _ask(self, reference: Any, what: str) -> Any:
-        return ask_ledger(reference, self._timeout, what)
+        return ask_ledger(self._actor, reference, self._timeout, what)
 
 
 def ledger_actor(place: Place) -> Any:

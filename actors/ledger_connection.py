@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from actors.lane.ledger_line import LedgerLine, pack_slice, unpack_slice
-from actors.remote import actor_of, get, lost
+from actors.remote import get, lost
 from raydpzv.errors import LaneError, Lost
 from raydpzv.ledger.entries import COLUMNS, Slice
 
@@ -67,7 +67,7 @@ class LedgerConnection:
     @contextmanager
     def _told(self, what: str) -> Iterator[LedgerLine | None]:
         """Give the line, if there is one. Lost: the actor is; LaneError: its line broke, but it is not."""
-        with _lost_ledger():
+        with _lost_ledger(self._actor):
             try:
                 if not self._asked:
                     address = get(self._actor.lane.remote(), self._timeout, "the ledger's address")
@@ -79,20 +79,20 @@ class LedgerConnection:
                 raise
 
 
-def ask_ledger(reference: Any, timeout: float, what: str) -> Any:
+def ask_ledger(actor: Any, reference: Any, timeout: float, what: str) -> Any:
     """Return a result of the ledger actor; Lost if that is."""
-    with _lost_ledger():
+    with _lost_ledger(actor):
         return get(reference, timeout, what)
 
 
 @contextmanager
-def _lost_ledger() -> Iterator[None]:
+def _lost_ledger(actor: Any) -> Iterator[None]:
     """Say it if the ledger actor was lost, so that nobody takes it for the host that asked."""
     try:
         yield
     except Exception as error:
         if not lost(error):
             raise
-        raise Lost(
-            "the ledger actor was lost: start again, or resume the run from its folder", actor_of(error)
+        raise Lost(  # not every error of Ray's says of whom it tells
+            "the ledger actor was lost: start again, or resume the run from its folder", actor._actor_id.hex()
         ) from error

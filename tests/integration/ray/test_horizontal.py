@@ -223,6 +223,23 @@ def test_beyond_its_restarts_a_run_fails_with_one_line_and_a_readable_folder(mor
     assert rebuild(tmp_path / "run").updates >= 7
 
 
+def test_models_that_only_a_lost_host_had_come_from_the_checkpoint(mortal, tmp_path):
+    more = (
+        "method.replicas=per_client",
+        "method.revert=add_back",
+        "method.momentum=0",
+        "method.local_steps=2",
+    )
+    more += ("record.checkpoint_updates=3",)
+    whole = scenarios.run(spec(*more)).summary
+    found = run_prepared(mortal(*more, "resources.hosts=2"), tmp_path / "run", runner="ray")
+    assert digest({**found.tables, "fault": found.rows("fault").slice(0, 0)}) == whole["digest"]
+    for field in ("model_digest", "drift"):
+        assert found.summary[field] == whole[field]
+    (fault,) = found.summary["faults"]
+    assert "goes on from its checkpoint after update" in fault["message"]
+
+
 def test_without_its_ledger_actor_a_run_goes_back_and_on(mortal, tmp_path):
     whole = scenarios.run(spec()).summary
     prepared = mortal("resources.hosts=1", victim="ledger")

@@ -18,7 +18,7 @@ from actors.lane.line import dial
 from actors.ledger_actor import LedgerActor
 from actors.ledger_client import RelayedLedger
 from actors.ledger_connection import LedgerRange
-from raydpzv.errors import InputError, LaneError, RunError
+from raydpzv.errors import InputError, LaneError, Lost, RunError
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.seeded import client_seeds
@@ -33,6 +33,7 @@ class Called:
 
     def __init__(self, actor: LedgerActor) -> None:
         self.actor, self.asked = actor, list[tuple[int, int | None]]()
+        self._actor_id = bytes.fromhex("0a0b")
 
     def __getattr__(self, name: str) -> Any:
         return _Method(self, name)
@@ -221,6 +222,9 @@ def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
     with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the line") as caught:
         late.since(0, None)
     assert isinstance(caught.value, LaneError) != lost
+    if lost:
+        assert isinstance(caught.value, Lost)
+        assert caught.value.actor == "0a0b"
 
 
 def test_other_bytes_end_the_line_of_who_sends_them_alone(lined: tuple[RelayedLedger, Called]) -> None:
