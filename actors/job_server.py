@@ -97,9 +97,26 @@ class JobServer:
             self._client.submit_job(
                 entrypoint=entrypoint,
                 submission_id=job,
-                runtime_env={"working_dir": str(package)},
+                runtime_env={"working_dir": self._upload(package)},
                 metadata=dict(metadata),
             )
+
+    def _upload(self, package: Path) -> str:
+        """Return an archive's address in the cluster, where it is sent unless it is there.
+
+        Given the archive itself, Ray 2.52's client looks for a cluster that this process has joined.
+        """
+        from ray._private.runtime_env.packaging import get_uri_for_package
+
+        address = get_uri_for_package(package)
+        if not self._client._package_exists(address):
+            store, _, name = address.partition("://")
+            answer = self._client._do_request(
+                "PUT", f"/api/packages/{store}/{name}", data=package.read_bytes()
+            )
+            if answer.status_code != 200:
+                self._client._raise_error(answer)
+        return str(address)
 
     def metadata(self, job: str) -> Mapping[str, str]:
         """Return what was said of a job when it was submitted. Raises InputError if there is none of that name."""
@@ -217,7 +234,9 @@ def _use_token() -> None:
         from ray._private.authentication import authentication_token_setup
     except ImportError:
         return
-    authentication_token_setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    # Ray 2.52 has no such function: there RAY_AUTH_MODE=token alone has a token sent
+    if use := getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None):
+        use(warn_if_disabled=False)
 
 
 def _texts(tail: Any, seen: int) -> Iterator[str]:

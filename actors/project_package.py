@@ -24,6 +24,8 @@ IGNORED = (
 PROGRAM = ("raydpzv", *NEIGHBOURS)
 """The packages of this program."""
 _LARGEST = 5
+_WORTH_NAMING = 0.01
+"""Part of what a cluster takes below which a file is not among the largest that are named."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """A time for every file, so that the same files are the same package, which a cluster keeps and need not get again."""
 _MIB = 2**20
@@ -117,7 +119,9 @@ def pack(what: Project, archive: Path, limit: int) -> None:
 def _check(what: Project, archive: Path, limit: int) -> None:
     if archive.stat().st_size <= limit:
         return
-    largest = heapq.nlargest(_LARGEST, what.files, key=lambda file: file.size)
+    # what is named is what can be left out, and helps: neither this program nor small files
+    large = (f for f in what.files if f.path.is_relative_to(what.folder) and f.size >= limit * _WORTH_NAMING)
+    largest = heapq.nlargest(_LARGEST, large, key=lambda file: file.size)
     names = ", ".join(f"{file.name} ({_mib(file.size)})" for file in largest)
     raise InputError(
         f"{what.folder}: wanted a package of at most {_mib(limit)}, which is what Ray takes, got "

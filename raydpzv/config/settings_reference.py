@@ -119,6 +119,8 @@ def _values(annotation: Any) -> str:
         return _values(arguments[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(_values(a) for a in arguments if a is not type(None)))
+    if origin is tuple and Ellipsis not in arguments:
+        return f"[{', '.join(map(_values, arguments))}]"
     if origin is tuple:
         return f"list of {_values(arguments[0])}"
     if origin is dict:

@@ -32,6 +32,13 @@ from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.fields import section_of
 from raydpzv.settings.sections import CommonSections
 
+_WANTED = {
+    "missing": "a value",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "too_long": "at most {max_length} values",
+}
+"""What is said where pydantic has words of its own for it, by the type of the error."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotation marks."""
 
@@ -236,7 +243,8 @@ def _one_line(error: ValidationError, where: str, kind: type[Any], before: tuple
     if fault in ("extra_forbidden", "unexpected_keyword_argument"):
         settings = _settings_at(kind, first["loc"][:-1])
         return f"{name}: unknown setting in {where}. {suggest(wrong, settings)}Settings here: {', '.join(settings)}"
-    wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    wanted = _WANTED[fault].format(**first.get("ctx", {})) if fault in _WANTED else first["msg"]
+    wanted = wanted.removeprefix("Value error, ").removeprefix("Input should be ")
     if wanted.startswith("unknown "):
         return f"{name}: {wanted} in {where}"
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"

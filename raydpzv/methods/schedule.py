@@ -50,4 +50,7 @@ def unordered(config: Any) -> Iterator[str]:
     for name in scheduled(config):
         rounds = [round for round, _ in changes_of(config, name)]
         if rounds != sorted(set(rounds)):
-            yield f"method.{name}{_CHANGES}: wanted ascending rounds, got {rounds}"
+            yield (
+                f"method.{name}{_CHANGES}: wanted changes in ascending order, one for each update (or round), "
+                f"got {rounds}"
+            )

@@ -33,6 +33,15 @@ def dashboard():
             self.end_headers()
             self.wfile.write(body)
 
+        def do_PUT(self):
+            answers[self.path] = {"sent": self.rfile.read(int(self.headers["Content-Length"])).decode()}
+            self.do_GET()
+
+        def do_POST(self):
+            answers["submitted"] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answers[self.path] = {"job_id": None, "submission_id": answers["submitted"]["submission_id"]}
+            self.do_GET()
+
         def log_message(self, *words):
             pass
 
@@ -115,6 +124,26 @@ def test_the_address_is_found_where_ray_looks(dashboard, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
     assert JobServer().address == address
+
+
+def test_a_package_is_sent_to_the_dashboard_once(dashboard, tmp_path):
+    address, answers = dashboard
+    archive = tmp_path / "project.zip"
+    archive.write_text("files")
+    for job in ("one", "two"):
+        JobServer(address).submit(job, "python -m raydpzv", archive, {"a": "b"})
+        assert answers["submitted"]["submission_id"] == job
+        package = answers["submitted"]["runtime_env"]["working_dir"]
+        path = f"/api/packages/{package.replace('://', '/')}"
+        assert answers[path] == {"sent": "files"} if job == "one" else answers[path] == {"kept": True}
+        answers[path] = {"kept": True}
+
+
+def test_a_ray_that_does_not_look_for_a_token_by_itself_is_asked(dashboard, monkeypatch):
+    setup = pytest.importorskip("ray._private.authentication.authentication_token_setup")
+    monkeypatch.delattr(setup, "maybe_enable_token_auth_if_token_available", raising=False)
+    address, _ = dashboard
+    assert JobServer(address).address == address
 
 
 def test_a_job_that_is_not_known_is_named(dashboard):

@@ -112,6 +112,11 @@ def test_too_much_is_refused_with_the_five_largest(tmp_path):
         in said
     )
     assert "2.bin" not in said
+    # of small files leaving out would not help
+    for n in range(2, 7):
+        (folder / f"{n}.bin").write_bytes(b"x" * 10_000)
+    with pytest.raises(InputError, match=r"the largest are 7\.bin \(2\.0 MiB\), 1\.bin \(0\.3 MiB\);"):
+        pack(project(folder), tmp_path / "x.zip", 2**20)
     # what compresses well is measured as it is sent
     for name in sizes:
         (folder / name).write_bytes(bytes(10**6))

@@ -35,6 +35,12 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' in x.toml"),
         ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
+        ({"method": {"lr_at": [[20]]}}, r"method.lr_at.0.1: wanted a value, got \[20\] in x.toml"),
+        ({"method": {"lr_at": [20, 0.1]}}, r"method.lr_at.0: wanted a list, got 20 in x.toml"),
+        (
+            {"method": {"lr_at": [[20, 0.1, 3]]}},
+            r"method.lr_at.0: wanted at most 2 values, got \[20, 0.1, 3\]",
+        ),
         ({"method": {"momentum": 1.0}}, r"method.momentum: wanted less than 1, got 1.0"),
         ({"arrivals": {"rate": -1}}, r"arrivals.rate: wanted one number above 0 .*, or a list.*got -1"),
         ({"arrivals": {"rate": [1, float("inf")]}}, r"arrivals.rate: wanted one number above 0"),
