@@ -253,7 +253,8 @@ def _texts(tail: Any, seen: int) -> Iterator[str]:
 
 
 def _end(info: Any) -> JobEnd:
-    message = _line(info.message or "")
+    # the log's end, which Ray adds, was shown
+    message = _line((info.message or "").partition(", last available logs")[0])
     if info.status == "STOPPED":
         return JobEnd(_STOPPED, message)
     if info.status == "SUCCEEDED":

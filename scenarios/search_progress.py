@@ -32,6 +32,7 @@ _PACE_HELP = (
     "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or keep the virtual "
     "clock"
 )
+_NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, of Ray's"
 
 
 class SearchProgress:
@@ -59,6 +60,7 @@ class SearchProgress:
         self._over: dict[int, Mapping[str, Any]] = {}
         self._changed: dict[int, Mapping[str, Any]] = {}
         self._total = plan.size
+        self._leg_end: int | None = None
         self._done, self._last = len(list(plan.started())) - left, 0.0
         self._bar = Progress(
             TextColumn("trials"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
@@ -91,6 +93,7 @@ class SearchProgress:
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
         """Take in that trials of a population begin a leg, after which they stand (None: the last one)."""
         self._over.clear()
+        self._leg_end = until
         self._changed = {trial.number: current(trial) for trial in trials}
         self._done, self._total = self._plan.size - len(trials), self._plan.size
         self._bar.update(self._task, completed=self._done, total=self._total)
@@ -112,7 +115,11 @@ class SearchProgress:
 
     def reported(self, trial: int, report: Mapping[str, Any]) -> None:
         """Show where a trial stands."""
-        self._at_work[trial] = {**self._at_work.get(trial, {}), **report}
+        stood, metric = self._at_work.get(trial, {}), self._plan.metric
+        if report.get("updates") == self._leg_end == stood.get("updates") and metric in stood:
+            # a leg's end is evaluated once more when it stops; trials are held against one another by the first time
+            report = {**report, metric: stood[metric]}
+        self._at_work[trial] = {**stood, **report}
         if self._plan.metric in report:
             self._values[trial] = float(report[self._plan.metric])
         if time.monotonic() - self._last > _REDRAW:
@@ -160,7 +167,7 @@ class SearchProgress:
         return table
 
     def _say(self) -> None:
-        at_work = "; ".join(self._lines()) or "no trial runs: waiting for a free CPU, or GPU share, of Ray's"
+        at_work = "; ".join(self._lines()) or _NO_TRIAL
         self._console.print(Text(f"{self._done}/{self._total} trials over; {at_work}"), soft_wrap=True)
 
     def _lines(self) -> list[str]:

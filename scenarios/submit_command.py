@@ -83,9 +83,9 @@ def submit(request: Submission, where: Where, *, wait: bool) -> None:
         f"job {job} at {server.address}: {len(what.files)} files, {size / _MIB:.1f} MiB; its run folder there: {there}"
     )
     if not wait:
-        _say_how_to_come_back(job, server)
+        _say_how_to_come_back(job, server, where)
         return
-    _follow(server, job, there, place)
+    _follow(server, job, there, place, where)
 
 
 def rejoin(job: str, where: Where, *, stop: bool) -> None:
@@ -99,7 +99,7 @@ def rejoin(job: str, where: Where, *, stop: bool) -> None:
     place = _place(where, metadata.get(_NAME, job))
     if stop:
         server.stop(job)
-    _follow(server, job, metadata[_FOLDER], place)
+    _follow(server, job, metadata[_FOLDER], place, where)
 
 
 def _server(address: str | None) -> JobServer:
@@ -127,7 +127,7 @@ def _place(where: Where, name: str) -> Path | None:
     return place
 
 
-def _follow(server: JobServer, job: str, there: str, place: Path | None) -> None:
+def _follow(server: JobServer, job: str, there: str, place: Path | None, where: Where) -> None:
     """Show a job's log, bring its folder, and leave with its status."""
     try:
         end = server.follow(job, _print)
@@ -135,10 +135,10 @@ def _follow(server: JobServer, job: str, there: str, place: Path | None) -> None
             _bring(server, there, place, end)
     except KeyboardInterrupt:
         screen.complain("interrupted; the job is not")
-        _say_how_to_come_back(job, server)
+        _say_how_to_come_back(job, server, where)
         raise typer.Exit(STOPPED) from None
     except RaydpzvError:
-        _say_how_to_come_back(job, server)
+        _say_how_to_come_back(job, server, where)
         raise
     if end.status:
         screen.complain(f"the job {job} ended with {end.status}: {end.message}")
@@ -180,8 +180,10 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _say_how_to_come_back(job: str, server: JobServer) -> None:
+def _say_how_to_come_back(job: str, server: JobServer, where: Where) -> None:
     line = f"raydpzv submit --job {job} --address {shlex.quote(server.address)}"
+    line += f" --out {shlex.quote(str(where.out))}" if where.out is not None else ""
+    line += "" if where.fetch else " --no-fetch"
     screen.complain(f"come back to it, or bring its folder: {line}")
     screen.complain(f"stop it: {line} --stop")
 

@@ -224,11 +224,11 @@ def test_one_comes_back_to_a_job(cluster, tmp_path, breaks, status):
     left = submit("vafl", *SMALL, "--there", tmp_path / "shared", "--out", "x")
     assert left.exit_code == status
     ((job, _),) = cluster.jobs.items()
-    line = f"raydpzv submit --job {job} --address http://head:8265"
+    line = f"raydpzv submit --job {job} --address http://head:8265 --out x"
     assert f"come back to it, or bring its folder: {line}\n" in left.stderr
     assert f"stop it: {line} --stop\n" in left.stderr
     setattr(cluster, breaks, False)
-    back = submit(*line.split()[2:], "--out", "x")
+    back = submit(*line.split()[2:])
     assert back.exit_code == 0, back.output
     assert "after 4 updates" in back.stdout
     assert (tmp_path / "project" / "x" / "summary.json").is_file()

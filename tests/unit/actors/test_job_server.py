@@ -172,7 +172,7 @@ class Client:
     def get_job_logs(self, job):
         return self.text + "its last words"
 
-    message = "what Ray says"
+    message = "what Ray says, last available logs (truncated to 20,000 chars):\none"
 
     @property
     def driver_exit_code(self):
@@ -206,7 +206,8 @@ def test_a_log_is_whole_and_comes_once_however_often_the_line_breaks(server, bre
 )
 def test_the_exit_status_is_the_jobs(server, status, code, exit_status):
     server._client = Client([], status, code)
-    assert server.follow("job", lambda text: None).status == exit_status
+    end = server.follow("job", lambda text: None)
+    assert (end.status, end.message) == (exit_status, "what Ray says")
 
 
 def test_a_cluster_that_is_gone_is_named(server, monkeypatch):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 import scenarios
-from raydpzv.search.search_plan import SearchPlan, trials_of
+from raydpzv.search.search_plan import Population, SearchPlan, trials_of
 from scenarios import search_progress
 from scenarios.search_progress import SearchProgress
 
@@ -68,3 +69,16 @@ def test_elsewhere_there_is_a_line_for_each_trial_that_is_over(plan):
         "2/3 trial 1 (method.lr=0.02): 10 updates, accuracy 0.75",
         "3/3 trial 2 (method.lr=0.03): no result: its process was lost",
     ]
+
+
+def test_a_leg_is_told_by_the_evaluation_that_trials_are_held_against_one_another_by(plan):
+    plan = replace(plan, population=Population(space=(), interval=20, quantile=0.25, seed=0))
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    with SearchProgress(plan, 3, console, {}) as watch:
+        watch.leg(20, plan.trials[:1])
+        watch.began(0)
+        for accuracy in (0.5, 0.25):
+            watch.reported(0, {"updates": 20, "accuracy": accuracy})
+        watch.ended(0, "")
+    assert "method.lr=0.01): 20 updates, accuracy 0.5\n" in console.file.getvalue()
+    assert watch._values == {0: 0.5}
