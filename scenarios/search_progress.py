@@ -237,7 +237,8 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
         metric = "" if math.isnan(row[plan.metric]) else f"{row[plan.metric]:.4g}"
         cells = (
             str(row["trial"]),
-            *(str(row[name]) for name in (*settings, *trained)),
+            *(str(row[name]) for name in settings),
+            *(_schedule(row[name]) for name in trained),
             metric,
             epsilon,
             updates,
@@ -259,6 +260,13 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
             f"best: trial {results.best.number}, run it again with: raydpzv run {folder / 'best.toml'}",
             soft_wrap=True,
         )
+
+
+def _schedule(value: Any) -> str:
+    """Return changes, [[first update, value], ...], as lines; anything else as it is."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return "\n".join(f"{then} from {update}" for update, then in value)
 
 
 def _percent(share: float) -> str:

@@ -82,3 +82,9 @@ def test_a_leg_is_told_by_the_evaluation_that_trials_are_held_against_one_anothe
         watch.ended(0, "")
     assert "method.lr=0.01): 20 updates, accuracy 0.5\n" in console.file.getvalue()
     assert watch._values == {0: 0.5}
+
+
+def test_changes_of_a_step_size_are_lines_of_the_table():
+    assert search_progress._schedule([[241, 0.0038], [321, 0.0014]]) == "0.0038 from 241\n0.0014 from 321"
+    assert search_progress._schedule([]) == ""
+    assert search_progress._schedule("0 at 40") == "0 at 40"
