@@ -31,6 +31,8 @@ _FOLDER, _NAME = "raydpzv_folder", "raydpzv_name"
 """What a job's metadata say: where its run folder is on the cluster, and what a folder here is called after."""
 _HOME = "~/"
 _MIB = 2**20
+_REFUSED = 2
+"""Status of a job that was refused: what is at its place is another run's."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def _follow(server: JobServer, job: str, there: str, place: Path | None, where: 
     """Show a job's log, bring its folder, and leave with its status."""
     try:
         end = server.follow(job, _print)
-        if place is not None:
+        if place is not None and end.status != _REFUSED:
             _bring(server, there, place, end)
     except KeyboardInterrupt:
         screen.complain("interrupted; the job is not")
@@ -146,7 +148,7 @@ def _follow(server: JobServer, job: str, there: str, place: Path | None, where: 
 
 
 def _bring(server: JobServer, there: str, place: Path, end: JobEnd) -> None:
-    """Bring the run folder, which a run that was refused has not."""
+    """Bring the run folder, which a run that failed early has not."""
     from actors.folder_receiver import receive
     from actors.project_package import pack, program
 

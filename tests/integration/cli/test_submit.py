@@ -202,13 +202,12 @@ def test_too_large_a_project_is_refused(cluster, tmp_path):
     assert cluster.jobs == {}
 
 
-def test_a_job_that_fails_gives_its_status_and_its_folder_stays(cluster, tmp_path):
+def test_a_job_that_is_refused_gives_its_status_and_brings_nobody_elses_run(cluster, tmp_path):
     assert submit("vafl", *SMALL, "--there", tmp_path / "shared", "--out", "one").exit_code == 0
     other = submit("vafl", *SMALL, "--there", tmp_path / "shared", "--out", "two", "--seed", 9)
     assert other.exit_code == 2
     assert "ended with 2: as Ray says" in other.stderr
-    # what was there was brought all the same
-    assert (tmp_path / "project" / "two" / "summary.json").is_file()
+    assert not (tmp_path / "project" / "two").exists()
 
 
 def test_a_run_that_was_refused_leaves_no_folder(cluster, tmp_path):
