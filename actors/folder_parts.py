@@ -18,6 +18,9 @@ from pathlib import Path
 
 from raydpzv.secure.sealed_box import sealed_for
 
+SCENARIO = "scenario.toml"
+"""What makes a folder a run's: it is written last when one is made."""
+
 BEGIN, END = "-----BEGIN FOLDER PART-----", "-----END FOLDER PART-----"
 _LINE = 3 * 2**10
 """Bytes that make a line of what is printed."""
@@ -46,8 +49,11 @@ def listing(folder: Path) -> list[tuple[str, int, int, str]]:
 
 
 def part(folder: Path, begin: int, most: int) -> bytes:
-    """Return a message: the listing (none: there is no such folder), and bytes of the files, in a row, from `begin`."""
-    if not folder.is_dir():
+    """Return a message: the listing (none: there is no such run folder), and bytes of the files, from `begin` on.
+
+    A folder that is no run's is not for the one who asks, though a run that was to go there was refused for it.
+    """
+    if not (folder / SCENARIO).is_file():
         header = json.dumps(None).encode()
         return LENGTH.pack(len(header)) + header
     names = listing(folder)

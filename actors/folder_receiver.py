@@ -18,6 +18,8 @@ from raydpzv.secure.sealed_box import Receiver
 
 PART = 32 * 2**20
 """Bytes asked for at a time: the head holds a log in memory several times when it is asked for."""
+_PERMISSIONS = 0o777
+"""Those of files: none that another's process could become the user by."""
 Ask = Callable[[int, int, str], str]
 """Runs `actors.folder_parts`: from which byte, how many at most, for whose public half; returns what it printed."""
 
@@ -72,11 +74,20 @@ def receive(ask: Ask, place: Path, told: Callable[[int, int], None] = lambda don
                 out.write(body)
         _unpack(joined, files, scratch)
         joined.unlink()
-        os.rename(scratch, place)
+        _put(scratch, place)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     return True
+
+
+def _put(folder: Path, place: Path) -> None:
+    """Put a folder in its place, which another process may have taken meanwhile. Raises InputError."""
+    try:
+        os.rename(folder, place)
+    except OSError:
+        check_place(place)
+        raise
 
 
 def _part(receiver: Receiver, printed: str) -> tuple[Sequence[_File] | None, bytes]:
@@ -115,4 +126,4 @@ def _unpack(joined: Path, files: Sequence[_File], folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
                 out.write(data)
-            target.chmod(file.mode)
+            target.chmod(file.mode & _PERMISSIONS)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import os
 import stat
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
 from raydpzv.errors import InputError
 from raydpzv.own_packages import HOME, NEIGHBOURS
+from raydpzv.records.operator_file import OPERATOR
 
 IGNORE_FILE = ".rayignore"
 """Patterns as in .gitignore, in any folder; that file itself is heeded too, as Ray does."""
@@ -21,6 +23,16 @@ IGNORED = (
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache", "/runs/"),
 )
 """What is left out where the project's folder has no .rayignore."""
+SECRETS = (
+    OPERATOR,
+    *(".env", ".env.*", "!.env.example", "!.env.template", ".envrc", ".netrc", ".pypirc", ".git-credentials"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"),
+    *(".ssh/", ".aws/", ".azure/", ".gcloud/", ".gnupg/", ".kube/", ".ray/"),
+)
+"""What is left out whatever else is packed, unless the .rayignore of the project's folder takes it in (`!name`).
+
+A cluster keeps packages, and whoever reaches it can have them; a run folder's secrets are its operator's.
+"""
 PROGRAM = ("raydpzv", *NEIGHBOURS)
 """The packages of this program."""
 _LARGEST = 5
@@ -46,21 +58,24 @@ class ProjectFile:
 class Project:
     """What of a folder is packed, and with it this program if the folder is not its own.
 
-    links: folders that links lead to, which are left out.
+    links: folders that links lead to, which are left out. secrets: what is left out by its name alone (`SECRETS`).
     """
 
     folder: Path
     files: Sequence[ProjectFile]
     links: Sequence[str]
+    secrets: Sequence[str]
 
     @property
     def ignored_by(self) -> str:
         """Return what leaves files out, in words."""
         if (self.folder / IGNORE_FILE).is_file():
-            return f"a {IGNORE_FILE} or .gitignore (or lies behind a link to a folder)"
+            return (
+                f"a {IGNORE_FILE} or .gitignore (or lies behind a link to a folder, or bears a secret's name)"
+            )
         return (
             f"a .gitignore, or by what is left out where {self.folder} has no {IGNORE_FILE} ({', '.join(IGNORED)}; "
-            "links to folders too)"
+            "links to folders and names of secrets too)"
         )
 
     def has(self, path: Path) -> bool:
@@ -82,8 +97,8 @@ def project(folder: Path) -> Project:
     root = folder.resolve()
     if not root.is_dir():
         raise InputError(f"--project: wanted a folder, got {folder}; give the one that holds the scenario")
-    links: list[str] = []
-    files = list(_kept(root, root, [], links))
+    left = _LeftOut()
+    files = list(_kept(root, root, [], left, _secrets(root)))
     if not (root / "raydpzv" / "__main__.py").is_file():
         for name in PROGRAM:
             if (root / name).exists() or (root / f"{name}.py").exists():
@@ -92,14 +107,15 @@ def project(folder: Path) -> Project:
                     "give another --project"
                 )
         files += program().files
-    return Project(root, sorted(files, key=lambda file: file.name), links)
+    return Project(root, sorted(files, key=lambda file: file.name), left.links, left.secrets)
 
 
 def program() -> Project:
     """Return this program's own packages as a project."""
     ignored = [(HOME, GitIgnoreSpec.from_lines(IGNORED))]
-    files = [file for name in PROGRAM for file in _kept(HOME, HOME / name, ignored, [])]
-    return Project(HOME, sorted(files, key=lambda file: file.name), [])
+    secrets = GitIgnoreSpec.from_lines(SECRETS)
+    files = [file for name in PROGRAM for file in _kept(HOME, HOME / name, ignored, _LeftOut(), secrets)]
+    return Project(HOME, sorted(files, key=lambda file: file.name), [], [])
 
 
 def pack(what: Project, archive: Path, limit: int) -> None:
@@ -108,6 +124,9 @@ def pack(what: Project, archive: Path, limit: int) -> None:
         for file in what.files:
             info = zipfile.ZipInfo(file.name, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
+            info.file_size = (
+                file.size
+            )  # above 2 GiB an entry has another form, also where little is left of it
             info.external_attr = stat.S_IMODE(file.path.stat().st_mode) << 16
             with file.path.open("rb") as source, out.open(info, "w") as target:
                 while block := source.read(_MIB):
@@ -131,30 +150,65 @@ def _check(what: Project, archive: Path, limit: int) -> None:
     )
 
 
-def _kept(root: Path, folder: Path, outer: Sequence[_Patterns], links: list[str]) -> Iterator[ProjectFile]:
+@dataclass
+class _LeftOut:
+    """What is left out that nobody asked to leave out: links to folders, names of secrets."""
+
+    links: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+
+
+def _kept(
+    root: Path, folder: Path, outer: Sequence[_Patterns], left: _LeftOut, secrets: GitIgnoreSpec
+) -> Iterator[ProjectFile]:
     """Walk a folder: yield the files of it that no pattern of its own or of those around it leaves out."""
     patterns = [*outer, *_patterns(root, folder)]
     for path in sorted(folder.iterdir()):
-        is_folder = path.is_dir()
+        is_folder, name = path.is_dir(), path.relative_to(root).as_posix()
         if any(_matches(given, path, is_folder) for given in patterns):
             continue
-        if is_folder and path.is_symlink():
-            links.append(path.relative_to(root).as_posix())
+        if _matches((root, secrets), path, is_folder):
+            left.secrets.append(name)
+        elif is_folder and path.is_symlink():
+            left.links.append(name)
         elif is_folder:
-            yield from _kept(root, path, patterns, links)
+            yield from _kept(root, path, patterns, left, secrets)
         elif path.is_file():
-            yield ProjectFile(path.relative_to(root).as_posix(), path, path.stat().st_size)
+            _check_name(path)
+            yield ProjectFile(name, path, path.stat().st_size)
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{os.fsencode(path)!r}: wanted a name in UTF-8, which a package's names are in; rename it, or leave it "
+            f"out in {IGNORE_FILE}"
+        ) from None
 
 
 def _patterns(root: Path, folder: Path) -> list[_Patterns]:
     texts: list[Sequence[str]] = [
-        (folder / name).read_text().splitlines()
-        for name in (".gitignore", IGNORE_FILE)
-        if (folder / name).is_file()
+        _lines(folder / name) for name in (".gitignore", IGNORE_FILE) if (folder / name).is_file()
     ]
     if folder == root and not (folder / IGNORE_FILE).is_file():
         texts.append(IGNORED)
     return [(folder, GitIgnoreSpec.from_lines(lines)) for lines in texts]
+
+
+def _secrets(root: Path) -> GitIgnoreSpec:
+    own = _lines(root / IGNORE_FILE) if (root / IGNORE_FILE).is_file() else []
+    return GitIgnoreSpec.from_lines([*SECRETS, *(line for line in own if line.startswith("!"))])
+
+
+def _lines(path: Path) -> Sequence[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: wanted patterns in UTF-8, got other bytes ({error}); save it as UTF-8"
+        ) from None
 
 
 def _matches(patterns: _Patterns, path: Path, is_folder: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -21,6 +22,10 @@ from scenarios import screen
 from scenarios.options import chosen_logs
 
 NOT_INSTALLED = "PyYAML is not installed: pip install 'raydpzv[ray]'"
+_QUOTES_SINCE = (2, 60)
+"""A Ray whose `ray job submit` quotes words for the shell that reads them (ray-project/ray#63797)."""
+_SHELLS = re.compile(r"[$`;&|<>()*?]")
+"""What a shell reads as something else, also within double quotes or in words that look unhurt."""
 _NEEDED = {
     "image": "--image: wanted the image of the pods, which has Ray and raydpzv; give one",
     "claim": "--claim: wanted a persistent volume claim for the run folder, which a pod that is lost takes along "
@@ -65,9 +70,31 @@ def show(
     ]
     words += [*flags, *(word for change in [*changes, *data] for word in ("--set", change))]
     words += ["--log", log] if log is not None else []
-    entrypoint = shlex.join([*words, "--out", f"{RUNS}/{options.name}"])
+    words += ["--out", f"{RUNS}/{options.name}"]
+    check_words(words, options.ray)
+    entrypoint = shlex.join(words)
     documents = manifest(cluster_plan(spec, options, prepared), options, entrypoint, own, prepared)
     print(yaml.safe_dump_all(documents, sort_keys=False, width=1000, allow_unicode=True), end="")
+
+
+def check_words(words: Sequence[str], ray: str) -> None:
+    """Raise SpecError for a word that this Ray's `ray job submit`, by which KubeRay submits, does not hand on as it is.
+
+    It is given words, and gives the cluster's shell a line: up to 2.59 one as Windows reads it.
+    """
+    if tuple(int(part) for part in re.findall(r"\d+", ray)[:2]) >= _QUOTES_SINCE:
+        return
+    for word in words:
+        try:
+            kept = shlex.split(subprocess.list2cmdline([word])) == [word]
+        except ValueError:
+            kept = False
+        if not kept or _SHELLS.search(word):
+            raise SpecError(
+                f"{word}: the `ray job submit` of Ray {ray} hands this to a shell as it stands, which reads it as "
+                "something else; put the setting into the scenario's file (data: another path), or take an image with "
+                f"Ray {'.'.join(map(str, _QUOTES_SINCE))} and say so by --ray-version"
+            )
 
 
 def _name(scenario: str, seed: int) -> str:

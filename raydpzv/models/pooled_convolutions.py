@@ -41,7 +41,7 @@ class PooledConvolutions:
             return False
         convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
         fits = len(shape) == 3 and shape[0] == 1 and shape[1] % 4 == 0 and shape[2] % 4 == 0
-        return fits and all(map(_is_plain, convolutions))
+        return fits and all(map(_is_plain, convolutions)) and layers[-1].bias is not None
 
     def at_points(self, points_Pd: torch.Tensor, x_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the scores of images, float32 [B, 1, H, W], at each point: float32 [P, B, K]."""

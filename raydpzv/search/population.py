@@ -33,6 +33,7 @@ from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.files import write_atomically
 from raydpzv.keys import Key
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.schedule import changes_of, scheduled
 from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
@@ -192,26 +193,51 @@ def turns(folder: Path) -> list[Turn]:
     try:
         found = [json.loads(line) for line in lines]
         return [Turn(t["updates"], tuple(Exploit(**e) for e in t["exploits"])) for t in found]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path}: a line is no decision of a search ({error}); start a new search") from None
 
 
 def as_trained(plan: SearchPlan, found: Sequence[Turn]) -> tuple[Trial, ...]:
     """Return the trials as they are after these decisions: with the scenarios of those that they went on from.
 
-    Their settings are those scenarios' first step sizes, and the later ones as `..._at`.
+    Their settings are those scenarios' first step sizes, and the later ones as `..._at`. Raises DataError for
+    decisions that this search cannot have made.
     """
     if plan.population is None:
         return plan.trials
     trained: list[tuple[Trial, _Changes]] = [(t, dict.fromkeys(t.values, ())) for t in plan.trials]
+    _check_turns(plan, found)
     for turn in found:
-        before = list(trained)
         for exploit in turn.exploits:
-            origin, changes = before[exploit.donor]
+            origin, changes = trained[exploit.donor]
             first = turn.updates + 1
             new = {name: (*changes[name], (first, value)) for name, value in exploit.settings.items()}
             trained[exploit.trial] = origin, new
     return tuple(_as(trial, *then) for trial, then in zip(plan.trials, trained, strict=True))
+
+
+def _check_turns(plan: SearchPlan, found: Sequence[Turn]) -> None:
+    ends = [end for end in legs(plan) if end is not None]
+    for number, turn in enumerate(found):
+        pairs = [(e.trial, e.donor) for e in turn.exploits]
+        takers, givers = {taker for taker, _ in pairs}, {giver for _, giver in pairs}
+        wanted = {name for t in plan.trials[:1] for name in t.values}
+        if not (
+            ends[number : number + 1] == [turn.updates]
+            and all(type(n) is int and 0 <= n < len(plan.trials) for pair in pairs for n in pair)
+            and len(takers) == len(pairs)
+            and not takers & givers
+            and all(e.settings.keys() == wanted for e in turn.exploits)
+            and all(
+                type(v) in (int, float) and 0 < v < math.inf
+                for e in turn.exploits
+                for v in e.settings.values()
+            )
+        ):
+            raise DataError(
+                f"{_TURNS}: line {number + 1}, after {turn.updates} updates, is no decision of this search; bring the "
+                "file back from a copy, or start a new search"
+            )
 
 
 def _as(trial: Trial, origin: Trial, changes: _Changes) -> Trial:
@@ -289,10 +315,18 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
     for exploit in found[-1].exploits:
         trial = trained[exploit.trial]
         path, donor = run_path(folder, trial), run_path(folder, trained[exploit.donor])
+        aside = path.with_name(f"{path.name}.until-{found[-1].updates}")
         if _is(trial, path):
             continue
+        if path.is_dir() and aside.exists():
+            raise DataError(
+                f"{folder / _TURNS}: trial {exploit.trial} went on from another after {found[-1].updates} updates, and "
+                "not as this file has it; bring the file back from a copy, or start a new search"
+            )
+        check_standing(exploit.trial, path, found[-1].updates)
+        check_standing(exploit.donor, donor, found[-1].updates)
         changes = [item for item in trial.settings if not item.endswith("=[]") and "_at=" in item]
-        fork(donor, path, changes, path.with_name(f"{path.name}.until-{found[-1].updates}"))
+        fork(donor, path, changes, aside)
 
 
 def _is(trial: Trial, path: Path) -> bool:
@@ -367,11 +401,31 @@ def check_alike(number: int, path: Path, donor: int, other: Path, updates: int) 
 
     A run that diverged before it came so far, by the same updates, has released less.
     """
+    check_standing(number, path, updates)
+    check_standing(donor, other, updates)
     mine, theirs = (_account(run, updates) for run in (path, other))
     if mine is not None and not _equal(mine, theirs):
         raise RunError(
             f"trials {number} and {donor} have not released alike after {updates} updates, so that one cannot stand "
             "for the other in what the search spends; start a new search, and report this"
+        )
+
+
+def check_standing(number: int, run: Path, updates: int) -> None:
+    """Raise RunError for a trial that somebody went on with alone: what it released since is in no account."""
+    folder = RunFolder(run)
+    if not RunFolder.begun(run):
+        return
+    checkpoint = folder.checkpoint()
+    made = [checkpoint.round if checkpoint else 0, folder.summary()["updates"] if folder.has_summary() else 0]
+    made += folder.rows()["release"]["round"].to_pylist()
+    if folder.ledger.exists():
+        with Ledger.open(folder.ledger) as ledger:
+            made += ledger.since(0).round.tolist()
+    if max(made) > updates:
+        raise RunError(
+            f"trial {number} ({run}) wanted to stand after {updates} updates, where the population is held against one "
+            f"another, but has made {max(made)}: somebody went on with it alone; start a new search"
         )
 
 

@@ -265,6 +265,50 @@ def stopped_at_first_turn(folder):
     assert len(list((folder / "runs").glob("*/checkpoint.npz"))) == 4
 
 
+@pytest.mark.parametrize("who", ["trial", "donor"])
+@pytest.mark.parametrize("left", ["summary.json", "rows", "ledger"])
+def test_a_trial_that_was_gone_on_with_alone_ends_the_search(place, who, left):
+    """Also where a kill left of that its rows, or its ledger, alone."""
+    base = place / "standing"
+    if not base.exists():
+        stopped_at_first_turn(base)
+    folder = shutil.copytree(base, place / f"alone-{who}-{left}")
+    plan = read_search(folder / "search.toml")
+    turn = population._decided(folder, plan, INTERVAL)
+    number = getattr(turn.exploits[0], who)
+    path, stood = folder / "runs" / f"{number:04d}", base / "runs" / f"{number:04d}"
+    assert raydpzv("resume", path, "--quiet").exit_code == 0
+    for name in {"summary.json", "rows", "ledger"} - {left}:
+        remove = shutil.rmtree if (path / name).is_dir() else Path.unlink
+        remove(path / name)
+        (shutil.copytree if (stood / name).is_dir() else shutil.copy)(stood / name, path / name)
+    shutil.copy(stood / "checkpoint.npz", path / "checkpoint.npz")
+    said = f"trial {number} .* wanted to stand after {INTERVAL} updates"
+    with pytest.raises(RunError, match=said):
+        take_turn(folder, plan, INTERVAL)
+    assert turns(folder) == [], "nothing is decided"
+    population._add(folder, turn)
+    with pytest.raises(RunError, match=said):
+        take_turn(folder, plan, INTERVAL)
+
+
+def test_a_fork_that_the_file_of_decisions_does_not_know_is_left_as_it_is(place):
+    base = place / "standing"
+    if not base.exists():
+        stopped_at_first_turn(base)
+    folder = shutil.copytree(base, place / "changed")
+    made = take_turn(folder, read_search(folder / "search.toml"), INTERVAL)
+    text = json.loads((folder / "population.jsonl").read_text())
+    text["exploits"][0]["settings"]["method.lr"] *= 2
+    (folder / "population.jsonl").write_text(json.dumps(text))
+    on = raydpzv("resume", folder, *ALONE)
+    assert on.exit_code == 2
+    assert (
+        f"trial {made.exploits[0].trial} went on from another after {INTERVAL} updates, and not as"
+        in on.stderr
+    )
+
+
 def test_trials_that_did_not_release_alike_end_the_search(place, monkeypatch):
     base = place / "standing"
     if not base.exists():

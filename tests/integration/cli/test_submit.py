@@ -13,8 +13,9 @@ import yaml
 from typer.testing import CliRunner
 
 from actors.job_server import JobEnd
-from raydpzv.errors import RunError
+from raydpzv.errors import RunError, SpecError
 from scenarios.cli import app
+from scenarios.kuberay_command import check_words
 from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
@@ -105,6 +106,25 @@ def own_scenario(path, data="data/own.csv"):
 def own_table(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("a,b,c,d,y\n" + "".join(f"{n},{n % 7},{n % 5},{n % 3},{n % 2}\n" for n in range(40)))
+
+
+def test_what_bears_a_secrets_name_is_not_sent_and_a_folder_that_is_no_runs_not_brought(cluster, tmp_path):
+    project, shared = tmp_path / "project", tmp_path / "shared"
+    (project / "studies" / "one").mkdir(parents=True)
+    for name in (".env", "studies/one/operator.json"):
+        (project / name).write_text("secret")
+    shared.mkdir()
+    (shared / "theirs.csv").write_text("not of a run")
+    own_scenario(project / "own.toml", "../elsewhere.csv")  # which the cluster has not
+    done = submit("own.toml", "--quiet", "--there", shared, "--out", "here")
+    assert done.exit_code == 2, done.output
+    assert not (project / "here").exists()
+    for _, folder in cluster.jobs.values():
+        assert not (folder / ".env").exists()
+        assert not list(folder.rglob("operator.json"))
+    assert "note: studies/one/operator.json has the name of a secret and is not packed" in " ".join(
+        done.stderr.split()
+    )
 
 
 def test_a_scenario_of_the_program_runs_and_comes_back(cluster, tmp_path):
@@ -309,6 +329,48 @@ def test_a_scenario_of_ones_own_travels_in_the_manifest(tmp_path):
     assert words[4] == "/etc/raydpzv/scenario.toml"
     assert f'data.file="{tmp_path}/own.csv"' in words
     assert f"note: data.file: the image, or the claim, must have {tmp_path}/own.csv" in said
+
+
+AS_IT_STANDS = [
+    *('data.file="/a b/c.csv"', "model.hidden=[8,4]", "method.lr_at=[[4, 0.5]]", 'data.target="#"'),
+    *("title='a title'", "x=~"),
+]
+CHANGED = [
+    *("data.target='y'", "data.target='it is'$x", 'data.file="/a$HOME/c"', 'data.target="a;b"', "x=(1)"),
+    *('data.target="a\\tb"', 'data.target="`id`"', "x=a\nb", "x=a&b", "x=<b"),
+]
+
+
+def read_once_more(words):
+    """What reaches the run where `ray job submit` gives a shell these words as Windows reads them."""
+    line = subprocess.list2cmdline([sys.executable, "-c", "import sys; print(sys.argv[1:])", *words])
+    return subprocess.run(
+        line, shell=True, text=True, capture_output=True, check=False, cwd=ROOT
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize("word", AS_IT_STANDS)
+def test_a_setting_that_an_older_ray_hands_on_as_it_is_is_taken(word):
+    words = ["python", word, "--out", "/raydpzv/x"]
+    check_words(words, "2.59.0")
+    assert read_once_more(words) == repr(words)
+
+
+@pytest.mark.parametrize("word", CHANGED)
+def test_a_setting_that_an_older_rays_submission_would_change_is_refused(word):
+    words = ["python", word, "--out", "/raydpzv/x"]
+    check_words(words, "2.60.0")
+    with pytest.raises(SpecError, match=r"the `ray job submit` of Ray 2\.59\.0 hands this to a shell"):
+        check_words(words, "2.59.0")
+    assert read_once_more(words) != repr(words)
+
+
+def test_a_manifest_for_an_older_ray_asks_for_settings_that_reach_the_run():
+    words = ("vafl", "--kuberay", *POD, "--set", "title='a $title'")
+    assert submit(*words, "--ray-version", "2.60.0").exit_code == 0
+    done = submit(*words, "--ray-version", "2.52.1")
+    assert done.exit_code == 2
+    assert "title='a $title': the `ray job submit` of Ray 2.52.1" in done.stderr
 
 
 def test_a_run_under_the_wall_clock_is_not_tried_again():

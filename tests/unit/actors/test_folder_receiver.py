@@ -19,6 +19,7 @@ from raydpzv.errors import InputError, RunError
 def there(tmp_path):
     folder = tmp_path / "there"
     for name, content in {
+        "scenario.toml": b"",
         "summary.json": b"{}",
         "rows/a/part-0.parquet": os.urandom(5000),
         "rows/b/part-0.parquet": b"",
@@ -156,3 +157,31 @@ def test_a_full_disk_is_said_before_anything_is_written(there, tmp_path, monkeyp
 
 class Usage:
     free = 100
+
+
+def test_a_folder_that_is_no_runs_stays_where_it_is(there, tmp_path):
+    """As where a run was refused, since it was to go there."""
+    (there / "scenario.toml").unlink()
+    assert not receive(asking(there), tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_no_file_lets_another_become_the_user(there, tmp_path):
+    (there / "models.npz").chmod(0o4755)
+    assert receive(asking(there), tmp_path / "here")
+    assert (tmp_path / "here" / "models.npz").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_place_that_another_took_meanwhile_is_left_to_it(there, tmp_path, monkeypatch):
+    place, unpack = tmp_path / "here", folder_receiver._unpack
+
+    def taken(*given):
+        unpack(*given)
+        place.mkdir()
+        (place / "theirs").write_text("kept")
+
+    monkeypatch.setattr(folder_receiver, "_unpack", taken)
+    with pytest.raises(InputError, match="is there already"):
+        receive(asking(there), place)
+    assert contents(place) == {"theirs": b"kept"}
+    assert list(tmp_path.glob(".here*")) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -126,3 +127,48 @@ def test_too_much_is_refused_with_the_five_largest(tmp_path):
 def test_a_folder_that_is_none_is_refused(tmp_path):
     with pytest.raises(InputError, match="--project: wanted a folder"):
         project(tmp_path / "none")
+
+
+SECRET = [
+    ".env",
+    "deep/.env.local",
+    "results/one/operator.json",
+    "keys/server.pem",
+    ".ssh/config",
+    "id_ed25519",
+]
+
+
+def test_what_bears_a_secrets_name_is_left_out_and_named(tmp_path):
+    """A run folder outside runs/ has its operator's file; with a .rayignore, too."""
+    kept = ["own.toml", ".env.example", "results/one/summary.json"]
+    files(tmp_path, [*kept, *SECRET])
+    what = project(tmp_path)
+    assert own(what) == sorted(kept)
+    assert sorted(what.secrets) == sorted([".ssh", *(name for name in SECRET if "ssh" not in name)])
+    put(tmp_path, **{".rayignore": "*.csv\n!/keys/server.pem\n"})
+    what = project(tmp_path)
+    assert own(what) == sorted([*kept, ".rayignore", "keys/server.pem"])
+    # what is left out on purpose needs no word
+    put(tmp_path, **{".rayignore": ".env*\nresults/\nkeys\n.ssh\nid_*\n"})
+    assert project(tmp_path).secrets == []
+
+
+def test_ignore_files_and_names_that_are_no_text_are_said(tmp_path):
+    (tmp_path / ".gitignore").write_bytes(b"\xff*\n")
+    with pytest.raises(InputError, match=r"\.gitignore: wanted patterns in UTF-8"):
+        project(tmp_path)
+    (tmp_path / ".gitignore").unlink()
+    (tmp_path / os.fsdecode(b"caf\xe9.csv")).write_text("1")
+    with pytest.raises(InputError, match="wanted a name in UTF-8"):
+        project(tmp_path)
+
+
+def test_a_large_file_that_little_is_left_of_is_packed(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 5000)
+    put(tmp_path / "project", **{"zeros.csv": "0" * 20000})
+    what = project(tmp_path / "project")
+    found = replace(what, files=[file for file in what.files if file.name == "zeros.csv"])
+    pack(found, tmp_path / "a.zip", 2**20)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.read("zeros.csv") == b"0" * 20000

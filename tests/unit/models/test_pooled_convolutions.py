@@ -168,5 +168,9 @@ def test_no_other_network_or_size_is_taken_for_one() -> None:
         )
     assert not PooledConvolutions.match(nn.Sequential(*convolutions(), nn.ReLU()), shape)
     assert not PooledConvolutions.match(whole("cnn_fashion", (1, 28, 28), (), 10), (1, 28, 28))
+    # compiled code would read biases behind the parameters' end
+    last = convolutions()[-1]
+    unbiased = nn.Sequential(*convolutions()[:-1], nn.Linear(last.in_features, last.out_features, bias=False))
+    assert not PooledConvolutions.match(unbiased, shape)
     for other in ((1, 8, 10), (1, 7, 8), (64,)):
         assert not PooledConvolutions.match(convolutions(), other), other

@@ -125,9 +125,35 @@ def test_a_trial_is_its_donors_scenario_with_other_step_sizes_from_the_turn_on()
     assert as_trained(found, made[:1])[1].spec == found.trials[1].spec
 
 
-def test_who_takes_a_turn_goes_on_from_what_the_donor_was_before_it():
-    crossed = Turn(20, (exploit(0, 1, 0.05), exploit(2, 0, 0.06)))
-    assert as_trained(plan(), [crossed])[2].spec.method.lr == 0.01, "not what its donor became"
+FIRST = Turn(20, (exploit(0, 3, 0.05),))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [Turn(7, FIRST.exploits)],
+        [Turn("20", FIRST.exploits)],
+        [Turn(40, FIRST.exploits)],
+        [FIRST, FIRST],
+        [FIRST, Turn(40, ()), Turn(60, ())],
+        [Turn(20, (exploit(0, 4, 0.05),))],
+        [Turn(20, (exploit(0, -1, 0.05),))],
+        [Turn(20, (exploit("0", 3, 0.05),))],
+        [Turn(20, (exploit(3, 3, 0.05),))],
+        [Turn(20, (exploit(0, 1, 0.05), exploit(2, 0, 0.06)))],
+        [Turn(20, (exploit(0, 3, 0.05), exploit(0, 2, 0.06)))],
+        [Turn(20, (exploit(0, 3, -0.05),))],
+        [Turn(20, (exploit(0, 3, NOWHERE),))],
+        [Turn(20, (Exploit(0, 3, 0.1, 0.2, {"method.batch": 8}, 700, 90),))],
+    ],
+)
+def test_what_this_search_cannot_have_decided_is_refused(made):
+    """A donor that goes on from another in the same turn is no donor any more: forks are made one by one."""
+    with pytest.raises(
+        DataError, match=r"population\.jsonl: line \d, after .* is no decision of this search"
+    ):
+        as_trained(plan(), made)
+    as_trained(plan(), [FIRST, Turn(40, ())])
 
 
 def test_a_metric_is_that_of_the_first_evaluation_and_none_where_the_loss_is_no_number(tmp_path):
@@ -259,3 +285,14 @@ def test_trials_that_have_not_released_alike_stand_for_nobody(tmp_path):
     with pytest.raises(RunError, match="trials 0 and 2 have not released alike after 20 updates"):
         check_alike(0, one, 2, other, 20)
     check_alike(0, tmp_path / "diverged before", 2, other, 20)
+
+
+def test_a_trial_that_somebody_went_on_with_stands_for_nobody_and_nobody_for_it(tmp_path):
+    """What it released past the turn would be in no account of the search."""
+    one, further = stands(tmp_path / "a", 20, [1]), stands(tmp_path / "b", 25, [1])
+    for run in (one, further):
+        (run / "scenario.toml").write_text("")
+    check_alike(0, one, 1, one, 20)
+    for runs in ((0, one, 1, further), (1, further, 0, one)):
+        with pytest.raises(RunError, match=r"trial 1 .* wanted to stand after 20 updates.* has made 25"):
+            check_alike(*runs, 20)
