@@ -170,7 +170,7 @@ class _Driver(Driver):
         self._timeout = prepared.spec.resources.timeout
         self._lane: LaneAddress | None = None
         virtual = prepared.spec.clock.kind == "virtual"
-        self._holds = virtual and prepared.setting is not None and not prepared.releases_again
+        self._awaits_checkpoints = virtual and prepared.setting is not None and not prepared.releases_again
 
     def _work(self) -> None:
         if self._prepared.spec.resources.lane != "ray":
@@ -183,11 +183,11 @@ class _Driver(Driver):
 
     def _awaited(self) -> list[Any]:
         """Rounds of a private run wait until their checkpoint is written, so that a loss forgets none of them."""
-        return [self._server.next_piece.remote(10 * LOOK)] if self._holds else []
+        return [self._server.next_piece.remote(10 * LOOK)] if self._awaits_checkpoints else []
 
     def _write(self, drained: Sequence[Piece]) -> None:
         super()._write(drained)
-        if self._holds and any(checkpoint for _, checkpoint in drained):
+        if self._awaits_checkpoints and any(checkpoint for _, checkpoint in drained):
             self._control(self._server.written.remote(), "the server to go on")
 
     def leave(self) -> None:
