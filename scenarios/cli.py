@@ -195,14 +195,16 @@ def tune(
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="With --space: none; asha, which stops the worse trials early; or pbt, whose worse trials go on from "
-            "better ones with other step sizes [default: none]."
+            help="With --space: none; asha, which stops the worse trials early; halving, which does so when all "
+            "have come as far; or pbt, whose worse trials go on from better ones with other step sizes [default: none]."
         ),
     ] = None,
     grace: Annotated[
         int | None,
         typer.Option(
-            min=1, help="With asha: updates before it first stops a trial [default: a ninth of them]."
+            min=1,
+            help="With asha and halving: updates before they first stop a trial [default: a ninth of them, "
+            "with halving a fifth].",
         ),
     ] = None,
     interval: Annotated[

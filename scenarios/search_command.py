@@ -28,6 +28,7 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
+from raydpzv.search import halving
 from raydpzv.search.population import apply_turns, check_prepared, legs, population_of, take_turn, to_go
 from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
@@ -156,6 +157,8 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
             while True:
                 if plan.population:
                     _legs_made(plan, folder, make, watch, stop)
+                elif plan.scheduler == "halving":
+                    _rungs_made(plan, folder, make, watch, stop)
                 else:
                     make(plan, todo, folder, watch, stop, None)
                 results = search_results(folder, plan, reasons)
@@ -225,6 +228,19 @@ def _legs_made(
         watch.turned(take_turn(folder, plan, until))
 
 
+def _rungs_made(
+    plan: SearchPlan, folder: Path, make: _Make, watch: SearchProgress, stop: threading.Event
+) -> None:
+    """Let trials come to a rung, then the better half of them to the next; it ends early as `_legs_made` does."""
+    for rung in halving.rungs(plan):
+        if todo := halving.to_go(folder, plan, rung):
+            watch.leg(rung, todo)
+            make(plan, todo, folder, watch, stop, rung)
+        if rung is None or stop.is_set() or halving.to_go(folder, plan, rung):
+            return
+        watch.halved(halving.halve(folder, plan, rung))
+
+
 @contextmanager
 def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Iterator[_Make]:
     """Yield what runs trials: on Ray, which is there meanwhile, or in this process, also where there are none."""
@@ -253,8 +269,13 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
 def _grace(trials: Sequence[Trial], options: SearchOptions) -> int:
     if options.scheduler == "asha":
         return grace_of(trials, options.grace)
+    if options.scheduler == "halving":
+        _check_whole(options)
+        return halving.first_rung(trials, options.grace)
     if options.grace is not None:
-        raise SpecError("--grace: goes with --scheduler asha, which stops trials after it; leave it out")
+        raise SpecError(
+            "--grace: goes with --scheduler asha or halving, which stop trials after it; leave it out"
+        )
     return 0
 
 
@@ -262,16 +283,20 @@ def _population(
     trials: Sequence[Trial], space: Sequence[Dimension], options: SearchOptions
 ) -> Population | None:
     if options.scheduler == "pbt":
-        if options.actors:
-            raise SpecError(
-                "--actors: --scheduler pbt has each trial whole in one process, where it stands after each leg; leave "
-                "it out"
-            )
+        _check_whole(options)
         return population_of(trials, space, options.interval, options.quantile, options.draw_seed)
     for name, value in (("--interval", options.interval), ("--quantile", options.quantile)):
         if value is not None:
             raise SpecError(f"{name}: goes with --scheduler pbt; leave it out")
     return None
+
+
+def _check_whole(options: SearchOptions) -> None:
+    if options.actors:
+        raise SpecError(
+            f"--actors: --scheduler {options.scheduler} has each trial whole in one process, where it stands until the "
+            "others have come as far; leave it out"
+        )
 
 
 def _check_metric(plan: SearchPlan, first: Trial) -> None:

@@ -18,7 +18,9 @@ from rich.text import Text
 
 from raydpzv.files import as_json as json_text
 from raydpzv.report import text
+from raydpzv.search import halving
 from raydpzv.search.population import Turn, current, said
+from raydpzv.search.search_folder import Decision
 from raydpzv.search.search_plan import SearchPlan, Trial
 from raydpzv.search.trial_results import DONE, SearchResults
 from scenarios.progress import INTERVAL, repeated
@@ -91,15 +93,17 @@ class SearchProgress:
         self._bar.update(self._task, total=self._total)
 
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
-        """Take in that trials of a population begin a leg, after which they stand (None: the last one)."""
-        self._over.clear()
+        """Take in that trials go on until they stand after so many updates (None: to their end)."""
+        for trial in trials:
+            self._over.pop(trial.number, None)
+        if self._plan.population:
+            self._changed = {trial.number: current(trial) for trial in trials}
         self._leg_end = until
-        self._changed = {trial.number: current(trial) for trial in trials}
         self._done, self._total = self._plan.size - len(trials), self._plan.size
         self._bar.update(self._task, completed=self._done, total=self._total)
         if not self._quiet:
             end = "the end" if until is None else f"{until:,} updates"
-            self._console.print(f"all trials go on to {end}", highlight=False)
+            self._console.print(f"{len(trials)} of {self._plan.size} trials go to {end}", highlight=False)
 
     def turned(self, turn: Turn) -> None:
         """Say which trials go on from others; what they had come to alone is no result of theirs any more."""
@@ -108,6 +112,11 @@ class SearchProgress:
             self._values.pop(exploit.trial, None)
         for line in () if self._quiet else said(turn):
             self._console.print(Text(line), soft_wrap=True)
+
+    def halved(self, made: Sequence[Decision]) -> None:
+        """Say which trials go on from a rung."""
+        if not self._quiet:
+            self._console.print(Text(halving.said(made)), soft_wrap=True)
 
     def began(self, trial: int) -> None:
         """Show that a trial is at work."""

@@ -32,7 +32,7 @@ from raydpzv.data.table import (
 )
 from raydpzv.data.text import Text
 from raydpzv.errors import DataError
-from raydpzv.experiment.privacy_setting import privacy_setting, user_privacy
+from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
 from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
@@ -262,6 +262,21 @@ def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return None
     return privacy_setting(spec, rows or _rows(spec.data, spec.seed)).claims
+
+
+def unrecorded(spec: VerticalScenario) -> str | None:
+    """Return what of a scenario's runs will come from the operating system and be kept nowhere, or None."""
+    if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
+        return spec.descriptor.unrecorded(spec.method)
+    return unrecorded_noise(spec, privacy_setting(spec, _rows(spec.data, spec.seed)))
+
+
+def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | None:
+    """As `unrecorded`, of a run whose noise is known."""
+    noise = privacy.noise()
+    if noise.on in ("embedding", "gradient") and not noise.seeded:
+        return f"its noise on every {noise.on} row"
+    return spec.descriptor.unrecorded(spec.method)
 
 
 def _of_users(spec: HorizontalScenario) -> AnySetting | None:

@@ -14,7 +14,7 @@ from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
-from raydpzv.experiment.prepare import TableChange, class_shares, fingerprint, load_scenario
+from raydpzv.experiment.prepare import TableChange, class_shares, fingerprint, load_scenario, unrecorded_noise
 from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
@@ -66,10 +66,7 @@ class PreparedVertical:
     @property
     def unrecorded(self) -> str | None:
         """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
-        noise = self.privacy.noise()
-        if noise.on in ("embedding", "gradient") and not noise.seeded:
-            return f"its noise on every {noise.on} row"
-        return self.spec.descriptor.unrecorded(self.spec.method)
+        return unrecorded_noise(self.spec, self.privacy)
 
     def pace(self) -> Pace | None:
         """Return when checkpoints are due; None for a run that can go on from none."""

@@ -254,10 +254,11 @@ def trials_standing(folder: Path, plan: SearchPlan) -> tuple[Trial, ...]:
 def to_go(folder: Path, plan: SearchPlan, until: int | None) -> list[Trial]:
     """Return the trials that have not made the leg that ends after so many updates (None: at their end)."""
     standing = trials_standing(folder, plan)
-    return [t for t in standing if not t.skipped and not _made(t, run_path(folder, t), until)]
+    return [t for t in standing if not t.skipped and not stands_after(t, run_path(folder, t), until)]
 
 
-def _made(trial: Trial, path: Path, until: int | None) -> bool:
+def stands_after(trial: Trial, path: Path, until: int | None) -> bool:
+    """Tell whether a run has come to where it stands after so many updates (None: to its end), or is over before."""
     if finished(trial.planned(), path):
         return True
     if until is None or not RunFolder.begun(path):

@@ -2,13 +2,13 @@
 
 search.toml       the plan
 runs/0003         the run folder of trial 3
-decisions.jsonl   a line for each report that a scheduler saw, and whether the trial was to stop
+decisions.jsonl   a line for each report that a scheduler decided by, and whether the trial was to stop
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,11 +27,11 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheduler was told of a trial after so many updates, and whether it stopped it there."""
+    """What a scheduler was told of a trial after so many updates (None: no result), and whether it stopped it there."""
 
     trial: int
     updates: int
-    value: float
+    value: float | None
     stop: bool
 
 
@@ -112,6 +112,16 @@ def decisions(folder: Path) -> list[Decision]:
         ) from None
 
 
+def add_decisions(folder: Path, made: Sequence[Decision]) -> None:
+    """Write down decisions that are one: a kill leaves all of them or none."""
+    whole = _lines([*decisions(folder), *made])
+    write_atomically(folder / _DECISIONS, whole.encode())
+
+
+def _lines(made: Sequence[Decision]) -> str:
+    return "".join(f"{json.dumps(asdict(d))}\n" for d in made)
+
+
 class DecisionLog:
     """Writes each decision down before it is acted upon. Use as a context manager."""
 
@@ -119,8 +129,7 @@ class DecisionLog:
         self._path = folder / _DECISIONS
 
     def __enter__(self) -> DecisionLog:
-        whole = "".join(f"{json.dumps(asdict(d))}\n" for d in decisions(self._path.parent))
-        write_atomically(self._path, whole.encode())
+        write_atomically(self._path, _lines(decisions(self._path.parent)).encode())
         self._file = self._path.open("a")
         return self
 
@@ -129,5 +138,5 @@ class DecisionLog:
 
     def add(self, decision: Decision) -> None:
         """Write one down."""
-        self._file.write(f"{json.dumps(asdict(decision))}\n")
+        self._file.write(_lines([decision]))
         self._file.flush()

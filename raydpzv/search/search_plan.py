@@ -39,7 +39,9 @@ METRICS = {
     )
 }
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
-SCHEDULERS = ("none", "asha", "pbt")
+SCHEDULERS = ("none", "asha", "halving", "pbt")
+STOPPING = ("asha", "halving")
+"""Those that stop trials by their results."""
 REDUCTION = 3
 """Of the trials that reach one of its rungs, ASHA lets the best third go on; the next rung is three times as far."""
 _TOLERANCE = 1 + 1e-9
@@ -113,9 +115,9 @@ class Population:
 class SearchPlan:
     """Trials, and how the search goes about them.
 
-    metric: see METRICS; grace: updates before ASHA's first decision, 0 without a scheduler; epsilon: what no trial's
-    proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how
-    more trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
+    metric: see METRICS; grace: updates before asha's or halving's first decision, 0 without either; epsilon: what
+    no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
+    trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
     """
 
     name: str
@@ -353,8 +355,8 @@ class _PopulationFile(Section):
 class _SearchFile(Section):
     name: str
     metric: str
-    scheduler: Literal["none", "asha", "pbt"]
-    grace: int
+    scheduler: Literal["none", "asha", "halving", "pbt"]
+    grace: Annotated[int, Field(ge=0)]
     epsilon: Positive | None = None
     actors: bool = False
     drawing: _DrawingFile | None = None
@@ -377,6 +379,8 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
         terms = (found.name, found.metric, found.scheduler, found.grace, found.epsilon)
         if (found.scheduler == "pbt") != (found.population is not None):
             raise SpecError("scheduler: wanted pbt with [population], or neither")
+        if (found.scheduler in STOPPING) != (found.grace > 0):
+            raise SpecError(f"grace: wanted updates above 0 with {' or '.join(STOPPING)}, and 0 without")
         return SearchPlan(
             *(*terms, trials, found.actors, _drawing(found.drawing, moved), _population(found.population))
         )

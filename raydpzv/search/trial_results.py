@@ -29,7 +29,7 @@ from raydpzv.search.composition import Composed, compose
 from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.population import as_trained, facts_of, turns
 from raydpzv.search.search_folder import cut_short, run_path
-from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
+from raydpzv.search.search_plan import METRICS, STOPPING, SearchPlan, Trial, planned_claim, planned_claims
 from raydpzv.search.suggest import Outcome
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
@@ -89,7 +89,7 @@ def search_results(
         row = _row(trial, path, summary, found, stopped=trial.number in cut, reason=why)
         rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
     best, seeds = _best(plan, trials, rows)
-    spent = _spent(folder, plan, summaries, best, cut=plan.scheduler == "asha") if best else []
+    spent = _spent(folder, plan, summaries, best, cut=plan.scheduler in STOPPING) if best else []
     return SearchResults(tuple(rows), best, seeds, tuple(spent))
 
 

@@ -208,7 +208,7 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
         ),
         (
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "pb"),
-            "--scheduler: wanted none, asha or pbt",
+            "--scheduler: wanted none, asha, halving or pbt",
         ),
         (
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "pbt"),
@@ -217,7 +217,10 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
         (("digits_dpzv", "--space", "space.toml", "--interval", "10"), "--interval: goes with --scheduler"),
         (("digits_dpzv", "--space", "space.toml", "--quantile", "0.5"), "--quantile: goes with --scheduler"),
         (("digits_field", "--interval", "10"), "--interval: goes with --space"),
-        (("digits_dpzv", "--space", "space.toml", "--grace", "10"), "--grace: goes with --scheduler asha"),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--grace", "10"),
+            "--grace: goes with --scheduler asha or halving",
+        ),
         (
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
             "--runner local",

@@ -43,6 +43,7 @@ def test_every_command_runs(place):
         "tune",
         "tune",
         "tune",
+        "tune",
         "resume",
     ]
     for words in commands:
