@@ -12,7 +12,7 @@ from raydpzv.records.columns import Row, RowBatch
 from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
 from raydpzv.records.store import Rows
 
-_NONE = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+_NONE = {name: pa.Table.from_batches([], schema) for name, schema in SCHEMAS.items()}  # without pandas
 
 
 class Recorder:
