@@ -193,7 +193,7 @@ def test_ctrl_c_leaves_the_job_which_is_found_again_and_stopped(head, tmp_path):
     sent.send_signal(signal.SIGINT)
     _, err = sent.communicate(timeout=30)
     assert sent.returncode == 130, err
-    (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --stop", err)
+    (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --out \S+ --stop", err)
     before = len(list(there.glob("rows/*/part-*.parquet")))
     while len(list(there.glob("rows/*/part-*.parquet"))) <= before:  # it goes on
         assert time.monotonic() < limit
