@@ -316,10 +316,10 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
     for exploit in found[-1].exploits:
         trial = trained[exploit.trial]
         path, donor = run_path(folder, trial), run_path(folder, trained[exploit.donor])
-        aside = path.with_name(f"{path.name}.until-{found[-1].updates}")
+        former = path.with_name(f"{path.name}.until-{found[-1].updates}")
         if _is(trial, path):
             continue
-        if path.is_dir() and aside.exists():
+        if path.is_dir() and former.exists():
             raise DataError(
                 f"{folder / _TURNS}: trial {exploit.trial} went on from another after {found[-1].updates} updates, and "
                 "not as this file has it; bring the file back from a copy, or start a new search"
@@ -327,7 +327,7 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
         check_standing(exploit.trial, path, found[-1].updates)
         check_standing(exploit.donor, donor, found[-1].updates)
         changes = [item for item in trial.settings if not item.endswith("=[]") and "_at=" in item]
-        fork(donor, path, changes, aside)
+        fork(donor, path, changes, former)
 
 
 def _is(trial: Trial, path: Path) -> bool:
