@@ -144,6 +144,8 @@ def submit(head, folder, line, *words, token=None, **here):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # where the tests run in a shell's background it would be ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
