@@ -29,7 +29,7 @@ from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
 from raydpzv.search import halving
-from raydpzv.search.population import apply_turns, check_prepared, legs, population_of, take_turn, to_go
+from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go
 from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
@@ -302,8 +302,6 @@ def _check_whole(options: SearchOptions) -> None:
 def _check_metric(plan: SearchPlan, first: Trial) -> None:
     """Load a trial's data, so that what is wrong with them shows before anything is written, and look at its metric."""
     experiment = prepare(first.spec)
-    if plan.population:
-        check_prepared(experiment)
     shares = experiment.class_shares()
     survives, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
     if survives and name not in ("concordance", "loss"):

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raydpzv.compare.run_comparison import finished
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError
-from raydpzv.experiment.prepare import unrecorded
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.search.population import metric_at, stands_after
 from raydpzv.search.search_folder import Decision, add_decisions, cut_short, decisions, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial
+from raydpzv.search.standing import figure, metric_at, stands_after, why_not_standing
 
 FACTOR = 2
 """One in so many of the trials goes on from a rung; the next one is so many times as far."""
@@ -50,7 +49,7 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
             "same updates before they are held against one another; set it, and leave out the others"
         )
     for trial in started:
-        if why := _why_not(trial.spec):
+        if why := why_not_standing(trial.spec, "halving"):
             raise SpecError(f"{trial}: {why}")
     every = math.lcm(*(trial.spec.evaluate.every for trial in started))
     found = max(1, round(budget / FIRST / every)) * every if grace is None else grace
@@ -64,21 +63,6 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
 
 def _other_budget(spec: AnyScenario) -> bool:
     return bool(spec.budget.seconds or spec.budget.bytes or spec.budget.epsilon)
-
-
-def _why_not(spec: AnyScenario) -> str:
-    """Return why a run cannot stand and go on, or nothing."""
-    if spec.clock.kind == "wall":
-        return (
-            "clock.kind: --scheduler halving goes on from checkpoints, which runs of real time have none of; use "
-            '"virtual"'
-        )
-    if isinstance(spec, VerticalScenario) and (what := unrecorded(spec)):
-        return (
-            f"--scheduler halving: goes on from checkpoints, and these runs have none, since {what} comes from the "
-            "operating system and is not kept; use asha"
-        )
-    return ""
 
 
 def rungs(plan: SearchPlan) -> list[int | None]:
@@ -145,11 +129,7 @@ def better_half(values: Mapping[int, float], *, higher: bool) -> list[int]:
 
 def said(made: Sequence[Decision]) -> str:
     """Return in a line which trials go on from a rung."""
-    on = ", ".join(f"{d.trial} ({_figure(d.value)})" for d in made if not d.stop)
+    on = ", ".join(f"{d.trial} ({figure(d.value)})" for d in made if not d.stop)
     return (
         f"after {made[0].updates:,} updates {sum(not d.stop for d in made)} of {len(made)} trials go on: {on}"
     )
-
-
-def _figure(value: float | None) -> str:
-    return "no result" if value is None else f"{value:.4g}"

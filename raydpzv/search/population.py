@@ -25,12 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.compare.run_comparison import check_own, finished
+from raydpzv.compare.run_comparison import check_own
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario
 from raydpzv.config.toml import override
 from raydpzv.errors import DataError, InputError, RunError, SpecError
-from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.files import write_atomically
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
@@ -41,6 +39,7 @@ from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
 from raydpzv.search.space import Dimension, literal, rounded
+from raydpzv.search.standing import figure, metric_at, stands_after, why_not_standing
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""
@@ -145,17 +144,9 @@ def _check_space(spec: AnyScenario, space: Sequence[Dimension]) -> None:
 
 
 def _check_going_on(spec: AnyScenario) -> None:
-    if spec.clock.kind == "wall":
-        raise SpecError(
-            "clock.kind: --scheduler pbt goes on from checkpoints, which runs of real time have none of; use "
-            '"virtual"'
-        )
+    if why := why_not_standing(spec, "pbt"):
+        raise SpecError(why)
     if isinstance(spec, HorizontalScenario):
-        if spec.descriptor.drifts(spec.method):
-            raise SpecError(
-                'method.revert: --scheduler pbt goes on from checkpoints, in which clients of "add_back" have no '
-                'models; use "restore"'
-            )
         return
     if spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
         raise SpecError(
@@ -166,16 +157,6 @@ def _check_going_on(spec: AnyScenario) -> None:
         raise SpecError(
             'method.coins: with "system" every trial of --scheduler pbt has batches of its own, so that what one '
             "releases of a record is not what another one does, and no ε of the search follows; leave it out"
-        )
-
-
-def check_prepared(experiment: Prepared) -> None:
-    """Raise SpecError for a run that leaves no checkpoint to go on from."""
-    what = experiment.unrecorded if isinstance(experiment, PreparedVertical) else None
-    if what:
-        raise SpecError(
-            f"--scheduler pbt: goes on from checkpoints, and these runs have none, since {what} comes from the "
-            "operating system and is not kept; use asha"
         )
 
 
@@ -221,7 +202,7 @@ def _check_turns(plan: SearchPlan, found: Sequence[Turn]) -> None:
     for number, turn in enumerate(found):
         pairs = [(e.trial, e.donor) for e in turn.exploits]
         takers, givers = {taker for taker, _ in pairs}, {giver for _, giver in pairs}
-        wanted = {name for t in plan.trials[:1] for name in t.values}
+        wanted = set(plan.trials[0].values)
         if not (
             ends[number : number + 1] == [turn.updates]
             and all(type(n) is int and 0 <= n < len(plan.trials) for pair in pairs for n in pair)
@@ -255,37 +236,6 @@ def to_go(folder: Path, plan: SearchPlan, until: int | None) -> list[Trial]:
     """Return the trials that have not made the leg that ends after so many updates (None: at their end)."""
     standing = trials_standing(folder, plan)
     return [t for t in standing if not t.skipped and not stands_after(t, run_path(folder, t), until)]
-
-
-def stands_after(trial: Trial, path: Path, until: int | None) -> bool:
-    """Tell whether a run has come to where it stands after so many updates (None: to its end), or is over before."""
-    if finished(trial.planned(), path):
-        return True
-    if until is None or not RunFolder.begun(path):
-        return False
-    checkpoint = RunFolder(path).checkpoint()
-    return checkpoint is not None and checkpoint.round >= until and _evaluated(path, until)
-
-
-def _evaluated(path: Path, updates: int) -> bool:
-    return updates in RunFolder(path).rows()["evaluation"]["round"].to_pylist()
-
-
-def metric_at(path: Path, metric: str, updates: int) -> float:
-    """Return a metric of a run at its first evaluation after so many updates.
-
-    NaN where it was not measured, or where the loss is no number then: such a run has diverged, whatever it predicts.
-    """
-    part = "validation" if metric.startswith("validation_") else "test"
-    name = metric.removeprefix("validation_")
-    kind = {"accuracy": "evaluation", "loss": "evaluation", "roc_auc": "auc", "pr_auc": "auc"}.get(name, name)
-    rows = RunFolder(path).rows()
-
-    def found(kind: str, name: str) -> float:
-        at = (r[name] for r in rows[kind].to_pylist() if r["round"] == updates and r["part"] == part)
-        return next(at, math.nan)
-
-    return found(kind, name) if math.isfinite(found("evaluation", "loss")) else math.nan
 
 
 def take_turn(folder: Path, plan: SearchPlan, updates: int) -> Turn:
@@ -462,12 +412,8 @@ def facts_of(number: int, found: Sequence[Turn]) -> dict[str, Any]:
 def said(turn: Turn) -> list[str]:
     """Return in a line each who goes on from whom, and how."""
     return [
-        f"after {turn.updates} updates trial {e.trial} ({_figure(e.value)}) goes on from trial {e.donor} "
-        f"({_figure(e.donor_value)}; {e.state_bytes:,} bytes of checkpoint and ledger) with "
+        f"after {turn.updates} updates trial {e.trial} ({figure(e.value)}) goes on from trial {e.donor} "
+        f"({figure(e.donor_value)}; {e.state_bytes:,} bytes of checkpoint and ledger) with "
         + ", ".join(f"{name}={literal(value)}" for name, value in e.settings.items())
         for e in turn.exploits
     ]
-
-
-def _figure(value: float | None) -> str:
-    return "no result" if value is None else f"{value:.4g}"

@@ -365,17 +365,25 @@ def test_a_trial_that_diverges_goes_on_from_another(place):
         ("vafl_digits", "method.lr.loguniform = [1e-2, 1e-1]\n", ("method.momentum=0.5",)),
         ("digits_decomfl", "method.lr.loguniform = [1e-4, 1e-2]\n", ()),
         ("decomfl_async", "method.lr.loguniform = [1e-4, 1e-2]\n", ()),
+        (
+            "digits_decomfl",
+            "method.lr.loguniform = [1e-4, 1e-2]\n",
+            ("method.replicas=per_client", "method.revert=add_back", "method.momentum=0"),
+        ),
     ],
 )
 def test_methods_of_every_kind_have_populations(place, scenario, space, changes):
-    """Models in the checkpoint, updates of rounds on a ledger, and updates of clients that pull."""
-    folder = place / scenario
+    """Models in the checkpoint, updates of rounds on a ledger, of clients that pull, and clients' own models."""
+    folder = place / f"{scenario}-{len(changes)}"
     said = trained(folder, scenario, space, *changes, "budget.updates=20")
     forked = [row for row in said["trials"] if row["exploits"]]
     assert forked
     for row in forked:
         path = folder / "runs" / f"{row['trial']:04d}"
-        assert ran(path / "scenario.toml", place / f"{scenario}-{row['trial']}")["digest"] == row["digest"]
+        assert (
+            ran(path / "scenario.toml", place / f"{folder.name}-whole-{row['trial']}")["digest"]
+            == row["digest"]
+        )
         assert raydpzv("replay", path).exit_code == 0
 
 

@@ -25,13 +25,13 @@ from raydpzv.search.population import (
     explored,
     facts_of,
     legs,
-    metric_at,
     pairs,
     population_of,
     turns,
 )
 from raydpzv.search.search_plan import SearchPlan, read_search, trials_of
 from raydpzv.search.space import Dimension
+from raydpzv.search.standing import metric_at
 
 LR = Dimension("method.lr", "loguniform", (1e-3, 1e-1))
 HEAD = Dimension("method.server_lr", "choice", (0.01, 0.02, 0.04))
@@ -258,16 +258,6 @@ def test_a_method_with_nothing_to_change_is_refused_and_others_named():
         population_of(trials, (LR,), None, None, 0)
     assert "decomfl" in str(refused.value)
     assert "mezo" not in str(refused.value)
-
-
-def test_clients_whose_models_are_in_no_checkpoint_are_refused():
-    def make(settings):
-        own = ["method.replicas=per_client", "method.revert=add_back"]
-        return scenarios.load("digits_decomfl", [*own, *settings])
-
-    trials = trials_of(make, [("method.lr=0.1",), ("method.lr=0.2",)], None)
-    with pytest.raises(SpecError, match=r"method\.revert"):
-        population_of(trials, (LR,), None, None, 0)
 
 
 def stands(path, updates, counts):
