@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from raydpzv.errors import Stalled
@@ -22,8 +21,7 @@ def get(reference: Any, timeout: float, what: str) -> Any:
 
 def actor_of(error: BaseException) -> str:
     """Return Ray's number of the actor whose death an error tells of, "" if it does not say."""
-    told = re.search(r"actor_id: ([0-9a-f]+)", str(error))
-    return str(getattr(error, "actor_id", None) or (told[1] if told else ""))
+    return str(getattr(error, "actor_id", None) or "")
 
 
 def lost(error: BaseException) -> bool:

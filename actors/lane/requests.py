@@ -124,7 +124,8 @@ def answered(answer: Answer) -> tuple[bytes, ...]:
 
 def failed(error: BaseException) -> tuple[bytes, ...]:
     """Return the frame of an error that was raised over what a peer asked for."""
-    return bytes((_FAILED,)), json.dumps([type(error).__name__, str(error)]).encode()
+    told = [type(error).__name__, str(error), error.actor if isinstance(error, errors.Lost) else ""]
+    return bytes((_FAILED,)), json.dumps(told).encode()
 
 
 def read_answer(frame: memoryview) -> Answer:
@@ -143,10 +144,10 @@ def read_answer(frame: memoryview) -> Answer:
                 *(client, body, round, start_immediately, is_query, upload_bytes), version=version, asks=asks
             )
             return Answer(order, over)
-        name, text = json.loads(bytes(frame[1:]))
+        name, text, actor = json.loads(bytes(frame[1:]))
     except (struct.error, IndexError, ValueError, TypeError) as error:
         raise LaneError(f"wanted the server's answer, got {len(frame)} other bytes: {error}") from None
-    raise _raised(name, text)
+    raise _raised(name, text, actor)
 
 
 def done(upload: Upload) -> tuple[bytes, ...]:
@@ -178,7 +179,9 @@ def most_bytes(promised: Iterable[int | None]) -> int:
     return MOST if None in sizes else OVERHEAD + 4 * max(size for size in sizes if size is not None)
 
 
-def _raised(name: str, text: str) -> RaydpzvError:
+def _raised(name: str, text: str, actor: str) -> RaydpzvError:
+    if name == errors.Lost.__name__:
+        return errors.Lost(text, actor)
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, RaydpzvError):
         return known(text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actors.lane import requests, work
 from actors.lane.line import MOST
 from actors.serialization import known_tail, pack_work, unpack_work
-from raydpzv.errors import Diverged, LaneError, RunError
+from raydpzv.errors import Diverged, LaneError, Lost, RunError
 from raydpzv.methods.roles import Metrics, Order, Release, Sync, Upload
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.secure.attempts import Attempt
@@ -120,6 +120,12 @@ def test_what_was_raised_takes_the_place_of_what_was_asked_for():
         work.read_asked(raised)
     for found in (work.read_uploads(raised), work.read_looked("state", raised)):
         assert isinstance(found, Diverged)
+
+
+def test_an_actor_that_a_host_misses_is_named_at_the_other_end():
+    found = work.read_looked("drift", frame(requests.failed(Lost("the ledger actor was lost", "0a0b"))))
+    assert isinstance(found, Lost)
+    assert (str(found), found.actor) == ("the ledger actor was lost", "0a0b")
 
 
 def test_a_frame_that_is_cut_off_is_the_named_error():
