@@ -124,9 +124,8 @@ def pack(what: Project, archive: Path, limit: int) -> None:
         for file in what.files:
             info = zipfile.ZipInfo(file.name, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
-            info.file_size = (
-                file.size
-            )  # above 2 GiB an entry has another form, also where little is left of it
+            # above 2 GiB an entry has another form, also where little is left of it
+            info.file_size = file.size
             info.external_attr = stat.S_IMODE(file.path.stat().st_mode) << 16
             with file.path.open("rb") as source, out.open(info, "w") as target:
                 while block := source.read(_MIB):

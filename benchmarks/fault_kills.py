@@ -21,7 +21,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from common import environment, options, show, verdict, write
+from blows import chosen_blows, conclude
+from common import environment, show, verdict
 from lane_kills import CLASSES, Hung, deadline, ended, prints
 
 from actors.cluster import connected
@@ -42,7 +42,7 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.registry import METHODS
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
-KILLS, QUICK_KILLS = 50, 4
+KILLS = 50
 DEADLINE = 400.0
 """Seconds for a run."""
 STALLED_AFTER = 25.0
@@ -249,17 +249,12 @@ def main() -> None:
     """Run the benchmark."""
     import ray
 
-    parser = options(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--kills", type=int, metavar="N", help=f"blows, {KILLS} unless told")
-    parser.add_argument("--begin", type=int, default=0, metavar="N", help="leave the first N blows out")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    chosen = parser.parse_args()
-    kills = chosen.kills or (QUICK_KILLS if chosen.quick else KILLS)
+    chosen = chosen_blows(__doc__.splitlines()[0] if __doc__ else "", KILLS)
     before, outcomes = environment(), list[Outcome]()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
     known: dict[str, Undisturbed] = {}
     with tempfile.TemporaryDirectory() as name, connected():
-        for n, blow in enumerate(blows(kills, chosen.seed)):
+        for n, blow in enumerate(blows(chosen.kills, chosen.seed)):
             if n < chosen.begin:
                 continue
             if blow.case.method not in known:
@@ -278,21 +273,14 @@ def main() -> None:
     delays = {act: [o.delay for o in outcomes if o.blow.act == act] for act in ("kill", "stop")}
     mean = statistics.mean(delays["kill"] + delays["stop"])
     print(f"mean delay {mean:.1f} s, {verdict(mean, MOST_DELAY, at_most=True)}")
-    counts = Counter((o.blow.act, o.blow.end, o.ended) for o in outcomes)
     figures = {
-        "kills": kills,
-        "seed": chosen.seed,
-        "outcomes": [{"act": a, "end": e, "ended": r, "runs": n} for (a, e, r), n in sorted(counts.items())],
-        "wrong": [f"{_row(o)}: {w}" for o in outcomes for w in o.wrong],
         "mean_delay_seconds": mean,
         "mean_delay_seconds_by_act": {act: statistics.mean(found) for act, found in delays.items() if found},
         "longest_delay_seconds": max(o.delay for o in outcomes),
         "blows": rows,
         "environment": before,
     }
-    write("fault_kills", figures, chosen.json)
-    if figures["wrong"]:
-        raise SystemExit(f"{len(figures['wrong'])} things are wrong")
+    conclude("fault_kills", chosen, outcomes, rows, figures)
 
 
 def _row(outcome: Outcome) -> list[str]:

@@ -21,7 +21,6 @@ import struct
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from common import environment, options, show, write
+from blows import chosen_blows, conclude
+from common import environment, show
 from processes import Census
 
 from actors.cluster import connected
@@ -49,7 +49,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
-KILLS, QUICK_KILLS = 30, 4
+KILLS = 30
 DEADLINE = 500.0
 """Seconds for a run; the longest waits are some of `STALLED_AFTER` in a row."""
 STALLED_AFTER = 60.0
@@ -286,12 +286,7 @@ def main() -> None:
     """Run the benchmark."""
     import ray
 
-    parser = options(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--kills", type=int, metavar="N", help=f"blows, {KILLS} unless told")
-    parser.add_argument("--begin", type=int, default=0, metavar="N", help="leave the first N blows out")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    chosen = parser.parse_args()
-    kills = chosen.kills or (QUICK_KILLS if chosen.quick else KILLS)
+    chosen = chosen_blows(__doc__.splitlines()[0] if __doc__ else "", KILLS)
     before, outcomes = environment(), []
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
     whole = {
@@ -302,7 +297,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as name, connected(reuse=True):
         folder = Path(name)
-        for n, (case, blow) in enumerate(blows(kills, chosen.seed, folder)):
+        for n, (case, blow) in enumerate(blows(chosen.kills, chosen.seed, folder)):
             if n < chosen.begin:
                 continue
             outcome = None
@@ -314,18 +309,8 @@ def main() -> None:
             print(n, _row(outcomes[-1]), outcomes[-1].said, file=sys.stderr, flush=True)
     rows = [_row(outcome) for outcome in outcomes]
     show("Blows", ["scenario", "end", "blow", "frame", "sent", "seconds", "ended with", "wrong"], rows)
-    counts = Counter((o.blow.act, o.blow.end, o.ended) for o in outcomes)
-    figures = {
-        "kills": kills,
-        "seed": chosen.seed,
-        "outcomes": [{"act": a, "end": e, "ended": r, "runs": n} for (a, e, r), n in sorted(counts.items())],
-        "wrong": [f"{_row(o)}: {w}" for o in outcomes for w in o.wrong],
-        "longest_seconds": max(o.seconds for o in outcomes),
-        "environment": before,
-    }
-    write("lane_kills", figures, chosen.json)
-    if figures["wrong"]:
-        raise SystemExit(f"{len(figures['wrong'])} things are wrong")
+    figures = {"longest_seconds": max(o.seconds for o in outcomes), "environment": before}
+    conclude("lane_kills", chosen, outcomes, rows, figures)
 
 
 def _row(outcome: Outcome) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +19,9 @@ from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import digest
+from tests.helpers import struck as struck_roles
 from tests.helpers.runs import run_prepared
+from tests.helpers.struck import Struck
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -35,32 +35,6 @@ MESSY = (
 BUT_FAULTS = tuple(name for name in SCHEMAS if name != "fault")
 
 
-class Killed:
-    """A client's role whose process is killed, kill -9, at its n-th call of some method; each mark dies once."""
-
-    def __init__(self, role, method, calls, marks):
-        self._role, self._method, self._calls, self._marks = role, method, calls, marks
-        self._count = 0
-
-    def __getattr__(self, name):
-        found = getattr(self._role, name)
-        if name != self._method:
-            return found
-
-        def call(*arguments):
-            self._count += 1
-            if self._count == self._calls:
-                for mark in self._marks:
-                    try:
-                        Path(mark).unlink()
-                    except FileNotFoundError:
-                        continue
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return found(*arguments)
-
-        return call
-
-
 @dataclasses.dataclass(frozen=True)
 class KilledRecipe(ClientFactory):
     method: str = "process"
@@ -68,7 +42,7 @@ class KilledRecipe(ClientFactory):
     marks: tuple[str, ...] = ()
 
     def make(self, device="cpu"):
-        return Killed(ClientFactory.make(self, device), self.method, self.calls, self.marks)
+        return Struck(ClientFactory.make(self, device), self.method, self.calls, self.marks)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,6 +51,7 @@ def _by_value(ray_session):
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.cloudpickle.register_pickle_by_value(struck_roles)
 
 
 @pytest.fixture

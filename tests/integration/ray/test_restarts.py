@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import signal
 import sys
@@ -20,7 +19,9 @@ from raydpzv.experiment.runner import continued
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
+from tests.helpers import struck as struck_roles
 from tests.helpers.runs import run_prepared
+from tests.helpers.struck import Struck
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -29,31 +30,6 @@ SMALL = (
     *("resources.client_actors=2", "privacy.noise=seeded", "record.checkpoint_updates=20"),
 )
 WITHOUT_LEDGER = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
-
-
-class Struck:
-    """A role whose process gets a signal at the n-th call of a method, as often as there are marks."""
-
-    def __init__(self, role, method, calls, marks, number):
-        self._role, self._method, self._calls = role, method, calls
-        self._marks, self._number, self._count = marks, number, 0
-
-    def __getattr__(self, name):
-        found = getattr(self._role, name)
-        if name != self._method:
-            return found
-
-        def call(*arguments):
-            self._count += 1
-            if self._count == self._calls:
-                for mark in self._marks:
-                    if Path(mark).exists():
-                        Path(mark).unlink()
-                        os.kill(os.getpid(), self._number)
-                        break
-            return found(*arguments)
-
-        return call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +58,7 @@ def _by_value(ray_session):
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.cloudpickle.register_pickle_by_value(struck_roles)
 
 
 @pytest.fixture
