@@ -195,16 +195,17 @@ def tune(
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="With --space: none; asha, which stops the worse trials early; halving, which does so when all "
-            "have come as far; or pbt, whose worse trials go on from better ones with other step sizes [default: none]."
+            help="With --space: none; asha, whose better trials go on as soon as there is room; halving, which "
+            "decides when all have come as far; or pbt, whose worse trials go on from better ones with other step "
+            "sizes [default: none]."
         ),
     ] = None,
     grace: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="With asha and halving: updates before they first stop a trial [default: a ninth of them, "
-            "with halving a fifth].",
+            help="With asha and halving: updates after which trials first stand, or may be stopped [default: an eighth "
+            "of them, with halving a fifth, by Ray Tune's rule a ninth].",
         ),
     ] = None,
     interval: Annotated[

@@ -39,7 +39,7 @@ from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
 from raydpzv.search.space import Dimension, literal, rounded
-from raydpzv.search.standing import figure, metric_at, stands_after, why_not_standing
+from raydpzv.search.standing import figure, metric_at, ranked, stands_after, why_not_standing
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""
@@ -317,9 +317,9 @@ def pairs(
     values: metrics by trial; without one a trial is worse than all others, and no donor. Equal ones rank by number.
     """
     count = min(math.ceil(len(values) * quantile), len(values) // 2)
-    ranked = sorted(values, key=lambda n: (math.isnan(values[n]), -values[n] if higher else values[n], n))
-    best = [n for n in ranked[:count] if not math.isnan(values[n])]
-    for number in sorted(ranked[len(ranked) - count :]):
+    order = ranked(values, higher=higher)
+    best = [n for n in order[:count] if not math.isnan(values[n])]
+    for number in sorted(order[len(order) - count :]):
         better = [n for n in best if values[n] != values[number]]
         if better:
             yield number, better[int((key / number / "donor").generator().integers(len(better)))]
