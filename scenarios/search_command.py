@@ -30,9 +30,9 @@ from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
 from raydpzv.search import halving, promotion
-from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go
+from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
-from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
+from raydpzv.search.search_folder import SEARCH, decisions, is_search, keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
     Drawing,
@@ -239,7 +239,10 @@ def _legs_made(
             make(plan, todo, folder, watch, stop, until)
         if until is None or stop.is_set() or to_go(folder, plan, until):
             return
-        watch.turned(take_turn(folder, plan, until))
+        known = {turn.updates for turn in turns(folder)}
+        turn = take_turn(folder, plan, until)
+        if until not in known:
+            watch.turned(turn)
 
 
 def _rungs_made(
@@ -252,7 +255,10 @@ def _rungs_made(
             make(plan, todo, folder, watch, stop, rung)
         if rung is None or stop.is_set() or halving.to_go(folder, plan, rung):
             return
-        watch.halved(halving.halve(folder, plan, rung))
+        known = {decision.updates for decision in decisions(folder)}
+        made = halving.halve(folder, plan, rung)
+        if rung not in known:
+            watch.halved(made)
 
 
 def _promotions_made(

@@ -20,6 +20,7 @@ from raydpzv.files import as_json as json_text
 from raydpzv.report import text
 from raydpzv.search import halving, promotion
 from raydpzv.search.bracket import Leg
+from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import Decision
 from raydpzv.search.search_plan import STOPPING, SearchPlan, Trial
@@ -276,8 +277,8 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
     for row in ranked:
         if row["pace"]:
             console.print(Text(f"WARNING: trial {row['trial']} missed its pace: {row['pace']}; {_PACE_HELP}"))
-    for one in results.spent:
-        console.print(Text(one.sentence()))
+    for line in sentences(results.spent):
+        console.print(Text(line))
     files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
     console.print(f"\ntrials: {', '.join(str(path) for path in files)}", soft_wrap=True)
     if results.best is not None:

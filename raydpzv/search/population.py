@@ -32,7 +32,7 @@ from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import write_atomically
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.schedule import changes_of, scheduled
+from raydpzv.methods.schedule import changes_of, scheduled, without_effect
 from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
@@ -136,6 +136,11 @@ def _check_space(spec: AnyScenario, space: Sequence[Dimension]) -> None:
             raise SpecError(
                 f"{dimension.setting}.{dimension.kind}: --scheduler pbt draws its population; make it uniform, "
                 "loguniform or choice"
+            )
+        if dimension.setting.removeprefix("method.") in without_effect(method):
+            raise SpecError(
+                f'{dimension.setting}: with method.server = "{method.server}" the head takes no steps, so that '
+                "--scheduler pbt has nothing to change there; vary method.lr, or let the head learn"
             )
         if changes_of(method, dimension.setting.removeprefix("method.")):
             raise SpecError(
@@ -258,15 +263,14 @@ def _add(folder: Path, turn: Turn) -> None:
 
 
 def apply_turns(folder: Path, plan: SearchPlan) -> None:
-    """Do what was decided last, as far as a kill has left it undone."""
+    """Do what was decided last, as far as a kill has left it undone. Raises DataError where runs went on otherwise."""
     found = turns(folder)
-    if not found:
-        return
     trained = as_trained(plan, found)
-    for exploit in found[-1].exploits:
+    _check_known(folder, trained, found)
+    for exploit in found[-1].exploits if found else ():
         trial = trained[exploit.trial]
         path, donor = run_path(folder, trial), run_path(folder, trained[exploit.donor])
-        former = path.with_name(f"{path.name}.until-{found[-1].updates}")
+        former = _left(path, found[-1].updates)
         if _is(trial, path):
             continue
         if path.is_dir() and former.exists():
@@ -278,6 +282,25 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
         check_standing(exploit.donor, donor, found[-1].updates)
         changes = [item for item in trial.settings if not item.endswith("=[]") and "_at=" in item]
         fork(donor, path, changes, former)
+
+
+def _left(path: Path, updates: int) -> Path:
+    """Return where the run that a trial leaves after so many updates stays."""
+    return path.with_name(f"{path.name}.until-{updates}")
+
+
+def _check_known(folder: Path, trained: Sequence[Trial], found: Sequence[Turn]) -> None:
+    """Raise DataError where a trial has gone on from another of which the decisions say nothing."""
+    known = {_left(run_path(folder, trained[e.trial]), turn.updates) for turn in found for e in turn.exploits}
+    undone = {exploit.trial for exploit in found[-1].exploits} if found else set()
+    for trial in trained:
+        path = run_path(folder, trial)
+        other = trial.number not in undone and RunFolder.begun(path) and not _is(trial, path)
+        if other or not known.issuperset(path.parent.glob(f"{path.name}.until-*")):
+            raise DataError(
+                f"{folder / _TURNS}: trial {trial.number} ({path}) has gone on from another, and not as this file has "
+                "it; bring the file back from a copy, or start a new search"
+            )
 
 
 def _is(trial: Trial, path: Path) -> bool:

@@ -213,6 +213,8 @@ def test_each_step_is_said(place):
     ):
         assert line in done.stderr
     assert "after 10 updates 2 of 4 trials go on: " in done.stderr
+    again = raydpzv("resume", place / "said", "--runner", "local")
+    assert (again.exit_code, "trials go on" in again.stderr) == (0, False), "nothing is decided now"
 
 
 @pytest.mark.parametrize(
