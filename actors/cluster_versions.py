@@ -30,6 +30,6 @@ def check_versions(gcs: Any, address: str) -> None:
         ray, python = own()
         raise InputError(
             f"Ray at {address} wanted the versions that it was started with, Ray {there['ray_version']} and Python "
-            f"{there['python_version']}, got Ray {ray} and Python {python}; run with those (ray=={there['ray_version']}), "
-            "or start the cluster with these"
+            f"{there['python_version']}, got Ray {ray} and Python {python}; run with those "
+            f"(ray=={there['ray_version']}), or start the cluster with these"
         ) from None

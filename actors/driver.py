@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from actors.machine_clocks import offsets
 from actors.processes import end_survivors
 from actors.remote import actor_of, get
 from actors.restarts import GoesBack, Restarts
@@ -156,6 +157,11 @@ class Driver:
         if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
             self._write(self._control(self._server.drain.remote(rest=due), "rows"))
+
+    def _note_clocks(self, parties: Mapping[str, Any]) -> None:
+        """Have it recorded how far the clocks of the parties' machines are from the server's."""
+        rows = offsets(self._server, parties)
+        self._control(self._server.note_clocks.remote(rows), "the server to note clocks")
 
     def _party(self, actor: str) -> str:
         """Return what the actor of Ray's number is called; "actors" if nobody is."""

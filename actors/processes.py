@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydpzv.deferred import defer
+from raydpzv.sim.clock import WallClock
 
 _MADE_WITHIN = 300.0
 """Seconds for which a call waits until the object has been made: who calls may be another than who had it made."""
@@ -79,6 +80,10 @@ class ObjectHolder:
         import ray
 
         return str(ray.util.get_node_ip_address())
+
+    def real_time(self) -> float:
+        """Return what this machine's clock shows: seconds since the epoch."""
+        return WallClock(0.0).now()
 
     def held(self) -> Any:
         """Wait for the object and return it, or raise what its making raised."""
