@@ -21,6 +21,7 @@ from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")
 P = TypeVar("P", bound=Prepared)
@@ -31,6 +32,8 @@ HEAD_START = 0.5
 """Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
 STARTING_RAY = "Ray to start"
 """The first stage of a run on actors (see `Status.stage`)."""
+_LAST_WORD = 5.0
+"""Seconds that an actor has for what is good to know and no more."""
 CONTROL_TIMEOUT = 60.0
 """Seconds a control call may take: status, rows, stop."""
 
@@ -72,7 +75,7 @@ class Driver:
             self._poll()
             models = self._models()
             self._write(self._control(self._server.drain.remote(), "the last rows"))
-            facts = self._facts()
+            facts = {**self._facts(), "kernels": self._first_calls()}
             spent = self._control(self._server.spent.remote(), "the privacy account")
         except BaseException as error:
             failure = translated(error)
@@ -157,6 +160,17 @@ class Driver:
         if (due := self._writer.due()) or found.checkpoints > self._checkpoints:
             self._checkpoints = found.checkpoints
             self._write(self._control(self._server.drain.remote(rest=due), "rows"))
+
+    def _first_calls(self) -> FirstCalls:
+        """Return what first calls of kernels took in the actors that are there, each of which waits for the others'."""
+        found = FirstCalls()
+        for reference in [actor.first_calls.remote() for actor in self._parties().values()]:
+            try:
+                found = found.beside(get(reference, _LAST_WORD, "what was compiled"))
+            except Exception as error:
+                if not is_ray_error(error):  # one that was lost after the run's end ends no run
+                    raise
+        return found
 
     def _note_clocks(self, parties: Mapping[str, Any]) -> None:
         """Have it recorded how far the clocks of the parties' machines are from the server's."""

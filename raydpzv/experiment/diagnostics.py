@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from raydpzv.experiment.machine_clocks import clock_warnings
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.privacy.claims import large_delta
 from raydpzv.records import metrics
+from raydpzv.records.clock_offsets import clock_warnings
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 
@@ -30,7 +30,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     said = [experiment.spec.note] if experiment.spec.note else []
     found = [*said, *_unused(experiment.unused), *_of_result(experiment, rows, failed)]
     found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
-    found += clock_warnings(experiment, rows)
+    found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     setting = experiment.setting
     return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
 

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.experiment.prepare import Prepared
 from raydpzv.records.store import Rows
 from raydpzv.settings.fields import per_client
+from raydpzv.settings.sections import ArrivalsSection
 
 APART = 0.1
 """Of the mean time between a client's activations, how far its clock may be from the server's."""
 _LISTED = 8
 
 
-def clock_warnings(experiment: Prepared, rows: Rows) -> list[str]:
+def clock_warnings(arrivals: ArrivalsSection, clients: int, rows: Rows) -> list[str]:
     """Return one sentence for each machine whose clock is further off than that, and than it could be measured."""
     measured = rows["clock"].to_pylist()
-    gaps = _gaps(experiment, rows["service"]) if measured else []
+    gaps = _gaps(arrivals, clients, rows["service"]) if measured else []
     found = dict[str, list[tuple[dict[str, Any], float]]]()
     for row in measured:
         kind, number = row["party"].split()
@@ -44,9 +44,8 @@ def _sentence(apart: Sequence[tuple[dict[str, Any], float]]) -> str:
     )
 
 
-def _gaps(experiment: Prepared, service: pa.Table) -> Sequence[float]:
+def _gaps(arrivals: ArrivalsSection, clients: int, service: pa.Table) -> Sequence[float]:
     """Return each client's mean seconds between two activations: those asked for, else those there were."""
-    arrivals, clients = experiment.spec.arrivals, experiment.spec.split.clients
     if arrivals.kind in ("poisson", "constant"):
         return [1 / rate for rate in per_client(arrivals.rate, clients)]
     woke = service.column("woke").to_numpy()

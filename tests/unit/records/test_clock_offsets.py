@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 import scenarios
-from raydpzv.experiment.machine_clocks import clock_warnings
-from raydpzv.experiment.prepare import prepare
+from raydpzv.records.clock_offsets import clock_warnings
 from raydpzv.records.schema import SCHEMAS
 
 
@@ -19,7 +18,8 @@ def warned(offsets, settings=(), scenario="digits_dpzv", woke=()):
         "service": [{"client": client, "woke": time} for client, time in woke],
     }
     tables = {name: pa.Table.from_pylist(found, schema=SCHEMAS[name]) for name, found in rows.items()}
-    return clock_warnings(prepare(scenarios.load(scenario, ["clock.kind=wall", *settings])), tables)
+    spec = scenarios.load(scenario, ["clock.kind=wall", *settings])
+    return clock_warnings(spec.arrivals, spec.split.clients, tables)
 
 
 @pytest.mark.parametrize(
