@@ -35,7 +35,7 @@ STARTING_RAY = "Ray to start"
 _LAST_WORD = 5.0
 """Seconds that an actor has for what is good to know and no more."""
 CONTROL_TIMEOUT = 60.0
-"""Seconds a control call may take: status, rows, stop."""
+"""Seconds a control call (status, rows, stop) may take where `resources.timeout` lets others take longer."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class RunHooks:
 
 class Driver:
     """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
+
+    _timeout: float
+    """Seconds that any call may take (`resources.timeout`)."""
 
     def __init__(self, server: Any, watch: RunHooks) -> None:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
@@ -183,7 +186,7 @@ class Driver:
         return named.get(actor, "actors")
 
     def _control(self, reference: Any, what: str) -> Any:
-        return get(reference, CONTROL_TIMEOUT, what)
+        return get(reference, min(CONTROL_TIMEOUT, self._timeout), what)
 
     def _rescue(self) -> None:
         """Save the rows of a run that broke off, if the server still lives."""
