@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from actors import ray_watcher
+from actors.cluster_versions import check_versions
 from actors.processes import reused
 from raydpzv.errors import InputError, RunError
 from raydpzv.limits import raise_open_files, soft_limit
@@ -268,7 +269,7 @@ def _probe(address: str) -> None:
             f"no Ray cluster answers at {address} ({error}); start one or leave the address out"
         ) from None
     if not address.startswith("ray://"):
-        _check_token(address)
+        _check_token_and_versions(address)
 
 
 def _take_token() -> None:
@@ -282,8 +283,9 @@ def _take_token() -> None:
     authentication_token_setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
 
 
-def _check_token(address: str) -> None:
-    """Raise InputError where a cluster takes those with its token alone, and ours is none or another.
+def _check_token_and_versions(address: str) -> None:
+    """Raise InputError where a cluster takes those with its token alone, and ours is none or another; or where it has
+    another Ray or Python.
 
     Ray itself tries on for half a minute, and then says that it cannot connect.
     """
@@ -292,7 +294,7 @@ def _check_token(address: str) -> None:
 
     try:
         _take_token()
-        GcsClient(address=address)
+        gcs = GcsClient(address=address)
     except RpcError as error:
         raise InputError(
             f"no Ray cluster answers at {address}, but something else may ({' '.join(str(error).split())[:150]}); give "
@@ -304,3 +306,4 @@ def _check_token(address: str) -> None:
             "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "
             f"({' '.join(str(error).split())[:150]})"
         ) from None
+    check_versions(gcs, address)

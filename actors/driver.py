@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from actors.machine_clocks import offsets
 from actors.processes import end_survivors
 from actors.remote import actor_of, get
 from actors.restarts import GoesBack, Restarts
@@ -20,6 +21,7 @@ from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")
 P = TypeVar("P", bound=Prepared)
@@ -30,8 +32,10 @@ HEAD_START = 0.5
 """Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
 STARTING_RAY = "Ray to start"
 """The first stage of a run on actors (see `Status.stage`)."""
+_LAST_WORD = 5.0
+"""Seconds that an actor has for what is good to know and no more."""
 CONTROL_TIMEOUT = 60.0
-"""Seconds a control call may take: status, rows, stop."""
+"""Seconds a control call (status, rows, stop) may take where `resources.timeout` lets others take longer."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ class RunHooks:
 class Driver:
     """Nothing here trains. A subclass says what the run is (`_work`) and what comes of it (`_models`)."""
 
+    _timeout: float
+    """Seconds that any call may take (`resources.timeout`)."""
+
     def __init__(self, server: Any, watch: RunHooks) -> None:
         self._server, self._writer, self._finalizer = server, watch.writer, watch.finalizer
         self._callbacks, self._stop = watch.callbacks, watch.stop
@@ -71,7 +78,7 @@ class Driver:
             self._poll()
             models = self._models()
             self._write(self._control(self._server.drain.remote(), "the last rows"))
-            facts = self._facts()
+            facts = {**self._facts(), "kernels": self._first_calls()}
             spent = self._control(self._server.spent.remote(), "the privacy account")
         except BaseException as error:
             failure = translated(error)
@@ -157,13 +164,29 @@ class Driver:
             self._checkpoints = found.checkpoints
             self._write(self._control(self._server.drain.remote(rest=due), "rows"))
 
+    def _first_calls(self) -> FirstCalls:
+        """Return what first calls of kernels took in the actors that are there, each of which waits for the others'."""
+        found = FirstCalls()
+        for reference in [actor.first_calls.remote() for actor in self._parties().values()]:
+            try:
+                found = found.beside(get(reference, _LAST_WORD, "what was compiled"))
+            except Exception as error:
+                if not is_ray_error(error):  # one that was lost after the run's end ends no run
+                    raise
+        return found
+
+    def _note_clocks(self, parties: Mapping[str, Any]) -> None:
+        """Have it recorded how far the clocks of the parties' machines are from the server's."""
+        rows = offsets(self._server, parties)
+        self._control(self._server.note_clocks.remote(rows), "the server to note clocks")
+
     def _party(self, actor: str) -> str:
         """Return what the actor of Ray's number is called; "actors" if nobody is."""
         named = {handle._actor_id.hex(): name for name, handle in self._parties().items()}
         return named.get(actor, "actors")
 
     def _control(self, reference: Any, what: str) -> Any:
-        return get(reference, CONTROL_TIMEOUT, what)
+        return get(reference, min(CONTROL_TIMEOUT, self._timeout), what)
 
     def _rescue(self) -> None:
         """Save the rows of a run that broke off, if the server still lives."""

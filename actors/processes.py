@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydpzv.deferred import defer
+from raydpzv.sim.clock import WallClock
+from raydpzv.zo.kernels import FirstCalls, first_calls
 
 _MADE_WITHIN = 300.0
 """Seconds for which a call waits until the object has been made: who calls may be another than who had it made."""
@@ -51,10 +53,12 @@ class ObjectHolder:
         self._made = threading.Event()
         self._object: Any = None
         self._failure: BaseException | None = None
+        self._before = FirstCalls()
 
     def make(self, cls: type, *arguments: Any) -> None:
         """Make the object, before any other call is served."""
         try:
+            self._before = first_calls()
             self._object, self._failure = cls(*arguments), None
         except BaseException as error:
             self._failure = error
@@ -79,6 +83,14 @@ class ObjectHolder:
         import ray
 
         return str(ray.util.get_node_ip_address())
+
+    def real_time(self) -> float:
+        """Return what this machine's clock shows: seconds since the epoch."""
+        return WallClock(0.0).now()
+
+    def first_calls(self) -> FirstCalls:
+        """Return what first calls of kernels took here since the object was to be made."""
+        return first_calls().since(self._before)
 
     def held(self) -> Any:
         """Wait for the object and return it, or raise what its making raised."""

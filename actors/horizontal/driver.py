@@ -179,7 +179,9 @@ class _Driver(Driver):
             self._callbacks.status(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
         else:
+            self._note_clocks(self._hosts())
             self._wall()
+            self._note_clocks(self._hosts())
 
     def _awaited(self) -> list[Any]:
         """Rounds of a private run wait until their checkpoint is written, so that a loss forgets none of them."""
@@ -201,10 +203,11 @@ class _Driver(Driver):
                 raise
 
     def _parties(self) -> Mapping[str, Any]:
-        hosts = {f"host {host}": actor for host, actor in enumerate(self._pool.actors)}
-        return (
-            {"server": self._server} | hosts | ({"ledger": self._ledger} if self._ledger is not None else {})
-        )
+        ledger = {"ledger": self._ledger} if self._ledger is not None else {}
+        return {"server": self._server, **self._hosts(), **ledger}
+
+    def _hosts(self) -> Mapping[str, Any]:
+        return {f"host {host}": actor for host, actor in enumerate(self._pool.actors)}
 
     def _models(self) -> dict[str, np.ndarray]:
         return {MODEL: self._seen(self._server.parameters.remote, "the final parameters")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,7 @@ class HorizontalServerActor(EvaluationPort):
         "stop",
         "spent",
         "note_loss",
+        "note_clocks",
         "close_lane",
         "written",
         *EvaluationPort.CALLS,
@@ -208,6 +210,12 @@ class HorizontalServerActor(EvaluationPort):
         """Record that a host was lost."""
         time = self._server_loop.status().time
         self._recorder.emit("fault", time=time, party=f"host {host}", kind="host lost", message=done)
+
+    def note_clocks(self, offsets: Sequence[Mapping[str, Any]]) -> None:
+        """Record how far clocks are from this machine's; offsets: rows of type `clock` but for their time."""
+        time = self._server_loop.status().time
+        for offset in offsets:
+            self._recorder.emit("clock", time=time, **offset)
 
     def status(self) -> Status:
         """Return where the run stands."""

@@ -120,7 +120,9 @@ class _Driver(Driver):
             self._virtual = [self._server.run_virtual.remote(*parties, self._checkpoint, keeps=self._keeps)]
             self._await(self._virtual[0])
         else:
+            self._note_clocks(self._clients())
             self._wall(self._actor_set)
+            self._note_clocks(self._clients())
 
     def leave(self) -> None:
         """Release the ledger, so that whoever goes on next finds it free."""
@@ -133,6 +135,10 @@ class _Driver(Driver):
     def _parties(self) -> Mapping[str, Any]:
         clients = {f"client actor {a}": actor for a, actor in enumerate(self._actor_set.actors)}
         return {"server": self._server} | clients | self._ledger_control.parties()
+
+    def _clients(self) -> Mapping[str, Any]:
+        """Return the actor that holds each client."""
+        return {f"client {m}": self._actor_set.actors[a] for m, a in sorted(self._actor_set.holder.items())}
 
     def _replaced(self) -> int:
         return self._losses

@@ -49,7 +49,7 @@ class VerticalServerActor(EvaluationPort):
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", "close_lane", *EvaluationPort.CALLS),
+        *("leave", "close_lane", "note_clocks", *EvaluationPort.CALLS),
     )
     WAITING = ("wait",)
 
@@ -253,6 +253,12 @@ class VerticalServerActor(EvaluationPort):
             kind="Lost",
             message=f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the ledger",
         )
+
+    def note_clocks(self, offsets: Sequence[Mapping[str, Any]]) -> None:
+        """Record how far clocks are from this machine's; offsets: rows of type `clock` but for their time."""
+        time = self._server_loop.status().time
+        for offset in offsets:
+            self._recorder.emit("clock", time=time, **offset)
 
     def pasts(self, actor: int, clients: Sequence[int]) -> list[Past]:
         """Return what a lost actor's clients are rebuilt from, every answer on record applied."""

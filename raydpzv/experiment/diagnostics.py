@@ -15,6 +15,7 @@ from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
 from raydpzv.privacy.claims import large_delta
 from raydpzv.records import metrics
+from raydpzv.records.clock_offsets import clock_warnings
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 
@@ -32,6 +33,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     found = [*said, *_unused(experiment.unused), *_late_changes(experiment.spec)]
     found += _of_result(experiment, rows, failed)
     found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
+    found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     setting = experiment.setting
     return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
 

@@ -29,6 +29,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.zo.kernels import FirstCalls, first_calls
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class RunFinalizer:
         self._experiment, self._writer = experiment, writer
         self._scenario = options.scenario or experiment.spec.name
         self._watch = options.watch
-        self._started = time.monotonic()
+        self._started, self._kernels = time.monotonic(), first_calls()
 
     def done(
         self,
@@ -270,7 +271,11 @@ class RunFinalizer:
     ) -> Run:
         rows = self._writer.all()
         seconds = time.monotonic() - self._started
-        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, facts)
+        kernels = first_calls().since(self._kernels).beside(facts.get("kernels", FirstCalls()))
+        rest = {name: fact for name, fact in facts.items() if name != "kernels"}
+        if kernels.compiled:
+            rest["kernels"] = {"compiled": kernels.compiled, "seconds": round(kernels.seconds, 3)}
+        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, rest)
         summary = summarise(self._scenario, self._experiment, rows, ending)
         folder = self._writer.folder
         if folder:

@@ -182,6 +182,19 @@ FAULT = pa.schema(
     ]
 )
 
+CLOCK = pa.schema(
+    [
+        (
+            "time",
+            pa.float64(),
+        ),  # when it was measured: before the first work and after the last (wall clock, Ray)
+        ("party", pa.string()),  # "client 0", ... or "host 0", ...
+        ("node", pa.string()),  # Ray's number of the machine it is on
+        ("offset", pa.float64()),  # seconds that the machine's clock is ahead of that of the server's machine
+        ("error", pa.float64()),  # by which the offset may be off: half of what question and answer took
+    ]
+)
+
 MODEL = pa.schema(
     [
         ("party", pa.string()),  # "server" or "client 0", "client 1", ...
@@ -207,5 +220,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "concordance": CONCORDANCE,
     "numbers": NUMBERS,
     "fault": FAULT,
+    "clock": CLOCK,
     "model": MODEL,
 }

@@ -56,6 +56,7 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         ("private", "true or false", lambda value: isinstance(value, bool)),
         ("ledger", "a table of whole numbers and a digest", _is_ledger),
         ("drift", "a table of numbers", _holds_numbers),
+        ("kernels", "a table of numbers", _holds_numbers),
         ("epsilon", "a list of claims", lambda value: isinstance(value, list) and all(map(_is_claim, value))),
     ):
         if name in summary and not holds(summary[name]):

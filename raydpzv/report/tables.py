@@ -81,6 +81,7 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, st
         *horizontal.user_rows(summary),
         *horizontal.vector_rows(summary),
         *_times(summary, clock),
+        *_compiling(summary),
         *(horizontal.lag_rows(summary) if across else [_staleness(summary)]),
         *horizontal.ledger_rows(summary),
     ]
@@ -225,6 +226,14 @@ def _times(summary: Summary, clock: str) -> list[tuple[str, str]]:
         *_rate("simulated", updates, run),
         *_rate("real", updates, real),
     ]
+
+
+def _compiling(summary: Summary) -> list[tuple[str, str]]:
+    """Return what was compiled, of a run that found not all on its machines; others load it from there."""
+    found = summary.get("kernels")
+    if not found:
+        return []
+    return [("kernels", f"{found['compiled']} compiled in {text.seconds(found['seconds'])}")]
 
 
 def _rate(kind: str, updates: int | None, seconds: float | None) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from raydpzv.errors import RunError
+from raydpzv.errors import RunError, Stalled
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.sim.arrivals import Arrivals
 from raydpzv.sim.delays import DelayModel
@@ -99,6 +99,10 @@ class VirtualRun:
         """Run until a budget ends it, `stop` is set, or nothing is left to happen."""
         try:
             self._run()
+        except Stalled:  # whoever does not answer may have sent something, and would be waited for once more
+            if self._server_loop.privacy_filter.of_uploads:
+                self._server_loop.privacy_filter.give_up()
+            raise
         except BaseException:
             self._charge_what_was_sent()
             raise

@@ -1,21 +1,25 @@
 """Where the code of compiled kernels is kept.
 
-In NUMBA_CACHE_DIR, else in `__pycache__` beside the file that defines them, else in the user's cache folder; where none
-of these can be written to, nothing is kept.
+In NUMBA_CACHE_DIR, else in `__pycache__` beside the file that defines them, else in the user's cache folder, else (some
+containers can write to none of these) in a folder of the user's own among temporary files; where there is none either,
+nothing is kept.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numba import njit, typeof
+from numba import config, njit, typeof
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
+_settings: Any = config
 _kernels: dict[tuple[str, str], Any] = {}
 """The compiled functions by module and name."""
 
@@ -30,7 +34,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     options |= {"no_cpython_wrapper": internal, "no_cfunc_wrapper": internal}
     try:
-        kernel = njit(cache=True, **options)(function)
+        kernel = _kept(function, options)
     except RuntimeError as error:  # numba found no folder that it can write to
         if not _kernels:
             warnings.warn(
@@ -41,6 +45,32 @@ def compiled(function: Callable[..., Any]) -> Any:
         kernel = njit(**options)(function)
     _kernels[function.__module__, function.__name__] = kernel
     return kernel
+
+
+def _kept(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Return a kernel whose code is kept. Raises RuntimeError where it cannot be."""
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:
+        folder = _private_folder()
+        if folder is None or _settings.CACHE_DIR:
+            raise
+        _settings.CACHE_DIR = str(folder)
+        return njit(cache=True, **options)(function)
+
+
+def _private_folder() -> Path | None:
+    """Return a folder among temporary files that only this user can write to, since what is in it is run; None: no."""
+    if not hasattr(os, "getuid"):
+        return None
+    try:
+        folder = Path(tempfile.gettempdir()) / f"raydpzv-kernels-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    own = found.st_uid == os.getuid() and not found.st_mode & 0o022 and not folder.is_symlink()
+    return folder if own else None
 
 
 def set_up() -> None:
@@ -60,13 +90,15 @@ def folder_of(module: str, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def prepare(module: str, name: str, arguments: tuple[Any, ...]) -> None:
-    """Load or compile a kernel for arguments like these, without calling it."""
+def prepare(module: str, name: str, arguments: tuple[Any, ...]) -> bool:
+    """Load or compile a kernel for arguments like these, without calling it; tell whether it was compiled."""
     kernel = _kernels[module, name]
     types = tuple(typeof(argument) for argument in arguments)
-    if not _loaded(kernel, types):
-        set_up()
-        kernel.compile(types)
+    if _loaded(kernel, types):
+        return False
+    set_up()
+    kernel.compile(types)
+    return True
 
 
 class _ToLoad:

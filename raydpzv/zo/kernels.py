@@ -7,16 +7,71 @@ rule (law of the directions, momentum) calls, and nothing else.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
 _TIMEOUT = 120.0
 """Seconds to wait for another process that compiles; then this one compiles as well, which harms nothing."""
+
+
+class FirstCalls(NamedTuple):
+    """What first calls of kernels took in a process: how many were compiled here, and seconds in which one was made
+    ready, compiled or loaded, or waited for another process.
+    """
+
+    compiled: int = 0
+    seconds: float = 0.0
+
+    def since(self, before: FirstCalls) -> FirstCalls:
+        """Return what was added since then."""
+        return FirstCalls(self.compiled - before.compiled, self.seconds - before.seconds)
+
+    def beside(self, other: FirstCalls) -> FirstCalls:
+        """Return what two processes did side by side: one waits while the other compiles."""
+        return FirstCalls(self.compiled + other.compiled, max(self.seconds, other.seconds))
+
+
+class _Stopwatch:
+    """Counts what first calls take; of threads that make some at the same time the time counts once."""
+
+    def __init__(self) -> None:
+        self._lock, self._under_way, self._began = threading.Lock(), 0, 0.0
+        self.found = FirstCalls()
+
+    @contextmanager
+    def runs(self) -> Iterator[None]:
+        """Take the time of the block."""
+        with self._lock:
+            self._began = self._began if self._under_way else time.monotonic()
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                if not self._under_way:
+                    seconds = self.found.seconds + time.monotonic() - self._began
+                    self.found = self.found._replace(seconds=seconds)
+
+    def count(self) -> None:
+        """Count a kernel that was compiled."""
+        with self._lock:
+            self.found = self.found._replace(compiled=self.found.compiled + 1)
+
+
+_stopwatch = _Stopwatch()
+
+
+def first_calls() -> FirstCalls:
+    """Return what first calls of kernels took in this process until now."""
+    return _stopwatch.found
 
 
 class Kernel:
@@ -35,12 +90,14 @@ class Kernel:
 
 def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
     """Return this kernel of a module, ready for such arguments."""
-    found = getattr(import_module(module), name)
-    from raydpzv.zo import kernel_cache
+    with _stopwatch.runs():
+        found = getattr(import_module(module), name)
+        from raydpzv.zo import kernel_cache
 
-    with _one_process_at_a_time(kernel_cache.folder_of(module, name)):
-        kernel_cache.prepare(module, name, arguments)
-    return found
+        with _one_process_at_a_time(kernel_cache.folder_of(module, name)):
+            if kernel_cache.prepare(module, name, arguments):
+                _stopwatch.count()
+        return found
 
 
 @contextmanager

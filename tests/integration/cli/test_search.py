@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from actors import ray_watcher
 from raydpzv.search.search_plan import read_search
 from raydpzv.search.suggest import NOT_INSTALLED
 from scenarios.cli import app
@@ -276,3 +278,29 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
         2,
         "raydpzv: Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local\n",
     )
+
+
+def test_less_than_one_trial_asks_for_ends_with_the_arithmetic_before_a_ray_is_started(place, tmp_path):
+    mark, sessions = os.urandom(16).hex(), tmp_path / "ray"
+    sessions.mkdir()
+    own = {"RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', "RAY_TMPDIR": str(sessions), ray_watcher.MARK: mark}
+    shares = ("--actors", "--set", "resources.client_cpus=1", "--set", "resources.client_actors=4")
+    process = Forked(
+        [
+            "-m",
+            "scenarios",
+            *SEARCH,
+            "--space",
+            str(place / "space.toml"),
+            *shares,
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        {**os.environ, **own},
+    )
+    out, err = process.communicate()
+    assert (process.returncode, out) == (2, ""), err
+    assert "5 actors ask 4.3999 CPU in all (server 0.3999, clients 4), the cluster has 1.9999; lower" in err
+    assert not (tmp_path / "out").exists()
+    assert not any(sessions.iterdir())
+    assert not ray_watcher.marked(mark)

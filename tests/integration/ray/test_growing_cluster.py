@@ -1,19 +1,27 @@
-"""A cluster of two machines, the second of which joins while a run waits for it."""
+"""Clusters that grow while a run waits: a second machine joins, or an autoscaler starts one for what is asked."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
+from actors import ray_watcher
+from tests.helpers.programs import Forked
+
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
+BIN = Path(sys.executable).parent
+ASKED = "{} actors ask {} CPU in all (server 1, clients {}), the cluster has {}"
 
 
-def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there():
+def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there_and_rows_say_how_far_clocks_are_apart():
     command = [sys.executable, "-m", "tests.helpers.growing_cluster"]
     # socket paths below the temporary folder must stay under 107 bytes; nobody else is to find this cluster
     with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
@@ -25,3 +33,135 @@ def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there():
     assert f"a machine with zone = b, up to 150 s: {asked}" in told["stages"]
     assert told["zones"] == {"0": "a", "1": "b"}
     assert told["digests"][0] == told["digests"][1]
+
+    plain, ahead = told["clocks"]
+    # both machines are this one: their clocks agree, as far as question and answer tell
+    assert [row["party"] for row in plain["rows"]] == ["host 0", "host 0"]
+    assert all(0 < abs(row["offset"]) <= row["error"] < 0.2 for row in plain["rows"])
+    assert not any("clock of the machine" in line for line in plain["warnings"])
+    clients = [f"client {m}" for m in range(4)]
+    assert [row["party"] for row in ahead["rows"]] == [*clients, *clients]
+    assert all(abs(row["offset"] - 0.5) <= row["error"] for row in ahead["rows"])
+    assert {row["node"] for row in ahead["rows"]} == {row["node"] for row in plain["rows"]}
+    assert [row["time"] > 0 for row in ahead["rows"]] == 4 * [False] + 4 * [True]
+    (line,) = [line for line in ahead["warnings"] if "clock of the machine" in line]
+    assert "of client 0, client 1, client 2, client 3 is 0.5" in line
+    assert "ahead of the server's, more than a tenth of the 0.25 s between two activations" in line
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def autoscaling(port):
+    """One machine with one CPU, and at the most another one like it, which comes when it is asked for."""
+    machine = {"resources": {"CPU": 1, "memory": 2**30, "object_store_memory": 10**8}, "node_config": {}}
+    provider = {"type": "external", "module": "tests.helpers.fake_machines.FakeMachines"}
+    nodes = {"gcs_address": f"127.0.0.1:{port}", "use_node_id_as_ip": True, "disable_node_updaters": True}
+    kinds = {"ray.head.default": machine | {"max_workers": 0}, "more": machine | {"max_workers": 1}}
+    commands = [
+        f"{who}{what}_commands"
+        for who in ("", "head_", "worker_")
+        for what in ("setup", "start_ray")
+        if who or what == "setup"
+    ]
+    return {
+        "cluster_name": "grows",
+        "max_workers": 1,
+        "upscaling_speed": 1,
+        "idle_timeout_minutes": 10,
+        "provider": provider | nodes,
+        "available_node_types": kinds,
+        "head_node_type": "ray.head.default",
+        "docker": {},
+        "auth": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "initialization_commands": [],
+        **{name: [] for name in commands},
+    }
+
+
+@pytest.fixture
+def autoscaled(tmp_path):
+    """The address of a head with Ray's autoscaler; its processes, and the machines it starts, end with the test."""
+    head = "f" * 51 + "00000"  # as the fake provider calls it
+    gcs, dashboard, agent, clients = (free_port() for _ in range(4))
+    mark, config = os.urandom(16).hex(), tmp_path / "autoscaling.yaml"
+    config.write_text(json.dumps(autoscaling(gcs)))
+    environment = {
+        **os.environ,
+        ray_watcher.MARK: mark,
+        "RAY_FAKE_CLUSTER": "1",
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    }
+    environment |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": head, "RAY_CLOUD_INSTANCE_ID": head}
+    # socket paths below the temporary folder must stay under 107 bytes
+    with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
+        command = [str(BIN / "ray"), "start", "--head", "--block", f"--port={gcs}", f"--temp-dir={folder}"]
+        command += [
+            f"--autoscaling-config={config}",
+            "--num-cpus=1",
+            "--num-gpus=0",
+            "--object-store-memory=100000000",
+        ]
+        command += ["--include-dashboard=false", f"--dashboard-port={dashboard}", "--disable-usage-stats"]
+        command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={clients}"]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            limit = time.monotonic() + 90
+            while not listens(gcs):
+                assert process.poll() is None, "the head ended"
+                assert time.monotonic() < limit, "the head did not come up within 90 s"
+                time.sleep(0.2)
+            yield f"127.0.0.1:{gcs}"
+        finally:
+            ray_watcher.end(mark)
+            process.wait()
+    assert not ray_watcher.marked(mark)
+
+
+def run(address, *settings):
+    given = ("privacy.noise=seeded", "budget.updates=20", "evaluate.every=20", *settings)
+    overrides = [word for setting in given for word in ("--set", setting)]
+    command = ["-m", "scenarios", "run", "digits_dpzv", *overrides, "--json"]
+    process = Forked([*command, *(["--runner", "ray", "--address", address] if address else [])])
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def test_an_autoscaler_starts_the_machine_a_run_waits_for_and_where_no_more_may_come_the_run_ends(autoscaled):
+    one_each = ("resources.client_cpus=1", "resources.server_cpus=1")
+    status, out, err = run(
+        autoscaled, *one_each, "resources.client_actors=1", "resources.placement_timeout=150"
+    )
+    assert status == 0, err
+    assert f"waiting for 1 CPU, up to 150 s: {ASKED.format(2, 2, 1, 1)}" in err
+    _, alone, _ = run(None)
+    assert json.loads(out)["digest"] == json.loads(alone)["digest"]
+
+    status, out, err = run(
+        autoscaled, *one_each, "resources.client_actors=2", "resources.placement_timeout=3"
+    )
+    assert (status, out) == (2, "")
+    assert f"waiting for 1 CPU, up to 3 s: {ASKED.format(3, 3, 2, 2)}" in err
+    assert err.splitlines()[-1] == (
+        f"raydpzv: resources: {ASKED.format(3, 3, 2, 2)}; lower server_cpus and client_cpus, or client_actors "
+        "(waited 3 s; or raise resources.placement_timeout)"
+    )

@@ -145,12 +145,15 @@ def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_pa
     assert not (tmp_path / "run" / "checkpoint.npz").exists()
 
 
-def test_a_client_that_does_not_answer_is_given_up_after_the_timeout(struck, tmp_path):
+@pytest.mark.parametrize(
+    ("party", "awaited"), [("client", "the upload of client [13]"), ("server", "the server's status")]
+)
+def test_who_does_not_answer_is_given_up_after_the_timeout(party, awaited, struck, tmp_path):
     spec = spec_of("vafl", "resources.timeout=8")
-    found = run_prepared(struck(spec, "client", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
+    found = run_prepared(struck(spec, party, number=signal.SIGSTOP), tmp_path / "run", runner="ray")
     check_same(found, scenarios.run(spec))
     (fault,) = found.rows("fault").to_pylist()
-    assert re.match(r"waited 8 s for the upload of client [13];", fault["message"])
+    assert re.match(f"waited 8 s for {awaited};", fault["message"])
 
 
 def test_who_dies_again_without_coming_further_ends_the_run(struck, tmp_path):

@@ -133,6 +133,12 @@ def test_summary_rows_say_the_numbers() -> None:
     assert not any("ε" in value or "PRIVATE" in value for value in rows.values())
 
 
+def test_what_was_compiled_is_said_of_runs_that_compiled() -> None:
+    kernels = {"compiled": 6, "seconds": 12.5}
+    assert dict(tables.summary_rows({"kernels": kernels}))["kernels"] == "6 compiled in 12.5 s"
+    assert "kernels" not in dict(tables.summary_rows({}))
+
+
 def test_an_empty_summary_still_makes_rows() -> None:
     rows = dict(tables.summary_rows({}))
     assert rows["updates"] == rows["bytes up"] == rows["method"] == "–"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from raydpzv.errors import Diverged, RunError
+from raydpzv.errors import Diverged, RunError, Stalled
 from raydpzv.methods.roles import Release
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.records.recorder import Recorder
@@ -125,3 +125,36 @@ def test_what_is_under_way_when_a_run_breaks_off_is_charged_or_there_is_no_accou
     with pytest.raises(Diverged):
         VirtualRun(server_loop, host, when, score=score, evaluate_every=10**9).run()
     assert counts.charged == [(0, 1, 2), (1, 1, 2), last]
+
+
+class SilentHost(SomeHost):
+    """Nothing comes from client 1, which is waited for."""
+
+    def __init__(self):
+        super().__init__(False)
+        self.awaited = []
+
+    def result(self, handle):
+        self.awaited.append(handle)
+        if handle == 1:
+            raise Stalled("waited 25 s for the upload of client 1")
+        return super().result(handle)
+
+
+@pytest.mark.parametrize(("of_uploads", "last"), [(True, [(0, 1, 2), "given up"]), (False, [])])
+def test_who_does_not_answer_is_waited_for_once_and_leaves_no_account_of_uploads(of_uploads, last):
+    """What it may have sent nobody knows; nor is any other of its actor's clients waited for as long again."""
+    counts, host = CountingGuard(of_uploads), SilentHost()
+    counts.charge = counts.charge if of_uploads else lambda *release: UNACCOUNTED
+    epochs = Trace({0: [1.0], 1: [2.0], 2: [1.0]})
+    when = timing(
+        [1.0] * 3, arrivals=epochs, network=Network([1.0, 1.0, 3.0], [math.inf] * 3, [math.inf] * 3)
+    )
+    server_loop = ServerLoop(ToyServer(3, fixed=False), counts, Recorder(), Budget())
+    with pytest.raises(Stalled):
+        VirtualRun(
+            server_loop, host, when, score=split_score(server_loop.server, host, 3), evaluate_every=10**9
+        ).run()
+    assert counts.charged == last
+    assert host.awaited.count(1) == 1
+    assert host.awaited[-1] == 1

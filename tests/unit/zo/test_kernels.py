@@ -14,7 +14,7 @@ from filelock import Timeout
 from numba.core.compiler_lock import global_compiler_lock
 
 from raydpzv.zo import kernel_cache, kernels, philox
-from raydpzv.zo.kernels import Kernel
+from raydpzv.zo.kernels import FirstCalls, Kernel
 from tests.helpers.programs import Forked, said
 
 IMPORTED = """
@@ -27,6 +27,7 @@ STEPPED = """
 import json, sys
 from numba.core import event
 import torch
+from raydpzv.zo.kernels import first_calls
 from raydpzv.zo.update import Descent, Rule, Step
 
 with event.install_recorder("numba:compile") as compiled:
@@ -34,7 +35,7 @@ with event.install_recorder("numba:compile") as compiled:
     Descent(x, Rule("gaussian", 0.9)).apply([Step([7], [0.5], 1.0)])
 found = [event.data["dispatcher"].py_func for _, event in compiled.buffer if event.is_start]
 names = [function.__name__ for function in found if function.__module__ == "raydpzv.zo.numba_kernel"]
-print(json.dumps([sorted(names), x.tolist()]))
+print(json.dumps([sorted(names), first_calls(), x.tolist()]))
 """
 LOADED = """
 import json, sys
@@ -61,6 +62,20 @@ with warnings.catch_warnings(record=True) as caught:
 told = [warning for warning in caught if "NUMBA_CACHE_DIR" in str(warning.message)]
 print(len(told), kernel_cache.folder_of("raydpzv.zo.numba_kernel", "add_scaled"))
 """
+AMONG_TEMPORARY = """
+import json, tempfile, warnings
+import numpy as np
+from numba.core import caching
+
+tempfile.tempdir = None
+caching.CompileResultCacheImpl._locator_classes = [caching.UserProvidedCacheLocator]
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from raydpzv.zo import kernel_cache, kernels, numba_kernel
+kernels.add_scaled(np.zeros(1, np.float32), np.ones(1, np.float32), np.float32(1))
+folder = kernel_cache.folder_of("raydpzv.zo.numba_kernel", "add_scaled")
+print(json.dumps([folder and str(folder), kernels.first_calls().compiled]))
+"""
 
 
 def script(text: str, cache: Path) -> Forked:
@@ -78,12 +93,15 @@ def test_numba_is_not_imported_before_a_kernel_is_called(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bits(tmp_path: Path) -> None:
     together = [script(STEPPED, tmp_path) for _ in range(3)]
-    names, results = zip(*(json.loads(last(process)) for process in together), strict=True)
+    names, calls, results = zip(*(json.loads(last(process)) for process in together), strict=True)
     expected = ["_subtract_tile", "_words", "add_scaled", "subtract_directions"]
     assert (
         sorted(name for found in names for name in found) == expected
     )  # and nothing that this rule does not use
     assert results[0] == results[1] == results[2]
+    # the others were waiting meanwhile
+    assert sum(compiled for compiled, _ in calls) == 2
+    assert all(seconds > 0 for _, seconds in calls)
 
 
 def test_what_is_compiled_is_loaded_without_what_compiles() -> None:
@@ -94,6 +112,27 @@ def test_what_is_compiled_is_loaded_without_what_compiles() -> None:
 @pytest.mark.slow
 def test_without_a_folder_for_the_cache_kernels_are_compiled_with_a_warning(tmp_path: Path) -> None:
     assert last(script(WITHOUT_A_CACHE, tmp_path)) == "1 None"
+
+
+@pytest.mark.slow
+def test_where_only_temporary_files_can_be_written_the_code_is_kept_among_them_for_this_user(
+    tmp_path: Path,
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    folder = tmp_path / f"raydpzv-kernels-{os.getuid()}"
+    first, second = (json.loads(last(Forked(["-c", AMONG_TEMPORARY], environment))) for _ in range(2))
+    assert first[0].startswith(str(folder))
+    assert (first[1], second[1]) == (1, 0)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    # whoever may write there may have this user run what they like
+    folder.chmod(0o777)
+    assert json.loads(last(Forked(["-c", AMONG_TEMPORARY], environment))) == [None, 1]
+
+
+def test_what_first_calls_took_side_by_side_counts_once() -> None:
+    assert FirstCalls(3, 2.0).beside(FirstCalls(1, 5.0)) == (4, 5.0)
+    assert FirstCalls(3, 2.5).since(FirstCalls(1, 0.5)) == (2, 2.0)
 
 
 def test_a_cache_that_nobody_can_keep_needs_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
