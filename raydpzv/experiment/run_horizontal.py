@@ -193,8 +193,8 @@ class _Session:
         """
         if (pace := self._pace) is None:
             return
-        pace.begin()
         self._writer.hold(self._recorder.drain() if rows is None else rows)
+        pace.begin()  # rows become columns, and many of them a part, without checkpoints, too
         updates = self._server_loop.updates
         state = run.moment() if self._prepared.asynchronous else run.state()
         if self._prepared.drifts:
