@@ -112,8 +112,8 @@ class _Session:
         def keep() -> None:
             if self._pace is None:
                 return
-            self._pace.begin()
             self._writer.hold(self._recorder.drain())
+            self._pace.begin()  # rows become columns, and many of them a part, without checkpoints, too
             size = self._writer.write_checkpoint(roles.take(run))
             self._server_loop.checkpointed(self._pace.taken(self._server_loop.updates, size))
 
