@@ -113,7 +113,8 @@ class _Session:
                 cast(OwnModels, self._client_group).take_over(kept)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
         self._server_loop = ServerLoop(
-            self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated
+            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated),
+            options.horizon,
         )
 
     def run(self) -> Run:
