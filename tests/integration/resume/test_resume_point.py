@@ -41,7 +41,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         follow(self, updates, tail)
 
     monkeypatch.setattr(Replica, "follow", noted)
-    yield seen
+    return seen
 
 
 def killed(folder: Path, copy: Path, kind: str) -> Run:
