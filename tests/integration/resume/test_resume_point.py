@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def _early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From which version on replicas are brought further."""
     seen: list[int] = []
     follow = Replica.follow
@@ -41,7 +40,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         follow(self, updates, tail)
 
     monkeypatch.setattr(Replica, "follow", noted)
-    yield seen
+    return seen
 
 
 def killed(folder: Path, copy: Path, kind: str) -> Run:
