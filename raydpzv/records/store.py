@@ -72,6 +72,7 @@ def append_rows(
         scratch.write_bytes(data)
         os.replace(scratch, path)
         known[name] = extent.with_part(table.num_rows, data)
+    pa.default_memory_pool().release_unused()  # what encoding took: the pool would hold it, and take more for the next
 
 
 def joined(pieces: Sequence[Rows]) -> Rows:
