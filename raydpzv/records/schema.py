@@ -182,6 +182,16 @@ FAULT = pa.schema(
     ]
 )
 
+LEG = pa.schema(
+    [
+        ("leg", pa.int32()),  # of a run under the wall clock that goes on: 2, 3, ...
+        ("round", pa.int64()),  # the updates made before it
+        ("time", pa.float64()),  # of the run's clock, which stands still between two legs, when it began
+        ("gap", pa.float64()),  # real seconds from the last thing on record until then; NaN if nobody knows
+        ("recovered", pa.int64()),  # updates before it that only the ledger had, which were served again
+    ]
+)
+
 MODEL = pa.schema(
     [
         ("party", pa.string()),  # "server" or "client 0", "client 1", ...
@@ -207,5 +217,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "concordance": CONCORDANCE,
     "numbers": NUMBERS,
     "fault": FAULT,
+    "leg": LEG,
     "model": MODEL,
 }

@@ -15,7 +15,9 @@ from raydpzv.errors import DataError
 from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
-_UNDIGESTED = ("fault", "auc", "balanced_accuracy", "numbers", "user_epsilon", "attempt", "work", "pair")
+_UNDIGESTED = (
+    *("fault", "leg", "auc", "balanced_accuracy", "numbers", "user_epsilon", "attempt", "work", "pair"),
+)
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
 """What the digest covers. Areas and balanced accuracies are of scores whose accuracy and loss are digested, numbers say
 nothing that messages do not, ε of users follows from settings and releases, attempts show in the noise of these, pairs
