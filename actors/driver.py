@@ -72,6 +72,7 @@ class Driver:
         self._restarts, self._storage = watch.restarts, watch.storage
         self._allowed: int | None = None
         self._stop_sent = False
+        self._keeping: Any | None = None
         self._status, self._checkpoints = Status(), 0
 
     def run(self) -> Run:
@@ -149,6 +150,22 @@ class Driver:
     def _awaited(self) -> list[Any]:
         """Return a call that ends when the server is to be looked at, if there is one."""
         return []
+
+    def _keep_leg(self, *arguments: Any, due: bool = False) -> None:
+        """Have a checkpoint taken under the wall clock if the time has come, beside what else goes on.
+
+        due: take one now, and wait until it is written. arguments: of the server's `keep_leg` before `due`.
+        """
+        import ray
+
+        waited = [self._keeping] if self._keeping else []
+        if due or not waited or ray.wait(waited, timeout=0)[0]:
+            for call in waited:
+                self._control(call, "a checkpoint")
+            self._keeping = self._server.keep_leg.remote(*arguments, due=due)
+        if due:
+            self._control(self._keeping, "a checkpoint")
+            self._poll()
 
     def _poll(self) -> None:
         """Ask where the run stands, write rows that are due, tell of evaluations, pass on the user's wish to stop."""

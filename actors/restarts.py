@@ -1,7 +1,8 @@
-"""What becomes of a run under the virtual clock whose actors were lost: back to its last checkpoint, and on from there.
+"""What becomes of a run whose actors were lost: back to its last checkpoint, and on from there.
 
 All actors of the run are ended first, so that nothing goes on which could still write; then rows beyond the checkpoint
-are dropped, and new actors go on as `raydpzv resume` does, to the same bits. No call is ever made a second time.
+are dropped, and new actors go on as `raydpzv resume` does: under the virtual clock to the same bits, under the wall
+clock as a new leg. No call is ever made a second time.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class GoesBack(Exception):
 class Restarts:
     """Whether a run goes on after a loss, and what it goes on from.
 
-    A run that has no folder, has the wall clock or cannot be resumed does not; nor does one that has lost more than
-    `resources.restarts` actors, or the same one twice without coming further.
+    A run that has no folder or cannot be resumed does not; nor does one that has lost more than `resources.restarts`
+    actors, or the same one twice without coming further.
     """
 
     def __init__(self, experiment: Prepared, writer: RowWriter, evaluated: Evaluated) -> None:
@@ -54,15 +55,16 @@ class Restarts:
     @property
     def possible(self) -> bool:
         """Whether a run like this can go on from a checkpoint at all."""
-        virtual = self._experiment.spec.clock.kind == "virtual" and not self._experiment.unrecorded
-        return virtual and self._writer.folder is not None and self._limit > 0
+        resumable = not (self._experiment.unrecorded or self._experiment.no_leg)
+        return resumable and self._writer.folder is not None and self._limit > 0
 
     def explained(self, error: BaseException) -> BaseException:
         """Return the error that ends a run: of a loss that others would survive, with why this one does not."""
-        what = self._experiment.unrecorded
-        if not (isinstance(error, Lost) and what and self._experiment.spec.clock.kind == "virtual"):
+        what, why = self._experiment.unrecorded, self._experiment.no_leg
+        if what:
+            why = f"{what} came from the operating system and was not kept"
+        if not (isinstance(error, Lost) and why):
             return error
-        why = f"{what} came from the operating system and was not kept"
         return Lost(f"{error}; the run cannot go on: {why}", error.actor)
 
     def allow(self, error: BaseException, party: str, status: Status, replaced: int) -> bool:
@@ -96,8 +98,10 @@ class Restarts:
         place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
         done = f"all actors are made again ({self.count} of {self._limit}), and the run goes on from {place}"
         message = f"{' '.join(str(error).split())[:200]}; {done}"
-        self._writer.go_back({"time": status.time, "party": party, "kind": LOST, "message": message})
-        self._told = self._heard
+        fault = {"time": status.time, "party": party, "kind": LOST, "message": message}
+        again = experiment.spec.clock.kind == "virtual"
+        self._writer.go_back(fault, again=again)
+        self._told = self._heard if again else -1
         return experiment
 
     def evaluated(self, status: Status, metrics: Metrics) -> None:

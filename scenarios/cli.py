@@ -451,7 +451,7 @@ def submit(
         int | None,
         typer.Option(
             min=0,
-            help="With --kuberay: how often a job that failed begins again and goes on [default: 3; wall clock: 0].",
+            help="With --kuberay: how often a job that failed begins again, to go on [default: 3; 0 where it cannot].",
         ),
     ] = None,
     keep: Annotated[

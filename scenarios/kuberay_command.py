@@ -15,9 +15,10 @@ from typing import Any
 import raydpzv
 from actors.kuberay import LONGEST_NAME, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
 from raydpzv.config.paths import locations
+from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.prepare import no_new_leg, prepare
 from scenarios import screen
 from scenarios.options import chosen_logs
 
@@ -47,9 +48,10 @@ def show(
         if name not in given:
             raise SpecError(line)
     options = RayJobOptions(**({"name": _name(scenario, spec.seed), "ray": _ray()} | dict(given)))
-    if "retries" not in given and spec.clock.kind == "wall":
-        # a run under the wall clock is not gone on with: an attempt after the first would be refused
-        options = replace(options, retries=0)
+    if "retries" not in given and isinstance(spec, VerticalScenario):
+        noised = spec.privacy.mode != "none" and spec.descriptor.noise(spec.method) is not None
+        if no_new_leg(spec, noised=noised):  # an attempt after the first would be refused
+            options = replace(options, retries=0)
     options.check()
     path = Path(scenario)
     own = path.read_text() if path.suffix == ".toml" or path.exists() else None

@@ -20,6 +20,7 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import Continued, bring_rest, continued, continued_at
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
@@ -65,7 +66,8 @@ def run(
     if or_resume and out is not None and RunFolder.begun(out):
         moved = locations(as_tree(spec))
         found = RunFolder.open(out, moved)
-        found.require_settings(spec)
+        # how many "all" are is for the data to say
+        found.require_settings(prepare(spec).spec if getattr(spec.method, "batch", None) == "all" else spec)
         if found.completed_by() is None:
             resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
@@ -179,7 +181,7 @@ def _conclude(
     """Show what came of a run, and leave with 130 if the user stopped it. Raises RunError if it diverged."""
     show_run(summary, tables, spec, folder, output)
     if summary["status"] == "stopped":
-        resumable = spec.clock.kind == "virtual"
+        resumable = spec.clock.kind == "virtual" or RunFolder(folder).checkpoint() is not None
         screen.console(stderr=True).print(
             f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
         )

@@ -106,12 +106,12 @@ class ClientGroupActor:
         get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
 
     def run(
-        self, server: Any, origin: float, part: int, parts: int, replaces: bool, lane: LaneAddress | None
+        self, server: Any, origin: float, part: int, parts: int, begins: float, lane: LaneAddress | None
     ) -> None:
         """Let the clients m with m mod `parts` = `part` live their own loops until the run is over (wall clock).
 
-        replaces: in place of a host that was lost; epochs before now are not made up; lane: where the server listens,
-        None: it is called through Ray.
+        begins: the time of the run's clock from which epochs count, a leg's begin, or now in the place of a host that
+        was lost; lane: where the server listens, None: it is called through Ray.
         """
         clock = WallClock(origin)
         with _connection(server, self._timeout, lane, part) as port:
@@ -122,7 +122,7 @@ class ClientGroupActor:
                 clock,
                 part=part,
                 parts=parts,
-                begins=clock.now() if replaces else 0.0,
+                begins=begins,
             )
             if not self._stopping.is_set():
                 self._loop.run()

@@ -31,8 +31,9 @@ from raydpzv.experiment.run_horizontal import OWN_MODELS, own_models
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
+from raydpzv.sim.wall import LegBegin
 from raydpzv.wire.messages import pack
 
 
@@ -98,9 +99,10 @@ def _actor_set(
     ledger = ledger_actor(place) if prepared.seeded else None
     pool = ClientGroupPool(data, ledger, place, resources.restarts, resources.timeout)
     pool.raise_all()
-    groups = {"ctl": HorizontalServerActor.CONTROL, "look": HorizontalServerActor.LOOKING}
+    role = HorizontalServerActor
+    groups = {"ctl": role.CONTROL, "look": role.LOOKING, "keep": role.KEEPING}
     server, made = start(
-        *(HorizontalServerActor, groups, {"ctl": 1, "look": 1}),
+        *(role, groups, dict.fromkeys(groups, 1)),
         *(place.plan.server.bundle(), place.group, place.bundle(0)),
         given,
     )
@@ -169,6 +171,7 @@ class _Driver(Driver):
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
         self._timeout = prepared.spec.resources.timeout
         self._lane: LaneAddress | None = None
+        self._leg = LegBegin(1, 0.0, 0, {})
         virtual = prepared.spec.clock.kind == "virtual"
         self._awaits_checkpoints = virtual and prepared.setting is not None and not prepared.releases_again
 
@@ -227,21 +230,27 @@ class _Driver(Driver):
     def _wall(self) -> None:
         self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up()
-        clock = WallClock.starting_in(HEAD_START)
+        self._await(self._server.bring_leg.remote())
+        self._leg = self._control(self._server.leg.remote(), "where the leg begins")
+        clock = WallClock.starting_in(HEAD_START, self._leg.time)
         opening = self._server.open_wall.remote(clock.origin, self._pool.actors[0])
         self._control(opening, "the server to open")
+        self._keep_leg(due=True)
         loops = {self._loop(host, clock, replaces=False): host for host in range(len(self._pool.actors))}
         self._watch(loops, clock)
         self._control(self._server.stop.remote(NOBODY_WAKES), "the server to stop")
         self._control(self._server.close_lane.remote(), "the server to end its lines")
+        if self._status.stop_reason == USER:
+            self._keep_leg(due=True)
         self._seen(lambda: self._server.look.remote(True), "an evaluation")
 
     def _watch(self, loops: dict[Any, int], clock: WallClock) -> None:
         import ray
 
         seconds, told = self._prepared.spec.budget.seconds, False
-        looking = self._server.look.remote(True)
+        looking = self._server.look.remote(self._leg.number == 1)
         while loops:
+            self._keep_leg()
             for ended in ray.wait(list(loops), timeout=LOOK)[0]:
                 self._ended(ended, loops, clock)
             self._poll()
@@ -264,7 +273,8 @@ class _Driver(Driver):
 
     def _loop(self, host: int, clock: WallClock, *, replaces: bool) -> Any:
         actors = self._pool.actors
-        return actors[host].run.remote(self._server, clock.origin, host, len(actors), replaces, self._lane)
+        begins = clock.now() if replaces else self._leg.begins
+        return actors[host].run.remote(self._server, clock.origin, host, len(actors), begins, self._lane)
 
     def _ended(self, loop: Any, loops: dict[Any, int], clock: WallClock) -> None:
         """One host's loop is over; if the host was lost while the run goes on, another takes its clients."""

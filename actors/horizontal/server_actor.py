@@ -32,20 +32,23 @@ from raydpzv.experiment.run_horizontal import (
 )
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint, Piece
+from raydpzv.records.pull_leg import PullLeg
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import Activation, Spent, Status
+from raydpzv.sim.interfaces import USER, Activation, Spent, Status
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
+from raydpzv.sim.wall import LegBegin
 
 
 class HorizontalServerActor(EvaluationPort, HorizonPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
     Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
-    and answer meanwhile; looks at the model have a third, as they wait for a host.
+    and answer meanwhile; looks at the model have a third, as they wait for a host; checkpoints under the wall clock a
+    fourth.
     """
 
     CONTROL = (
@@ -61,6 +64,7 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         *HorizonPort.HORIZON_CALLS,
     )
     LOOKING = ("look", "show", "next_piece")
+    KEEPING = ("keep_leg",)
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
         EvaluationPort.__init__(self)
@@ -78,6 +82,7 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         self._stopping, self._over = threading.Event(), False
         self._hosts: PoolExecutor | None = None
         self._wall: PullServerLoop | None = None
+        self._leg: PullLeg | None = None
         self._lane: LaneServer | None = None
         self._parameters: np.ndarray | None = None
         self._drift: tuple[float, float] | None = None
@@ -159,8 +164,33 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         """Let throw-away parties make a run's first updates here, so that what compiles is no service's."""
         warm_up(self._prepared, "cpu")
 
+    def bring_leg(self) -> None:
+        """Bring rows and accounts to where a leg begins under the wall clock."""
+        assert self._ledger is not None
+        self._leg = PullLeg(self._server_loop, self._recorder, self._checkpoint)
+        self._leg.bring(self._ledger, accounted=self._prepared.setting is not None)
+        self._evaluated = self._leg.place.evaluated // self._prepared.spec.evaluate.every
+
+    def leg(self) -> LegBegin:
+        """Return where the leg begins."""
+        return self._begun().place
+
+    def keep_leg(self, *, due: bool) -> None:
+        """Take a checkpoint from which the next leg can begin (wall clock), if it is `due` or the time has come."""
+        pace, loop = self._pace, self._server_loop
+        if pace is None or not (due or self._due()):
+            return
+        pace.begin()
+        with self._open().halted() as now:
+            stopped = due and loop.stop_reason == USER  # all hosts have handed in what they had
+            piece = self._recorder.drain(), self._begun().take(now, stopped=stopped)
+            with self._lock:
+                self._pieces.append(piece)
+        loop.checkpointed(pace.taken(loop.updates, 0))
+
     def open_wall(self, origin: float, host: Any) -> None:
-        """Open for hosts under the wall clock; the model is looked at in `host`."""
+        """Open for hosts under the wall clock, for a leg that was brought here; the model is looked at in `host`."""
+        self._begun().begin(origin)
         service = self._prepared.timing.service
         self._wall = PullServerLoop(self._server_loop, WallClock(origin), lambda which: service.of(0, which))
         self._see(_GroupEvaluator(host, self._timeout))
@@ -204,10 +234,8 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         return self._parameters
 
     def facts(self) -> dict[str, Any]:
-        """Return what summary.json says of this runner's own matters (virtual clock)."""
-        if self._hosts is None:
-            return {}
-        facts: dict[str, Any] = {"host_calls": self._hosts.calls}
+        """Return what summary.json says of this runner's own matters."""
+        facts: dict[str, Any] = {"host_calls": self._hosts.calls} if self._hosts else {}
         if self._drift:
             facts["drift"] = self._drift
         return facts | (self._pace.facts() if self._pace else {})
@@ -308,6 +336,11 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         if self._holds:
             self._piece.set()
             self._written.wait()
+
+    def _begun(self) -> PullLeg:
+        if self._leg is None:
+            raise RuntimeError("no leg is begun: bring_leg comes first")
+        return self._leg
 
     def _open(self) -> PullServerLoop:
         if self._wall is None:

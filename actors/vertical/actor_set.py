@@ -47,10 +47,11 @@ def create(experiment: PreparedVertical, place: Place) -> ActorSet:
     """Create the actors in their place and wait until each has come up."""
     factories, plan = experiment.clients, place.plan
     local = replace(experiment, clients=() if plan.actors else factories)
-    groups = {"ctl": VerticalServerActor.CONTROL, "wait": VerticalServerActor.WAITING}
-    bundles, threads = plan.bundles(), {"ctl": 1, "wait": len(factories)}
+    role = VerticalServerActor
+    groups = {"ctl": role.CONTROL, "wait": role.WAITING, "keep": role.KEEPING}
+    bundles, threads = plan.bundles(), {"ctl": 1, "wait": len(factories), "keep": 1}
     server, server_made = start(
-        *(VerticalServerActor, groups, threads),
+        *(role, groups, threads),
         *(bundles[0], place.group, place.bundle(0)),
         *(local, plan.server.gpus),
     )
@@ -85,5 +86,7 @@ def break_off(actor_set: ActorSet) -> None:
     """End what a run's actors do, for those that take their places after a loss; `dismiss` ends the others."""
     for call in ("close_lane", "leave"):
         getattr(actor_set.server, call).remote()
+    for actor in actor_set.actors:
+        actor.stop.remote()  # whose loops would go on waiting for a server (wall clock)
     kept = keep_survivors([actor_set.server, *actor_set.actors])
     actor_set.kept = kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -21,19 +20,19 @@ from raydpzv.experiment.parties import ClientFactory
 from raydpzv.methods.roles import Order, Rebuildable, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
-from raydpzv.sim.wall import ClientLoop, ServerConnection
+from raydpzv.sim.wall import NOTHING_APPLIED, ClientLoop, LegBegin, ServerConnection, saved_state
 
 if TYPE_CHECKING:
     from raydpzv.experiment.release_ledger import Past
 
 
 class ClientActor:
-    """Plain class; `actors.vertical.actor_set` wraps it. `stop` and `evaluate_wall` run beside a long `run`.
+    """Plain class; `actors.vertical.actor_set` wraps it. `stop`, `evaluate_wall` and `saved` run beside a long `run`.
 
     pasts: of an actor in the place of a lost one, what each client is rebuilt from.
     """
 
-    CONTROL = ("stop", "evaluate_wall")
+    CONTROL = ("stop", "evaluate_wall", "saved")
 
     def __init__(self, factories: Sequence[ClientFactory], gpus: float, pasts: Sequence[Past] = ()) -> None:
         self._device = claim_device(gpus)
@@ -75,25 +74,35 @@ class ClientActor:
             self._line.close()
 
     def run(
-        self, server: Any, timing: Timing, origin: float, timeout: float, lane: LaneAddress | None
+        self,
+        server: Any,
+        timing: Timing,
+        origin: float,
+        timeout: float,
+        lane: LaneAddress | None,
+        leg: LegBegin,
     ) -> None:
         """Let every client here live its own loop until the run is over (wall clock).
 
-        lane: where the server listens; None: it is called through Ray.
+        lane: where the server listens; None: it is called through Ray. leg: that begins now, or which an actor in the
+        place of a lost one joins.
         """
         with connection(server, timeout, lane) as port:
-            self._run(port, timing, WallClock(origin), timeout)
+            self._run(port, timing, WallClock(origin), timeout, leg)
 
     def _process(self, order: Order) -> Upload:
         return self._roles[order.client].process(order)
 
-    def _run(self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float) -> None:
-        after = clock.now() if self._uploads else -math.inf
+    def _run(
+        self, port: ServerConnection, timing: Timing, clock: WallClock, timeout: float, leg: LegBegin
+    ) -> None:
+        after = clock.now() if self._uploads else leg.after
+        works = {**leg.served, **self._uploads}
         self._loops = {
             client: ClientLoop(
                 *(client, role, port, timing, clock, timeout, self._locks[client]),
                 after=after,
-                works=self._uploads.get(client, 0),
+                works=works.get(client, 0),
             )
             for client, role in self._roles.items()
         }
@@ -110,6 +119,14 @@ class ClientActor:
         """Return a client's held-out embeddings while its loop runs."""
         with self._locks[client]:
             return pack_upload(self._roles[client].evaluate())
+
+    def saved(self, client: int) -> tuple[Wire, int]:
+        """Return what a checkpoint keeps of a client, and the round of the last order that it applied (wall clock)."""
+        if client in self._loops:
+            state, applied = self._loops[client].saved()
+        else:
+            state, applied = saved_state(client, self._roles[client]), NOTHING_APPLIED
+        return pack_upload(Upload(client, 0, state)), applied
 
     def parameters(self, client: int) -> np.ndarray:
         """Return a client's parameters."""

@@ -30,11 +30,11 @@ from actors.reservation import Reservation
 from actors.restarts import GoesBack
 from actors.shares import Place, Plan
 from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
-from raydpzv.errors import Diverged, SpecError
+from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.sim.clock import WallClock
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Spent, Status
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Spent, Status
 from raydpzv.sim.virtual import NOBODY_WAKES
 
 _ENDING = 5.0
@@ -177,20 +177,26 @@ class _Driver(Driver):
             self._lane = open_lane(actor_set.server, actor_set.actors, self._timeout, len(actor_set.holder))
         self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up(actor_set)
-        clock = WallClock.starting_in(HEAD_START)
+        parties = actor_set.actors, actor_set.held
+        self._await(actor_set.server.bring_leg.remote(*parties, self._checkpoint, keeps=self._keeps))
+        leg = self._control(actor_set.server.leg.remote(), "where the leg begins")
+        clock = WallClock.starting_in(HEAD_START, leg.time)
         self._control(actor_set.server.open_wall.remote(clock.origin), "the server to open")
         timing, timeout, lane = self._experiment.timing, spec.resources.timeout, self._lane
 
         def start(a: int) -> None:
-            loop = actor_set.actors[a].run.remote(actor_set.server, timing, clock.origin, timeout, lane)
+            loop = actor_set.actors[a].run.remote(actor_set.server, timing, clock.origin, timeout, lane, leg)
             self._loops[loop] = a
 
         self._start = start
+        self._keep(due=True)
         for a in range(len(actor_set.actors)):
             start(a)
-        self._evaluate(actor_set)
-        evaluated, told = 0, False
+        if leg.number == 1:
+            self._evaluate(actor_set)
+        evaluated, told = leg.evaluated // spec.evaluate.every, False
         while self._loops:
+            self._keep()
             for loop in ray.wait(list(self._loops), timeout=LOOK)[0]:
                 self._ended(loop)
             self._poll()
@@ -205,7 +211,15 @@ class _Driver(Driver):
         self._start = lambda actor: None
         self._control(actor_set.server.stop.remote(NOBODY_WAKES), "the server to stop")
         self._control(actor_set.server.close.remote(), "the server to close")
+        if self._status.stop_reason == USER:
+            self._keep(due=True)
         self._evaluate(actor_set)
+
+    def _keep(self, *, due: bool = False) -> None:
+        """Have a checkpoint taken (wall clock), see `_keep_leg`."""
+        if self._keeps:
+            holders = {m: self._actor_set.actors[a] for m, a in self._actor_set.holder.items()}
+            self._keep_leg(holders, due=due)
 
     def _stop_clients(self, actor_set: ActorSet, timeout: float) -> None:
         """Tell all client actors that the run is over; of one that is lost, the end of its loop will tell."""
@@ -268,12 +282,21 @@ class _Driver(Driver):
             try:
                 found.append(get(waiting[m], self._timeout, f"the {what} of client {m}"))
                 del waiting[m]
+            except Stalled as error:
+                raise Stalled(f"{error}{self._made_by(m)}") from error
             except Exception as error:
                 if not lost(error):
                     raise
                 self._rejoin(holder[m], error)
                 waiting |= {k: ask(k) for k in actor_set.held[holder[m]] if k in waiting}
         return found
+
+    def _made_by(self, client: int) -> str:
+        """Return in words how many of the updates were a client's that is given up; "" where nobody counts."""
+        counts = self._status.client_uploads
+        if client >= len(counts):
+            return ""
+        return f" (given up: client {client} made {counts[client]} of {sum(counts)} updates)"
 
     def _ended(self, loop: Any) -> None:
         """A client actor's loop is over: the run is, or the actor was lost (wall clock)."""

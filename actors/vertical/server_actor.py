@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
+from actors.remote import get
 from actors.serialization import Wire, pack_order, unpack_upload
 from actors.vertical.dispatcher import CallDispatcher, Dispatcher, LaneDispatcher
 from actors.vertical.executor import RayExecutor
@@ -31,12 +32,13 @@ from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.role_states import RoleStates
+from raydpzv.records.wall_leg import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.interfaces import Activation, Spent, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
-from raydpzv.sim.wall import Answer, LockedServerLoop
+from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient
 from raydpzv.wire.messages import Start
 
 
@@ -45,7 +47,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
 
     Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
     control calls have a group of their own and answer while a service or the virtual loop runs; clients that call and
-    wait for a barrier wait in a third.
+    wait for a barrier wait in a third; checkpoints under the wall clock, which wait for clients, are taken in a fourth.
     """
 
     CONTROL = (
@@ -53,6 +55,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         *("leave", "close_lane", "note_clocks", *EvaluationPort.CALLS, *HorizonPort.HORIZON_CALLS),
     )
     WAITING = ("wait",)
+    KEEPING = ("keep_leg",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
         EvaluationPort.__init__(self)
@@ -74,6 +77,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         self._lane: LaneServer | None = None
         self._wall: LockedServerLoop | None = None
         self._clock: WallClock | None = None
+        self._leg: WallLeg | None = None
         self._warm_up: WarmUpServer | None = None
         self._header: Header | None = None
         self._ledger: Ledger | None = None
@@ -167,14 +171,60 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
             self._warm_up.finish([unpack_upload(upload) for upload in uploads])
         self._warm_up = None
 
+    def bring_leg(
+        self,
+        actors: Sequence[Any],
+        held: Sequence[Sequence[int]],
+        checkpoint: Checkpoint | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        """Bring roles to where a leg begins under the wall clock; parameters as of `run_virtual`."""
+        experiment = self._experiment
+        self._pace = experiment.pace() if keeps else None
+        dispatcher = CallDispatcher(actors, experiment.spec.resources.timeout)
+        clients = experiment.spec.split.clients
+        self._leg = WallLeg(self._server_loop, self._recorder, clients, checkpoint, self._ledger_server)
+        self._leg.bring(RayExecutor(dispatcher, held))
+        dispatcher.finish()
+
+    def leg(self) -> LegBegin:
+        """Return where the leg begins that roles were brought to."""
+        return self._begun().place
+
     def open_wall(self, origin: float) -> None:
-        """Open for clients under the wall clock."""
+        """Open for clients under the wall clock, for a leg that roles were brought to."""
         timing, clients = self._experiment.timing, self._experiment.spec.split.clients
-        self._clock = WallClock(origin)
-        barred = self._experiment.barrier
+        self._clock, leg = WallClock(origin), self._begun()
+        leg.begin(origin)
         self._wall = LockedServerLoop(
-            self._server_loop, self._clock, lambda which: timing.service.of(0, which), clients, barred
+            self._server_loop,
+            self._clock,
+            lambda which: timing.service.of(0, which),
+            clients,
+            self._experiment.barrier,
+            orders=leg.orders,
+            served=leg.place.served,
         )
+
+    def keep_leg(self, actors: Mapping[int, Any], *, due: bool) -> None:
+        """Take a checkpoint from which the next leg can begin (wall clock), if it is `due` or the time has come.
+
+        actors: who holds each client. Nothing is served meanwhile, so that server and clients are at one moment.
+        """
+        pace, loop, leg = self._pace, self._server_loop, self._begun()
+        if pace is None or not (due or (loop.stop_reason is None and pace.due(loop.updates))):
+            return
+        timeout = self._experiment.spec.resources.timeout
+        pace.begin()
+        with self._open().halted() as under_way:
+            asked = [actor.saved.remote(m) for m, actor in sorted(actors.items()) if leg.needs_clients]
+            found = get(asked, timeout, "the clients' states for a checkpoint")
+            saved = [SavedClient(unpack_upload(state).body, applied) for state, applied in found]
+            piece = self._recorder.drain(), leg.take(under_way, saved)
+            with self._lock:
+                self._pieces.append(piece)
+        loop.checkpointed(pace.taken(loop.updates, 0))
 
     def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
         """Listen for so many lines; host: of this machine, "" if no client is on another. Raises LaneError."""
@@ -249,12 +299,14 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
     def rebuilt(self, actor: int, pasts: Mapping[int, Past]) -> None:
         """Record that the clients of a lost actor were rebuilt."""
         made = ", ".join(f"client {m} from {len(history)}" for m, (history, _) in pasts.items())
+        now = self._clock.now() if self._clock else self._server_loop.status().time
         self._recorder.emit(
             "fault",
-            time=self._clock.now() if self._clock else self._server_loop.status().time,
+            time=now,
             party=f"client actor {actor}",
             kind="Lost",
-            message=f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the ledger",
+            message=f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the ledger"
+            + self._silent(pasts, now),
         )
 
     def note_clocks(self, offsets: Sequence[Mapping[str, Any]]) -> None:
@@ -262,6 +314,12 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         time = self._server_loop.status().time
         for offset in offsets:
             self._recorder.emit("clock", time=time, **offset)
+
+    def _silent(self, clients: Iterable[int], now: float) -> str:
+        """Return for how long nothing was heard of clients under the wall clock, in words."""
+        heard = {m: self._wall.heard(m) for m in clients} if self._wall else {}
+        said = [f"client {m} for {now - last:.3g} s" for m, last in heard.items() if last is not None]
+        return f"; not heard of until now: {', '.join(said)}" if said else ""
 
     def pasts(self, actor: int, clients: Sequence[int]) -> list[Past]:
         """Return what a lost actor's clients are rebuilt from, every answer on record applied."""
@@ -319,6 +377,11 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
     def local_parameters(self, client: int) -> np.ndarray:
         """Return the parameters of a client that lives here."""
         return self._local[client].parameters()
+
+    def _begun(self) -> WallLeg:
+        if self._leg is None:
+            raise RuntimeError("no leg is begun: bring_leg comes first")
+        return self._leg
 
     def _open(self, warm_up: bool = False) -> LockedServerLoop:
         if warm_up:

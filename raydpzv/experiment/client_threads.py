@@ -43,14 +43,15 @@ def run_threads(
     stop: threading.Event,
     evaluate: Callable[[], None],
     poll: Callable[[], None],
+    evaluated: int = 0,
 ) -> None:
     """Run every loop until the run is over; whatever ends it, none goes on after this. Raises what a loop raised first.
 
     end: ends the run for a reason; stop: the user's wish; evaluate: called whenever it is due, neither before the first
-    update nor after the last; poll: called every 20 ms.
+    update nor after the last; poll: called every 20 ms; evaluated: after how many updates the last evaluation was.
     """
     failures: list[BaseException] = []
-    seconds, evaluated = spec.budget.seconds, 0
+    seconds, evaluations = spec.budget.seconds, evaluated // spec.evaluate.every
     threads = [threading.Thread(target=_kept(loop.run, failures, end), daemon=True) for loop in loops]
     for thread in threads:
         thread.start()
@@ -60,8 +61,8 @@ def run_threads(
                 end(USER)
             if seconds is not None and clock.now() >= seconds:
                 end(f"the budget of {seconds:g} seconds is spent")
-            if server_loop.updates // spec.evaluate.every > evaluated:
-                evaluated = server_loop.updates // spec.evaluate.every
+            if server_loop.updates // spec.evaluate.every > evaluations:
+                evaluations = server_loop.updates // spec.evaluate.every
                 evaluate()
             poll()
             time.sleep(_LOOK)

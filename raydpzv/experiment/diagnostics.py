@@ -14,7 +14,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
 from raydpzv.privacy.claims import large_delta
-from raydpzv.records import metrics
+from raydpzv.records import interruptions, metrics
 from raydpzv.records.clock_offsets import clock_warnings
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
@@ -22,6 +22,11 @@ from raydpzv.records.store import Rows
 _LISTED = 8
 LATE = 0.1
 """Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
+SILENT = 0.25
+"""Share of a run's time (wall clock) for which a client may be silent without a word about it, ..."""
+_SILENT_TRIPS = 12
+"""... and mean times between two uploads of a client: the longest of thousands of exponential gaps is some ten of them.
+"""
 
 
 def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[str]:
@@ -34,6 +39,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     found += _of_result(experiment, rows, failed)
     found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
+    found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []
     setting = experiment.setting
     return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
 
@@ -117,6 +123,22 @@ def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
     return [
         f"epochs fell into running round trips ({', '.join(late)}): these clients could not keep their rates"
     ]
+
+
+def _silence(experiment: Prepared, rows: Rows) -> list[str]:
+    """Name the clients that were away for long: of none of their uploads was heard for a good part of the run."""
+    clients, service = experiment.spec.split.clients, rows["service"]
+    if clients > interruptions.MOST_CLIENTS or not service.num_rows:
+        return []
+    span, pace = float(np.max(service.column("served").to_numpy())), clients / service.num_rows
+    away = [
+        f"client {one['client']} for {one['longest_silence']:.3g} s ({one['share']:.1%} of the updates are its)"
+        for one in interruptions.presence(service, clients)
+        if one["longest_silence"] > max(SILENT, _SILENT_TRIPS * pace) * span
+    ]
+    if not away:
+        return []
+    return [f"clients were silent for long in the {span:.3g} s of the run: {', '.join(away)}"]
 
 
 def _overall_lateness(rows: Rows) -> list[str]:

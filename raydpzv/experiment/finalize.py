@@ -182,14 +182,17 @@ class RowWriter:
             self._kept.append(rows)
         self._watch.rows(rows)
 
-    def go_back(self, fault: dict[str, Any]) -> None:
-        """Drop the rows beyond the last checkpoint, which come again, but for those of faults; add one of these.
+    def go_back(self, fault: dict[str, Any], *, again: bool = True) -> None:
+        """Drop the rows beyond the last checkpoint, but for those of faults; add one of these.
 
-        Who watches is not told twice of rows.
+        again: the same rows come again, and who watches is not told twice of them; else others come, of a new leg.
         """
         assert self.folder is not None
         faults = self.folder.so_far("fault")
         self.folder.go_back()
+        if not again:
+            told = self._told["fault"]
+            self._told = Counter(self.folder.counts) | Counter({"fault": told})
         kept = self.folder.counts.get("fault", 0)
         self.folder.append(_rows() | {"fault": faults.slice(kept)})
         self.add(_rows(fault=[fault]))

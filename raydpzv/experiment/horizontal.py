@@ -194,13 +194,22 @@ class PreparedHorizontal:
         """What of a run was not kept, so that it cannot be made again: nothing, releases are charged a second time."""
         return None
 
+    @property
+    def no_leg(self) -> str | None:
+        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
+        if self.spec.clock.kind == "virtual" or self.seeded:
+            return None
+        return (
+            f"{self.spec.method.name} keeps no ledger, so that its updates after the last checkpoint are lost"
+        )
+
     def pace(self) -> Pace | None:
         """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
 
-        A ledger of what was released tells of rounds itself. None: of a run of real time.
+        A ledger of what was released tells of rounds itself. None: of a run of real time that can go on from none.
         """
         record = self.spec.record
-        if self.spec.clock.kind != "virtual":
+        if self.no_leg:
             return None
         if self.setting and not self.asynchronous and not self.releases_again:
             return Pace(None, 1, record.flush)

@@ -87,6 +87,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def no_leg(self) -> str | None:
+        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
+        ...
+
+    @property
     def timing(self) -> Timing:
         """Arrivals, delays and network."""
         ...
@@ -282,6 +287,27 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
     if noise.on in ("embedding", "gradient") and not noise.seeded:
         return f"its noise on every {noise.on} row"
     return spec.descriptor.unrecorded(spec.method)
+
+
+def no_new_leg(spec: VerticalScenario, *, noised: bool) -> str | None:
+    """Return why a scenario's runs under the wall clock cannot go on as new legs, or None; None of the virtual clock.
+
+    noised: whether [privacy] adds noise.
+    """
+    method, descriptor = spec.method, spec.descriptor
+    if spec.clock.kind == "virtual":
+        return None
+    if descriptor.rule is None:
+        if noised:
+            return (
+                f"{method.name} keeps no ledger of what it releases, so that nobody could tell what was released after "
+                "the last checkpoint"
+            )
+        return descriptor.unreplayable(method)
+    rule = descriptor.rule(method)
+    if rule.gathered > 1 and rule.lr.changes:
+        return "step sizes that change (method.lr_at) hang on uploads that no ledger has where some gather"
+    return None
 
 
 def _of_users(spec: HorizontalScenario) -> AnySetting | None:

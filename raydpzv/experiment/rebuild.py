@@ -19,7 +19,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.privacy_setting import has_secret_coins
-from raydpzv.experiment.reexecute import check_resumable, check_same
+from raydpzv.experiment.reexecute import check_new_leg, check_resumable, check_same
 from raydpzv.experiment.run_horizontal import own_models
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
@@ -104,7 +104,7 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     began = RunFolder.open(path, moved)
     spec = began.spec()
     assert isinstance(spec, HorizontalScenario)
-    check_resumable(began, spec)
+    check_resumable(began)
     prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
     check_same(prepared, began)
     prepared = gone_back_horizontal(prepared, began)
@@ -118,6 +118,7 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
 
     Raises DataError and InputError where a record is damaged or cannot be gone on from.
     """
+    check_new_leg(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
     recorded = _checked_updates(prepared, folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.prepare import Prepared
@@ -126,21 +126,23 @@ def resuming(
     its time): beside the record or, with `in_place`, over it, so that checkpoints are taken, where the ledger holds
     all that was released. Releases on record are given out again, then the run goes on with fresh noise. What only
     the ledger knows of, since a kill lost its rows, counts as recorded too. All is read and checked before anything
-    is changed. Raises InputError if the run is complete, ran under the wall clock, is being written by another
-    process, or if its scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged
-    or do not belong together.
+    is changed. Under the wall clock it goes on as a new leg (`raydpzv.records.wall_leg`). Raises InputError if the
+    run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
+    if rows, ledger or checkpoints are damaged or do not belong together.
     """
     began = RunFolder.open(path, moved)
     began.require_own_record()
     checkpoint = began.checkpoint()
     goes_back = checkpoint is not None or (in_place and not _releases_beside_ledger(began))
+    goes_back = goes_back or began.spec().clock.kind == "wall"
     folder = began if goes_back else RunFolder.continued(path, moved)
     try:
         spec = _vertical(folder)
-        check_resumable(folder, spec)
+        check_resumable(folder)
         experiment = prepared_again(spec, folder)
         check_same(experiment, folder)
         check_recomputable(experiment, path)
+        check_new_leg(experiment, folder)
         releases = _releases_on_record(experiment, folder, checkpoint)
         if goes_back:
             folder = RunFolder.reopened(path, moved)
@@ -166,6 +168,7 @@ def gone_back(experiment: PreparedVertical, folder: RunFolder) -> PreparedVertic
     Raises as `resuming` does where a record is damaged or cannot be gone on from.
     """
     check_recomputable(experiment, folder.path)
+    check_new_leg(experiment, folder)
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
     releases = _releases_on_record(experiment, folder, checkpoint)
     return experiment.with_record(releases.by_address, continues=True)
@@ -218,15 +221,26 @@ def prepared_again(spec: VerticalScenario, folder: RunFolder) -> PreparedVertica
     return prepare_vertical(spec, read_coins(folder.path) if spec.method.coins == "system" else None)
 
 
-def check_resumable(folder: RunFolder, spec: AnyScenario) -> None:
-    """Raise InputError for a run that nothing can continue: one of real time, or one that has come to its end."""
-    if spec.clock.kind == "wall":
-        raise InputError(
-            f"{folder.path}: a wall-clock run cannot be continued, since its time has passed; start a new one, or look "
-            "at this one with: raydpzv replay"
-        )
+def check_resumable(folder: RunFolder) -> None:
+    """Raise InputError for a run that has come to its end."""
     if complete := folder.completed_by():
         raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
+
+
+def check_new_leg(experiment: Prepared, folder: RunFolder) -> None:
+    """Raise NotRecomputable for a run under the wall clock that no new leg can go on with, or not from its folder."""
+    if experiment.spec.clock.kind != "wall":
+        return
+    if why := experiment.no_leg:
+        raise NotRecomputable(
+            f"{folder.path}: this wall-clock run cannot be continued: {why}; start a new one with --out"
+        )
+    ledger = folder.ledger.exists()
+    if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
+        raise NotRecomputable(
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from (earlier versions took "
+            "none); start a new run with --out, or look at this one with: raydpzv replay"
+        )
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:

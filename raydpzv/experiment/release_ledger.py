@@ -118,6 +118,33 @@ class LedgerServer:
             self._versions = list(range(self._entered + 1))
         self._uploads, self._read = Counter(self._served), dict(state["read"])
 
+    @property
+    def uploads(self) -> Mapping[int, int]:
+        """Uploads served of each client."""
+        return dict(self._uploads)
+
+    def awaited(self) -> Iterator[int]:
+        """Yield whose upload is to be served next, until this run has come to all that the ledger held when it began.
+
+        That is the ledger's order: nothing else tells it of a run under the wall clock. An update of several uploads
+        says by the version it read when the last but one of them was served; those before may have come earlier.
+        """
+        ahead, gathered = list(self._ledger.since(self._entered, self._known).updates()), self._rule.gathered
+        early: dict[int, list[tuple[int, int]]] = {}
+        for update in ahead if gathered > 1 else ():
+            (step,) = _STEP.unpack_from(update.step)
+            early.setdefault(update.read, []).append((update.party, (step + 1) * gathered - 1))
+        for update in ahead:
+            for client, uploads in early.get(self._entered, ()):
+                while self._uploads[client] < uploads:
+                    yield client
+            yield update.party
+        if self._entered < self._known:
+            raise ReplayMismatch(
+                f"the ledger holds {self._known} updates, of which {self._known - self._entered} cannot be served "
+                "again; bring the run's folder back from a copy"
+            )
+
     def past(self, client: int, before: Order | None = None) -> Past:
         """Return what a client is rebuilt from, to what it was before it got an order (None: after all answers)."""
         last = len(self._served) if before is None else before.round

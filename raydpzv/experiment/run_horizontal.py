@@ -29,6 +29,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
 from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.pull_leg import PullLeg
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -36,7 +37,7 @@ from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, PrivacyFilter, Status, Stop
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Budget, PrivacyFilter, Status, Stop
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
@@ -234,25 +235,43 @@ class _Session:
     def _wall(self) -> None:
         assert self._ledger is not None
         self._watch.status(Status(stage=WARM_UP))
+        leg = PullLeg(self._server_loop, self._recorder, self._checkpoint)
         hosts = local_hosts(self._prepared)
         pool = [self._prepared.client_group(self._ledger, self._device) for _ in range(hosts)]
         warm_up(self._prepared, self._device)
-        clock = WallClock.starting_in(HEAD_START)
+        leg.bring(self._ledger, accounted=self._prepared.setting is not None)
+        place = leg.place
+        clock = WallClock.starting_in(HEAD_START, place.time)
+        leg.begin(clock.origin)
         timing = self._prepared.timing
         server_loop = PullServerLoop(self._server_loop, clock, lambda which: timing.service.of(0, which))
         loops = [
-            PullLoop(client_group, server_loop, timing, clock, part=part, parts=hosts)
+            PullLoop(client_group, server_loop, timing, clock, part=part, parts=hosts, begins=place.begins)
             for part, client_group in enumerate(pool)
         ]
 
         def evaluate() -> None:
             server_loop.evaluate(self._view.evaluate)
 
+        def keep(*, stopped: bool = False) -> None:
+            if (pace := self._pace) is None:
+                return
+            pace.begin()
+            with server_loop.halted() as now:
+                rows, checkpoint = self._recorder.drain(), leg.take(now, stopped=stopped)
+            self._writer.hold(rows)
+            size = self._writer.write_checkpoint(checkpoint)
+            self._server_loop.checkpointed(pace.taken(checkpoint.round, size))
+
         def look() -> None:
             self._snapshots.look(self._server_loop.updates)
             self._tick()
+            if self._due():
+                keep()
 
-        evaluate()
+        if place.number == 1:
+            evaluate()
+        keep()
         run_threads(
             loops,
             self._server_loop,
@@ -262,7 +281,10 @@ class _Session:
             stop=self._stop,
             evaluate=evaluate,
             poll=look,
+            evaluated=place.evaluated,
         )
+        if self._server_loop.stop_reason == USER:
+            keep(stopped=True)
         evaluate()
         self._tick()
 

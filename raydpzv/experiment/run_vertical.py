@@ -21,9 +21,10 @@ from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.role_states import RoleStates
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.wall_leg import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Status
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
@@ -138,23 +139,52 @@ class _Session:
         spec, timing = self._experiment.spec, self._experiment.timing
         self._watch.status(Status(stage=WARM_UP))
         warm_up(self._experiment, local_device(spec))
-        clock = WallClock.starting_in(HEAD_START)
+        ledger = self._server if isinstance(self._server, LedgerServer) else None
+        leg = WallLeg(self._server_loop, self._recorder, len(self._clients), self._checkpoint, ledger)
+        leg.bring(LocalExecutor(self._clients))
+        place = leg.place
+        clock = WallClock.starting_in(HEAD_START, place.time)
+        leg.begin(clock.origin)
         wall = LockedServerLoop(
             self._server_loop,
             clock,
             lambda which: timing.service.of(0, which),
             len(self._clients),
             self._experiment.barrier,
+            orders=leg.orders,
+            served=place.served,
         )
         loops = [
-            ClientLoop(m, role, wall, timing, clock, spec.resources.timeout)
+            ClientLoop(
+                *(m, role, wall, timing, clock, spec.resources.timeout),
+                after=place.after,
+                works=place.served.get(m, 0),
+            )
             for m, role in enumerate(self._clients)
         ]
 
         def evaluate() -> None:
             wall.evaluate([loop.evaluate() for loop in loops])
 
-        evaluate()
+        def keep(*, due: bool = True) -> None:
+            if self._pace is None or not (due or self._pace.due(self._server_loop.updates)):
+                return
+            self._pace.begin()
+            with wall.halted() as under_way:
+                saved = [loop.saved() for loop in loops] if leg.needs_clients else []
+                rows, checkpoint = self._recorder.drain(), leg.take(under_way, saved)
+            self._writer.hold(rows)
+            size = self._writer.write_checkpoint(checkpoint)
+            self._server_loop.checkpointed(self._pace.taken(checkpoint.round, size))
+
+        def poll() -> None:
+            self._tick()
+            if self._server_loop.stop_reason is None:
+                keep(due=False)
+
+        if place.number == 1:
+            evaluate()
+        keep()
         run_threads(
             loops,
             self._server_loop,
@@ -163,9 +193,12 @@ class _Session:
             spec,
             stop=self._stop,
             evaluate=evaluate,
-            poll=self._tick,
+            poll=poll,
+            evaluated=place.evaluated,
         )
         wall.close()
+        if self._server_loop.stop_reason == USER:
+            keep()
         evaluate()
         self._tick()
 

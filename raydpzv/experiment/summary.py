@@ -16,7 +16,7 @@ from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.statements import NO_NOISE, claims, verdict
 from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records import metrics
+from raydpzv.records import interruptions, metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.run_folder import SUMMARY_FORMAT
 from raydpzv.records.staleness import lag_summary
@@ -89,6 +89,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "simulated_seconds": ending.simulated_seconds,
         "throughput": metrics.throughput(service),
         "staleness": _staleness(experiment, rows),
+        **_interruptions(experiment, rows),
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
         "private": private,
         "private_reason": None if private else why,
@@ -109,6 +110,17 @@ def _evaluated_model(experiment: Prepared, ending: Ending) -> str:
     if begin is None or made <= begin:
         return NEWEST
     return f"mean of each party's models after the ledger's updates {begin + 1} to {made}"
+
+
+def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
+    """Return what interrupted a run of real time: legs, and for how long each client was silent; {} of others."""
+    spec = experiment.spec
+    if spec.clock.kind == "virtual":
+        return {}
+    found, clients = interruptions.leg_summary(rows["leg"]), spec.split.clients
+    if clients > interruptions.MOST_CLIENTS:
+        return found
+    return found | {"presence": interruptions.presence(rows["service"], clients)}
 
 
 def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:

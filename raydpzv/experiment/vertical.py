@@ -14,7 +14,14 @@ from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
-from raydpzv.experiment.prepare import TableChange, class_shares, fingerprint, load_scenario, unrecorded_noise
+from raydpzv.experiment.prepare import (
+    TableChange,
+    class_shares,
+    fingerprint,
+    load_scenario,
+    no_new_leg,
+    unrecorded_noise,
+)
 from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
@@ -69,10 +76,15 @@ class PreparedVertical:
         """What of a run came from the operating system and is not kept, so that it cannot be made again; or None."""
         return unrecorded_noise(self.spec, self.privacy)
 
+    @property
+    def no_leg(self) -> str | None:
+        """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
+        return no_new_leg(self.spec, noised=self.setting is not None)
+
     def pace(self) -> Pace | None:
         """Return when checkpoints are due; None for a run that can go on from none."""
         record = self.spec.record
-        if self.spec.clock.kind != "virtual" or self.unrecorded:
+        if self.unrecorded or self.no_leg:
             return None
         return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
 

@@ -150,6 +150,10 @@ class Server(Protocol):
 class PullServer(Server, Protocol):
     """A server whose clients ask for the newest state when they wake."""
 
+    def reads(self, client: int) -> int | None:
+        """Return the version that a client works at, None if it is idle."""
+        ...
+
     def wake(self, client: int) -> Order:
         """Return what the client is to work at, as things are now."""
         ...
@@ -159,7 +163,7 @@ class VerticalServer(Server, Protocol):
     """The party with labels."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: a tree of plain values, arrays and messages."""
+        """Return what a checkpoint keeps: a tree of plain values, arrays and messages, none of which changes after."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -188,7 +188,7 @@ class Spending:
     def state(self) -> dict[str, Any]:
         """Return what another account of the same setting goes on from."""
         counts = (self.releases, self._events, self._widest, self._whole)
-        return {"counts": counts, "records": self._records.counts}
+        return {"counts": counts, "records": self._records.counts.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of another account."""

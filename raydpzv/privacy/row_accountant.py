@@ -53,7 +53,7 @@ class RowSpending:
         return {
             "counts": counts,
             "accounts": list(zip(self._rows, self._uploads, strict=True)),
-            "records": [records.counts for records in self._records],
+            "records": [records.counts.copy() for records in self._records],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

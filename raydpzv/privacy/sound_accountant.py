@@ -144,7 +144,7 @@ class SoundSpending:
 
     def state(self) -> dict[str, Any]:
         """Return what another account of the same setting goes on from."""
-        return {"releases": self.releases, "records": self._records.counts}
+        return {"releases": self.releases, "records": self._records.counts.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of another account."""

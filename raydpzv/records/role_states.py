@@ -36,7 +36,7 @@ class RoleStates:
     def take(self, run: VirtualRun) -> Checkpoint:
         """Return the run's state between two events."""
         asked: Sequence[Body] = () if self._pasts else [SaveState()] * self._clients
-        state = {"run": run.moment(), "server": self._server.state(), "clients": self._tell(asked)}
+        state = {"run": run.moment(), "server": self._server.state(), "clients": tell(self._host, asked)}
         return Checkpoint(self._server.updates, state)
 
     def go_on(self, checkpoint: Checkpoint | None) -> dict[str, Any] | None:
@@ -48,17 +48,19 @@ class RoleStates:
         bodies: Iterable[Body] = state["clients"]
         if self._pasts:
             events = [event for _, event in state["run"]["events"]]
-            bodies = [_history(self._pasts, client, events) for client in range(self._clients)]
-        self._tell(bodies)
+            bodies = [ledger_history(self._pasts, client, events) for client in range(self._clients)]
+        tell(self._host, bodies)
         found: dict[str, Any] = state["run"]
         return found
 
-    def _tell(self, bodies: Iterable[Body]) -> list[Body]:
-        handles = [self._host.submit(Order(m, body)) for m, body in enumerate(bodies)]
-        return [self._host.result(handle).body for handle in handles]
+
+def tell(host: Executor, bodies: Iterable[Body]) -> list[Body]:
+    """Send each client, from 0 on, a message that costs nothing; return what they answer."""
+    handles = [host.submit(Order(m, body)) for m, body in enumerate(bodies)]
+    return [host.result(handle).body for handle in handles]
 
 
-def _history(pasts: Pasts, client: int, events: Sequence[Any]) -> LedgerHistory:
+def ledger_history(pasts: Pasts, client: int, events: Sequence[Any] = ()) -> LedgerHistory:
     """Return what a client is rebuilt from: answers on their way are not applied, uploads on their way are made."""
     orders = [e.order for e in events if isinstance(e, Delivery) and e.order.client == client]
     made = sum(isinstance(e, Arrival) and e.client == client for e in events)

@@ -184,14 +184,21 @@ FAULT = pa.schema(
 
 CLOCK = pa.schema(
     [
-        (
-            "time",
-            pa.float64(),
-        ),  # when it was measured: before the first work and after the last (wall clock, Ray)
+        ("time", pa.float64()),  # when it was measured, before the first work and after the last (wall clock)
         ("party", pa.string()),  # "client 0", ... or "host 0", ...
         ("node", pa.string()),  # Ray's number of the machine it is on
         ("offset", pa.float64()),  # seconds that the machine's clock is ahead of that of the server's machine
         ("error", pa.float64()),  # by which the offset may be off: half of what question and answer took
+    ]
+)
+
+LEG = pa.schema(
+    [
+        ("leg", pa.int32()),  # of a run under the wall clock that goes on: 2, 3, ...
+        ("round", pa.int64()),  # the updates made before it
+        ("time", pa.float64()),  # of the run's clock, which stands still between two legs, when it began
+        ("gap", pa.float64()),  # real seconds from the last thing on record until then; NaN if nobody knows
+        ("recovered", pa.int64()),  # updates before it that only the ledger had, which were served again
     ]
 )
 
@@ -221,5 +228,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     "numbers": NUMBERS,
     "fault": FAULT,
     "clock": CLOCK,
+    "leg": LEG,
     "model": MODEL,
 }

@@ -16,15 +16,18 @@ from raydpzv.records.schema import SCHEMAS
 
 Rows = dict[str, pa.Table]
 _UNDIGESTED = (
-    "fault",
-    "clock",
-    "auc",
-    "balanced_accuracy",
-    "numbers",
-    "user_epsilon",
-    "attempt",
-    "work",
-    "pair",
+    *(
+        "fault",
+        "clock",
+        "leg",
+        "auc",
+        "balanced_accuracy",
+        "numbers",
+        "user_epsilon",
+        "attempt",
+        "work",
+        "pair",
+    ),
 )
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
 """What the digest covers. Areas and balanced accuracies are of scores whose accuracy and loss are digested, numbers say

@@ -57,6 +57,8 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         ("ledger", "a table of whole numbers and a digest", _is_ledger),
         ("drift", "a table of numbers", _holds_numbers),
         ("kernels", "a table of numbers", _holds_numbers),
+        ("legs", "a table of numbers, and of gaps a list", _is_legs),
+        ("presence", "a list of tables of numbers", _is_presence),
         ("epsilon", "a list of claims", lambda value: isinstance(value, list) and all(map(_is_claim, value))),
     ):
         if name in summary and not holds(summary[name]):
@@ -99,6 +101,19 @@ def _is_ledger(value: Any) -> bool:
     return isinstance(value, dict) and all(
         _is_text(held) if name == "digest" else _is_count(held) for name, held in value.items()
     )
+
+
+def _is_legs(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(_is_count(value.get(name)) for name in ("count", "recovered"))
+        and isinstance(value.get("gaps"), list)
+        and all(map(_is_number, value["gaps"]))
+    )
+
+
+def _is_presence(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_holds_numbers, value))
 
 
 def _holds_numbers(value: Any) -> bool:

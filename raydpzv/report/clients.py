@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 
 from raydpzv.records import metrics
 from raydpzv.report import style, text
-from raydpzv.report.figure import ReportFigure, RunView
+from raydpzv.report.figure import ReportFigure, RunView, clock_axis
 
 _MOST_CLIENTS = 20
 _MOST_PANELS = 6
@@ -75,7 +75,7 @@ def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
     for ax, (run, numbers, trips, _) in zip(axes.flat, drawn, strict=True):
         short |= _bars(ax, numbers, trips)
         style.title(ax, "Activations" if len(runs) == 1 else run.label)
-    axes[-1, 0].set_xlabel("run clock (s)")
+    axes[-1, 0].set_xlabel(clock_axis([run for run, *_ in drawn]))
     names = ("round trip", "late: due while the previous one ran", "when a late one was due")
     patches = [Patch(color=c, label=n) for c, n in zip((style.PLAIN, style.LATE), names, strict=False)]
     due = Line2D([], [], color=style.LATE, marker="|", markersize=7, linestyle="", label=names[2])

@@ -55,6 +55,13 @@ def chart(title: str, x: str, y: str, height: float = 4.2) -> tuple[Figure, Axes
     return figure, ax
 
 
+def clock_axis(runs: Sequence[RunView]) -> str:
+    """Return the words on an axis of the run's clock, which stands still between two legs."""
+    return "run clock (s)" + (
+        ", the gaps between legs left out" if any(r.summary.get("legs") for r in runs) else ""
+    )
+
+
 def updates_axis(runs: Sequence[RunView]) -> str:
     """Return the words on an axis of updates: an update is what a server round is in vertical runs alone."""
     kinds = {run.horizontal for run in runs}

@@ -18,12 +18,14 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from raydpzv.records import metrics
+from raydpzv.records.interruptions import leg_begins
 from raydpzv.report import style, text
 from raydpzv.report.figure import (
     PLAIN,
     ReportFigure,
     RunView,
     chart,
+    clock_axis,
     drawn_before,
     left_out,
     mean_label,
@@ -40,7 +42,6 @@ _WHOM = {"external": "whoever sees the models", "client": "one silo", "server": 
 _LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
 """Styles of curves of ε, by adversary or claimant."""
 Scale = Literal["linear", "log"]
-_CLOCK = "run clock (s)"
 _VERTICAL = "uploads the server has served"
 _HORIZONTAL = "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
 
@@ -61,7 +62,14 @@ def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
     still = [r for r, moves in zip(runs, passes, strict=True) if not moves and len(_evaluations(r).round)]
     caption = "Test accuracy against the run's own clock (simulated seconds under the virtual clock)."
     caption += left_out(still, "no delay is simulated, their clock stands still")
-    return _accuracy(runs, "seconds", caption, lambda s: s.time, _CLOCK, shown=passes)
+    begins = leg_begins(runs[0].rows["leg"]) if len(runs) == 1 else np.zeros(0)
+    if len(begins):
+        caption += " Dotted: where the run, interrupted, went on as a new leg."
+    drawn = _accuracy(runs, "seconds", caption, lambda s: s.time, clock_axis(runs), shown=passes)
+    if drawn and drawn.figure:
+        for time in begins:
+            drawn.figure.axes[0].axvline(time, color=style.FAINT, linestyle=":")
+    return drawn
 
 
 def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:

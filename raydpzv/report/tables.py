@@ -214,6 +214,15 @@ def _status(summary: Summary) -> str:
 def _times(summary: Summary, clock: str) -> list[tuple[str, str]]:
     """Return how long the run took, really and simulated, and its updates per second of each."""
     updates, real, run = (summary.get(name) for name in ("updates", "seconds", "simulated_seconds"))
+    if legs := summary.get("legs"):
+        return [
+            (
+                "real time",
+                f"{text.seconds(run)} in {legs['count']} legs; the last one {text.seconds(real)} in all",
+            ),
+            ("gaps between legs", _gaps(legs)),
+            *_rate("real", updates, run),
+        ]
     if clock == "wall":
         return [
             ("real time", f"{text.seconds(real)}, of which the run {text.seconds(run)}"),
@@ -234,6 +243,12 @@ def _compiling(summary: Summary) -> list[tuple[str, str]]:
     if not found:
         return []
     return [("kernels", f"{found['compiled']} compiled in {text.seconds(found['seconds'])}")]
+
+
+def _gaps(legs: Mapping[str, Any]) -> str:
+    gaps = ", ".join(text.NONE if gap is None else text.seconds(gap) for gap in legs["gaps"])
+    again = f"; {legs['recovered']:,} updates were on the ledger alone" if legs["recovered"] else ""
+    return f"{gaps} (in no time of the run's){again}"
 
 
 def _rate(kind: str, updates: int | None, seconds: float | None) -> list[tuple[str, str]]:

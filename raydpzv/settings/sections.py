@@ -224,12 +224,12 @@ class ResourcesSection(Section):
     placement_timeout: NotNegative = 0.0
     """Seconds to wait until a cluster that grows has what is asked; "auto" shares are of what is there at the start."""
     timeout: Positive = 300.0
-    """Seconds to wait for one piece of work before the run counts as stalled."""
+    """Seconds to wait for one piece of work; who has not answered by then is given up, as if lost (see `restarts`)."""
     lane: Literal["auto", "socket", "ray"] = "auto"
     """How messages travel between client actors and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0)] = 3
-    """Actors that may be lost and made again before the run fails; 0: none. Clients of dpzv come back from the ledger,
-    under either clock; after other losses a run under the virtual clock goes on from its last checkpoint."""
+    """Actors that may be lost and made again before the run fails; 0: none. Clients of dpzv come back from the ledger;
+    after other losses a run goes on from its last checkpoint, under the wall clock as a new leg."""
 
 
 class BudgetSection(Section):
@@ -269,7 +269,7 @@ class RecordSection(Section):
     flush: Positive = 5.0
     """Seconds between writes of the rows to the run folder."""
     checkpoint: Positive | None = None
-    """Seconds between checkpoints (virtual clock), from which `raydpzv resume` goes on; left out: so often that at most
+    """Seconds between checkpoints, from which `raydpzv resume` goes on; left out: so often that at most
     1/100 of what was computed is lost, and at least every `flush` seconds. They take at most 1/40 of a run's time."""
     checkpoint_updates: Count | None = None
     """Updates between checkpoints, in place of seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.engine.split_model import COUNTED, Ages
@@ -25,6 +26,17 @@ class ClientCounts:
         self._staleness: dict[int, float] = {}
         self._served: int | None = None  # who was served last
         self._ages: tuple[Ages, ...] = ()  # then, and before it when last another client was served
+
+    @classmethod
+    def of(cls, uploads: Mapping[int, int]) -> ClientCounts:
+        """Return the counts of a run that goes on, of which so many uploads of each client were served."""
+        found = cls()
+        for client, count in uploads.items():
+            if count:
+                found.uploaded(client)
+            if client in found._uploads:
+                found._uploads[client] = count
+        return found
 
     def uploaded(self, client: int) -> None:
         """Count an upload that was served."""

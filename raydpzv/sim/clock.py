@@ -25,9 +25,9 @@ class WallClock:
         self.origin = time.time() if origin is None else origin  # noqa: TID251  (this is the clock to be asked)
 
     @classmethod
-    def starting_in(cls, seconds: float) -> WallClock:
-        """Return a clock whose t = 0 is that much later; until then its time is negative."""
-        return cls(time.time() + seconds)  # noqa: TID251
+    def starting_in(cls, seconds: float, at: float = 0.0) -> WallClock:
+        """Return a clock whose t = `at` is that much later; until then its time is before that."""
+        return cls(time.time() + seconds - at)  # noqa: TID251
 
     def now(self) -> float:
         """Return the real seconds since the run began."""

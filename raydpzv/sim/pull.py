@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import dropwhile, islice
 from typing import Any, NamedTuple, Protocol
 
@@ -134,6 +135,14 @@ class PullConnection(Protocol):
         ...
 
 
+def wake(server_loop: ServerLoop, client: int, now: float) -> Order:
+    """Return what a client that wakes under the wall clock is to work at; request and answer go on record."""
+    order = server_loop.wake(client)
+    server_loop.requested(order, now, now, REQUEST_BYTES)
+    server_loop.sent(order, now, now, order.body.wire_bytes)
+    return order
+
+
 class PullServerLoop:
     """A `ServerLoop` behind a lock, for clients that pull. service: seconds that serving upload 0, 1, ... takes."""
 
@@ -150,11 +159,13 @@ class PullServerLoop:
         with self._lock:
             if self._server_loop.stop_reason is not None:
                 return None
-            order = self._server_loop.wake(client)
-            now = self._clock.now()
-            self._server_loop.requested(order, now, now, REQUEST_BYTES)
-            self._server_loop.sent(order, now, now, order.body.wire_bytes)
-            return order
+            return wake(self._server_loop, client, self._clock.now())
+
+    @contextmanager
+    def halted(self) -> Iterator[float]:
+        """Keep everything as it is while the block runs: nothing is served or recorded; gives the time."""
+        with self._lock:
+            yield self._clock.now()
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
         """Serve one upload; one that comes after the end is not served."""

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from time import process_time
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.secure.attempts import Attempt
@@ -182,6 +184,19 @@ class ServerLoop:
             self.privacy_filter.restore(spent, lost=lost)
         self._account = _Account(**counts)
         self._clients = None  # an account does not say what each client did
+
+    def counted(self, uploads: Mapping[int, int]) -> None:
+        """Go on with what each client did before, by uploads that were served."""
+        self._clients = ClientCounts.of(uploads)
+
+    def released(self, client: int) -> None:
+        """Charge an upload's release that the record knows of by its ledger alone."""
+        self._loss = self.privacy_filter.charge(client, np.zeros(0, np.int64), 1)
+
+    def resent(self, order: Order) -> None:
+        """Count an order that is sent once more, of which nobody knows whether it came."""
+        self._account.bytes_down += order.body.wire_bytes
+        self._numbers_down += order.body.numbers
 
     def wake(self, client: int) -> Order:
         """Return what a client that has just woken is to work at; the server is a `PullServer`."""

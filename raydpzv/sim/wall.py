@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import dropwhile
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from raydpzv.errors import Stalled
 from raydpzv.methods.roles import Client, Order, Upload, VerticalServer
@@ -20,6 +22,7 @@ from raydpzv.sim.clock import Clock
 from raydpzv.sim.interfaces import Activation, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, Timing
+from raydpzv.wire.messages import Body, SaveState
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,19 @@ class Answer:
 
     order: Order | None
     over: bool
+
+
+class UnderWay(NamedTuple):
+    """What is under way at a moment between two services.
+
+    trays: each client's orders that it has not got yet; handed: those that it got since its last upload was served, and
+    may have applied; served: how many uploads of each client were.
+    """
+
+    time: float
+    trays: Mapping[int, tuple[Order, ...]]
+    handed: Mapping[int, Order]
+    served: Mapping[int, int]
 
 
 class ServerConnection(Protocol):
@@ -53,7 +69,8 @@ class ServerConnection(Protocol):
 class LockedServerLoop:
     """A `ServerLoop` behind a lock, with an out-tray per client for orders that become ready later.
 
-    barrier: for how many clients' uploads the server waits; with fewer clients that still wake the run is over.
+    barrier: for how many clients' uploads the server waits; with fewer clients that still wake the run is over. orders,
+    served: of a run that goes on, the orders that clients begin with, and how many uploads of each were served.
     """
 
     def __init__(
@@ -63,6 +80,9 @@ class LockedServerLoop:
         service: Callable[[int], float],
         clients: int,
         barrier: int = 1,
+        *,
+        orders: Sequence[Order] | None = None,
+        served: Mapping[int, int] | None = None,
     ) -> None:
         self._server_loop, self._clock, self._service = server_loop, clock, service
         self._awake, self._barrier = set(range(clients)), barrier
@@ -70,8 +90,18 @@ class LockedServerLoop:
         self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
         self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
         self._stopping = threading.Event()
-        for order in server_loop.start(clock.now()):
+        self._served = Counter(served or {})
+        self._handed: dict[int, Order] = {}  # to each client since its last upload was served
+        self._heard: dict[int, float] = {}
+        for order in server_loop.start(clock.now()) if orders is None else orders:
             self._put(order)
+
+    @contextmanager
+    def halted(self) -> Iterator[UnderWay]:
+        """Keep everything as it is while the block runs: nothing is served, handed out or recorded meanwhile."""
+        with self._changed:
+            trays = {m: tuple(o for o in tray if not o.is_query) for m, tray in self._trays.items()}
+            yield UnderWay(self._clock.now(), trays, dict(self._handed), dict(self._served))
 
     def first(self, client: int) -> Answer:
         """Return the client's first order."""
@@ -89,9 +119,14 @@ class LockedServerLoop:
                 if self._over():
                     self._server_loop.unserved(upload)
                     return Answer(None, True)
+                uploads = self._server_loop.uploads
                 orders = self._server_loop.serve(
                     upload, how, arrived, self._clock.now, upload.body.wire_bytes
                 )
+                if self._server_loop.uploads > uploads:
+                    self._served[upload.client] += 1
+                    self._handed.pop(upload.client, None)
+                    self._heard[upload.client] = arrived
                 for order in orders:
                     self._put(order)
                 self._changed.notify_all()
@@ -112,6 +147,10 @@ class LockedServerLoop:
                 self._stopping.set()
                 self._server_loop.stop(NOBODY_WAKES)
             self._changed.notify_all()
+
+    def heard(self, client: int) -> float | None:
+        """Return when the last upload of a client that was served came; None: none came in this leg."""
+        return self._heard.get(client)
 
     def stop(self, reason: str) -> None:
         """End the run: clients learn it from their next answer."""
@@ -147,8 +186,48 @@ class LockedServerLoop:
         if not tray:
             return Answer(None, self._over())
         order, now = tray.pop(0), self._clock.now()
+        if not order.is_query:
+            self._handed[client] = order
         self._server_loop.sent(order, now, now, order.body.wire_bytes)
         return Answer(order, self._over())
+
+
+NOTHING_APPLIED = -1
+"""Before all rounds that an order may have."""
+
+
+class LegBegin(NamedTuple):
+    """Where a leg of a run begins for its clients: see `ClientLoop`. served: uploads of each that were served before.
+
+    number: of the leg, from 1; time: of the run's clock; evaluated: after how many updates the last evaluation was.
+    """
+
+    number: int
+    time: float
+    evaluated: int
+    served: Mapping[int, int]
+
+    @property
+    def after(self) -> float:
+        """The time after which epochs count, and before which nobody does anything."""
+        return self.time if self.number > 1 else -math.inf
+
+    @property
+    def begins(self) -> float:
+        """The same of clients that pull, whose epochs count from that time on."""
+        return math.nextafter(self.time, math.inf) if self.number > 1 else 0.0
+
+
+class SavedClient(NamedTuple):
+    """A client's state, and the round of the last order that it has applied."""
+
+    state: Body
+    applied: int
+
+
+def saved_state(client: int, role: Client) -> Body:
+    """Return what a checkpoint keeps of a client that no ledger can rebuild."""
+    return role.process(Order(client, SaveState())).body
 
 
 class ClientLoop:
@@ -161,7 +240,7 @@ class ClientLoop:
     computes or sends.
     timeout: seconds to wait for an order before the run counts as stalled; lock: held while the role works, for
     whoever else uses the role. after, works: of a client that goes on in the midst of a run, the time from which its
-    epochs count and the pieces of work it has done.
+    epochs count, before which it does nothing, and the pieces of work it has done.
     """
 
     def __init__(
@@ -183,12 +262,13 @@ class ClientLoop:
         self._after, self._works = after, works
         self._answers_queries = bool(getattr(role, "answers_queries", False))
         self._stopping = threading.Event()
+        self._applied = NOTHING_APPLIED
 
     def run(self) -> None:
         """Live until the server says that the run is over, or `stop` is called."""
         epochs = dropwhile(lambda epoch: epoch <= self._after, self._timing.arrivals.epochs(self._client))
         answer, works, applied = self._port.first(self._client), self._works, 0.0
-        self._pause(-self._clock.now())
+        self._pause(max(0.0, self._after) - self._clock.now())
         due = woke = 0.0
         late = asking = False
         while True:
@@ -203,6 +283,7 @@ class ClientLoop:
             self._pause(self._timing.network.downlink(self._client, order.body.wire_bytes))
             with self._lock:
                 self._role.apply(order)
+                self._applied = order.round
             free = self._clock.now()
             applied = math.nan if order.asks else free
             if answer.over or self._stopping.is_set():
@@ -238,6 +319,11 @@ class ClientLoop:
         """Return the held-out embeddings, between two pieces of work."""
         with self._lock:
             return self._role.evaluate()
+
+    def saved(self) -> SavedClient:
+        """Return what a checkpoint keeps of the client, between two pieces of work."""
+        with self._lock:
+            return SavedClient(saved_state(self._client, self._role), self._applied)
 
     def _listen(self, applied: float) -> None:
         """Wake no more; an answers_queries role goes on answering queries until the run is over."""

@@ -18,11 +18,11 @@ class Killed(BaseException):
     """What ends the run."""
 
 
-def kill_at(updates: int, spec: Any, folder: Path) -> None:
-    """Begin or continue a run and end it after so many updates."""
+def kill_at(updates: int, spec: Any, folder: Path, checkpoints: int = 0) -> None:
+    """Begin or continue a run and end it after so many updates and checkpoints, or (wall clock) soon after."""
 
     def die(status: Any) -> None:
-        if status.updates == updates:
+        if status.updates >= updates and status.checkpoints >= checkpoints:
             raise Killed
 
     def lost(self: RowWriter, rows: Any) -> None:

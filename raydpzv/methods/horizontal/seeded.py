@@ -304,6 +304,10 @@ class SeededPullServer:
         """Nobody is told to begin: clients wake by themselves."""
         return ()
 
+    def reads(self, client: int) -> int | None:
+        """Return the version that a client works at, None if it is idle."""
+        return self._reading.get(client)
+
     def wake(self, client: int) -> Order:
         """Return the tail of the ledger that the client lacks."""
         sync = self._updates.sync(client)

@@ -316,7 +316,8 @@ class SoundServer(CachingServer):
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         gathered = [
-            (client, held.sums, held.ids, held.nonfinite) for client, held in sorted(self._gathered.items())
+            (client, held.sums, list(held.ids), held.nonfinite)
+            for client, held in sorted(self._gathered.items())
         ]
         own = {"gathered": gathered, "tail": self._tail.state(), "releases": self._releases}
         return super().state() | own

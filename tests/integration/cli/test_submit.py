@@ -373,11 +373,15 @@ def test_a_manifest_for_an_older_ray_asks_for_settings_that_reach_the_run():
     assert "title='a $title': the `ray job submit` of Ray 2.52.1" in done.stderr
 
 
-def test_a_run_under_the_wall_clock_is_not_tried_again():
-    (job,), _ = documents("vafl", "--set", "clock.kind=wall")
-    assert job["spec"]["backoffLimit"] == 0
-    (job,), _ = documents("vafl", "--set", "clock.kind=wall", "--retries", 2)
-    assert job["spec"]["backoffLimit"] == 2
+def test_a_run_under_the_wall_clock_that_cannot_go_on_is_not_tried_again():
+    for changes, retries in (([], 3), (["method.max_delay=3"], 0)):
+        wall = [word for change in ["clock.kind=wall", *changes] for word in ("--set", change)]
+        (job,), _ = documents("vafl", *wall)
+        assert job["spec"]["backoffLimit"] == retries
+        (job,), _ = documents("vafl", *wall, "--retries", 2)
+        assert job["spec"]["backoffLimit"] == 2
+    (job,), _ = documents("digits_dpzv", "--set", "clock.kind=wall")
+    assert job["spec"]["backoffLimit"] == 3
 
 
 @pytest.mark.parametrize(

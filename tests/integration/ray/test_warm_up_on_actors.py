@@ -98,6 +98,7 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
 def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_goes_on() -> None:
     experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
     server = VerticalServerActor(experiment, 0.0)
+    server.bring_leg([], [], None, keeps=False)
     server.open_wall(0.0)
     server.open_warm_up([2])
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)

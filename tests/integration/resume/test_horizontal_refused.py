@@ -166,13 +166,13 @@ def test_adding_back_without_rounds_is_refused() -> None:
     one_line(error.value)
 
 
-def test_a_wall_clock_run_is_not_resumed_but_rebuilt(tmp_path: Path) -> None:
+def test_a_wall_clock_run_is_rebuilt_and_when_complete_not_resumed(tmp_path: Path) -> None:
     spec = small(
         "asynchronous", "clock.kind=wall", "arrivals.rate=40", "clock.compute=0.001", "resources.hosts=2"
     )
     run = scenarios.run(spec, tmp_path / "run")
     assert run.summary["updates"] == 24
-    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
+    with pytest.raises(InputError, match="this run is complete"):
         resuming_horizontal(tmp_path / "run")
     again = rebuild(tmp_path / "run")
     assert again.verified is True

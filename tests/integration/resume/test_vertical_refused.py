@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import scenarios
-from raydpzv.errors import DataError, InputError, ReplayMismatch
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import read_rows
@@ -115,9 +115,38 @@ def test_a_damaged_summary_is_named(stopped, content):
         resuming(stopped)
 
 
-def test_a_wall_run_cannot_be_resumed(small, tmp_path):
+WALL = ("clock.kind=wall", "arrivals.rate=50", "data.train_rows=150", "data.test_rows=40")
+NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "said"),
+    [
+        ("vafl", ("method.max_delay=3",), "what its queries were answered with"),
+        ("vafl", ("method.query_first=true",), "what its queries were answered with"),
+        ("zoo_vfl", (*NOISE, "privacy.noise=seeded"), "zoo_vfl keeps no ledger of what it releases"),
+        ("vafl", NOISE, "its noise on every embedding row came from the operating system"),
+    ],
+)
+def test_a_wall_clock_run_whose_legs_nobody_could_account_for_is_not_continued(
+    tmp_path, name, overrides, said
+):
+    """It takes no checkpoints, and a new attempt begins anew."""
     stop, progress = stop_after(10)
-    spec = small("clock.kind=wall", "arrivals.rate=50")
+    spec = scenarios.load(name, [*WALL, *overrides])
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
-    with pytest.raises(InputError, match="a wall-clock run cannot be continued"):
+    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+    with pytest.raises(NotRecomputable, match=said):
         resuming(tmp_path / "run")
+
+
+def test_rows_of_a_wall_clock_run_without_a_checkpoint_are_left_as_they_are(tmp_path):
+    """Earlier versions took none; to begin anew there would drop a record."""
+    stop, progress = stop_after(10)
+    scenarios.run(scenarios.load("vafl", [*WALL]), tmp_path / "run", progress=progress, stop=stop)
+    folder = RunFolder.open(tmp_path / "run")
+    folder.drop_checkpoints()
+    before = folder.rows()["service"]
+    with pytest.raises(NotRecomputable, match="no checkpoint to go on from"):
+        resuming(tmp_path / "run")
+    assert folder.rows()["service"].equals(before)

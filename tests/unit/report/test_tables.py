@@ -202,3 +202,14 @@ def test_client_rows_of_a_real_folder(tmp_path: Path) -> None:
     rows = client_table_rows(stated, read_all(folder), {})
     assert [r[0] for r in rows] == ["0", "1", "2", "3"]
     assert all(len(r) == len(CLIENT_HEAD) and r[-1].endswith("%") for r in rows)
+
+
+def test_legs_of_a_run_of_real_time_stand_with_their_gaps() -> None:
+    interrupted = summary(legs={"count": 3, "gaps": [12.0, None], "recovered": 7}, simulated_seconds=60.0)
+    rows = dict(tables.summary_rows(interrupted, "wall"))
+    assert rows["real time"] == "60 s in 3 legs; the last one 1.5 s in all"
+    assert (
+        rows["gaps between legs"] == "12 s, – (in no time of the run's); 7 updates were on the ledger alone"
+    )
+    assert rows["updates per real second"] == "205.8"
+    assert "gaps between legs" not in dict(tables.summary_rows(summary(), "wall"))

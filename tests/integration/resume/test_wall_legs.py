@@ -1,0 +1,296 @@
+"""Runs under the wall clock that were killed go on as new legs: nothing acknowledged is lost, nothing made twice."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import signal
+import time
+from collections import Counter
+
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import scenarios
+from raydpzv.compare.plan import Planned, PlannedLine
+from raydpzv.compare.run_comparison import run_planned
+from raydpzv.config.toml import as_toml
+from raydpzv.experiment import run_vertical
+from raydpzv.experiment.reexecute import replay, resuming
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.registry import METHODS
+from raydpzv.report import plots
+from raydpzv.report.page import read_runs, write_report
+from raydpzv.sim.wall import ClientLoop
+from tests.helpers.kills import kill_at
+from tests.helpers.programs import Forked
+from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
+from tests.helpers.sound_runs import sound, table
+
+WALL = ("clock.kind=wall", "arrivals.rate=150", "record.checkpoint_updates=20", "record.flush=1000")
+SMALL = ("budget.updates=150", "evaluate.every=40", "data.train_rows=150", "data.test_rows=40")
+SCENARIOS = {"dpzv": "digits_dpzv"}
+PLAIN = ("privacy.mode=none",)
+CASES = [
+    *[(name, () if name == "dpzv" else PLAIN) for name, found in METHODS.items() if found.kind == "vertical"],
+    ("dpzv", ("method.server=zo", "method.batches=poisson", "method.perturbations=2", "model.engine=torch")),
+    ("dpzv", ("method.lr_at=[[30, 0.001], [90, 0.0005]]", "network.latency=0.01", "clock.compute=0.005")),
+    ("vafl", ("method.synchrony=t-synchronous", "method.wait_for=3", "method.momentum=0.5", *PLAIN)),
+    ("vafl", ("network.latency=0.02", "clock.service=0.002", *PLAIN)),
+    ("sgd", ("network.latency=0.01", "method.momentum=0.5", "model.engine=torch")),
+    ("czofo", ("method.upload_bits=4", "method.answer_bits=8", "method.momentum=0.5", *PLAIN)),
+]
+
+
+def scenario(name, *overrides):
+    return scenarios.load(SCENARIOS.get(name, name), [*SMALL, *WALL, *overrides])
+
+
+def go_on(folder, **options):
+    """Go on to the end; what was told of the run at last is what its rows come to."""
+    told = []
+    experiment, opened, _ = resuming(folder)
+    end = run_prepared(experiment, opened, **{"runner": "local", "progress": told.append, **options}).summary
+    if told:
+        for name in ("updates", "uploads", "bytes_up", "bytes_down"):
+            assert getattr(told[-1], name) == end[name], name
+        assert sum(told[-1].client_uploads) == end["uploads"]
+    return end
+
+
+def updates_of(folder):
+    """The updates in a run's ledger; none of a method without one."""
+    if not (folder / "ledger" / "header.json").exists():
+        return []
+    with Ledger.open(folder / "ledger") as ledger:
+        return list(ledger.since(0).updates())
+
+
+def check_legs(folder, end, legs):
+    """Each upload is served once, legs and their gaps are on record, and a replay has every bit."""
+    rows = RunFolder.open(folder).rows()
+    assert end["status"] == "done"
+    assert rows["service"].sort_by("round").column("round").to_pylist() == list(range(1, end["updates"] + 1))
+    steps = Counter(
+        zip(*(rows["service"].column(name).to_pylist() for name in ("client", "step")), strict=True)
+    )
+    assert set(steps.values()) == {1}
+    found = rows["leg"].to_pylist()
+    assert [row["leg"] for row in found] == list(range(2, legs + 1))
+    assert all(row["gap"] > 0 for row in found)
+    assert [row["time"] for row in found] == sorted(row["time"] for row in found)
+    service = rows["service"].sort_by("round").to_pylist()
+    assert [trip["served"] for trip in service] == sorted(trip["served"] for trip in service)
+    for leg in found:
+        assert all(trip["due"] >= leg["time"] for trip in service[leg["round"] :] if trip["due"] > 0)
+        again = service[leg["round"] - leg["recovered"] : leg["round"]]
+        assert all(trip["served"] == leg["time"] for trip in again)
+    every = RunFolder.open(folder).spec().evaluate.every
+    evaluated = [row["round"] // every for row in rows["evaluation"].to_pylist()[:-1]]
+    assert len(set(evaluated)) == len(evaluated), "no leg evaluates once more what another has"
+    assert replay(folder).verified
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"), CASES, ids=[" ".join((name, *changed)) for name, changed in CASES]
+)
+def test_a_run_killed_twice_goes_on_in_a_second_and_a_third_leg(tmp_path, name, overrides):
+    spec, folder = scenario(name, *overrides), tmp_path / "run"
+    kept = []
+    for updates in (40, 80):
+        kill_at(updates, spec, folder, checkpoints=2)
+        kept.append(updates_of(folder))
+        assert RunFolder.open(folder).checkpoint().round > 0
+    end = go_on(folder)
+    check_legs(folder, end, 3)
+    whole = updates_of(folder)
+    for before in kept:
+        assert whole[: len(before)] == before
+    assert len(whole) == (150 if name == "dpzv" else 0)
+
+
+@pytest.mark.parametrize("head", ["joint", "frozen"])
+def test_uploads_that_gather_in_a_release_are_made_anew(tmp_path, head):
+    """What the ledger has of releases of several uploads says in which order these can have been served."""
+    overrides = ("method.gather=4", "method.average=0.8", f"method.server={head}", "budget.updates=240")
+    spec = sound(table(tmp_path / "table.csv"), *WALL, *overrides)
+    folder = tmp_path / "run"
+    for updates in (70, 140):
+        kill_at(updates, spec, folder, checkpoints=2)
+        before = updates_of(folder)
+    end = go_on(folder)
+    check_legs(folder, end, 3)
+    assert updates_of(folder)[: len(before)] == before
+    assert end["private"] is True
+
+
+def proved_epsilon(experiment, entries):
+    """ε (replace one record) of releases by client and step, from noise, batches and the Gaussian tail alone."""
+    clients, counts = [factory.make() for factory in experiment.clients], Counter()
+    for client, step in entries:
+        counts.update(clients[client]._batches.draw(step).tolist())
+    mu = 2 * math.sqrt(max(counts.values())) / experiment.setting.noise_multiplier
+
+    def beyond(epsilon):
+        tail = norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+        return tail - experiment.setting.delta
+
+    return brentq(beyond, 0.0, 50.0)
+
+
+def killed_while_it_grows(arguments, folder, updates):
+    """Run a program and kill it (kill -9) at some moment after so many updates of its ledger."""
+    process, limit = Forked(arguments), time.monotonic() + 120
+    while len(updates_of(folder)) < updates:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    time.sleep(random.uniform(0.0, 0.2))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twice(tmp_path):
+    changes = [
+        "clock.kind=wall",
+        "budget.updates=200",
+        "arrivals.rate=60",
+        "record.checkpoint=0.3",
+        "method.batch=all",
+    ]
+    spec, folder = sound(table(tmp_path / "table.csv"), *changes), tmp_path / "run"
+    file = tmp_path / "scenario.toml"
+    file.write_text(as_toml(spec))
+    words, before = ["run", str(file), "--out", str(folder), "--or-resume", "--quiet"], []
+    for updates in (30, 90):
+        killed_while_it_grows(["-m", "raydpzv", *words], folder, updates)
+        found = updates_of(folder)
+        assert found[: len(before)] == before
+        before = found
+    end = go_on(folder)
+    check_legs(folder, end, 3)
+    whole, rows = updates_of(folder), RunFolder.open(folder).rows()
+    assert whole[: len(before)] == before
+    made = [(update.party, int.from_bytes(update.step[:8], "little")) for update in whole]
+    assert len(set(made)) == len(made) == end["updates"] == 200
+    release = rows["release"]
+    released = zip(*(release.column(name).to_pylist() for name in ("client", "step")), strict=True)
+    assert set(released) == set(made)
+    experiment = prepare_vertical(RunFolder.open(folder).spec())
+    (stated,) = [
+        claim["epsilon"]
+        for claim in end["epsilon"]
+        if claim["adversary"] == "client" and claim["relation"] == "replace"
+    ]
+    assert proved_epsilon(experiment, made) == pytest.approx(stated, rel=1e-6)
+    # what would be stated if a leg began without what the ledger alone has
+    forgotten = {
+        place
+        for leg in rows["leg"].to_pylist()
+        for place in range(leg["round"] - leg["recovered"], leg["round"])
+    }
+    assert forgotten
+    rest = [address for place, address in enumerate(made) if place not in forgotten]
+    assert proved_epsilon(experiment, rest) < 0.999 * stated
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path):
+    """With nothing under way there is nothing to make anew; budgets of seconds count the time of all legs."""
+    spec, folder = scenario("vafl", *PLAIN, "budget.updates=100000", "budget.seconds=1.2"), tmp_path / "run"
+    stop, progress = stop_after(40)
+    first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+    assert first["status"] == "stopped"
+    assert RunFolder.open(folder).checkpoint().round == first["updates"]
+    end = go_on(folder)
+    check_legs(folder, end, 2)
+    (leg,) = RunFolder.open(folder).rows()["leg"].to_pylist()
+    assert (leg["round"], leg["recovered"]) == (first["updates"], 0)
+    assert leg["time"] == pytest.approx(first["simulated_seconds"], abs=0.5)
+    assert end["stopped_by"] == "the budget of 1.2 seconds is spent"
+    assert end["legs"] == {"count": 2, "gaps": [leg["gap"]], "recovered": 0}
+    assert max(RunFolder.open(folder).rows()["service"].column("served").to_pylist()) < 2.4
+    assert sum(client["share"] for client in end["presence"]) == pytest.approx(1)
+
+
+def test_a_trial_of_a_search_under_the_wall_clock_goes_on(tmp_path):
+    spec, folder = scenario("dpzv"), tmp_path / "run"
+    kill_at(40, spec, folder, checkpoints=2)
+    planned = Planned(PlannedLine("dpzv", None, False, spec), spec, "run")
+    assert run_planned(planned, folder) == ""
+    check_legs(folder, RunFolder.open(folder).summary(), 2)
+
+
+def test_a_ledger_without_a_checkpoint_is_gone_on_with_from_its_first_update(tmp_path):
+    """As earlier versions leave it: every release counts, though nobody knows how long ago it was."""
+    spec, folder = scenario("dpzv"), tmp_path / "run"
+    kill_at(40, spec, folder, checkpoints=2)
+    RunFolder.open(folder).drop_checkpoints()
+    kept = len(updates_of(folder))
+    end = go_on(folder)
+    assert replay(folder).verified
+    (leg,) = RunFolder.open(folder).rows()["leg"].to_pylist()
+    assert (leg["leg"], leg["round"], leg["recovered"], leg["time"]) == (2, kept, kept, 0.0)
+    assert math.isnan(leg["gap"])
+    assert end["legs"] == {"count": 2, "gaps": [None], "recovered": kept}
+    assert end["ledger"]["updates"] == 150
+
+
+def test_reports_say_where_legs_begin_and_that_clocks_leave_the_gaps_out(tmp_path):
+    spec, folder = scenario("frozen"), tmp_path / "run"
+    kill_at(40, spec, folder, checkpoints=2)
+    go_on(folder)
+    (run,) = read_runs([folder])
+    drawn = plots.accuracy_over_seconds([run.view])
+    (begin,) = run.view.rows["leg"].column("time").to_pylist()
+    (axes,) = drawn.figure.axes
+    assert axes.get_xlabel() == "run clock (s), the gaps between legs left out"
+    assert [line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"] == [begin]
+    assert "Dotted: where the run, interrupted, went on as a new leg." in drawn.caption
+    page = write_report([folder]).read_text()
+    assert "gaps between legs" in page
+    assert "in 2 legs" in page
+
+
+def test_a_client_that_falls_silent_is_named_with_its_share(tmp_path):
+    trace = tmp_path / "trace.csv"
+    times = [(m, 0.01 * k) for m in range(4) for k in range(60) if m < 3 or k < 5]
+    trace.write_text("client,time\n" + "".join(f"{m},{at}\n" for m, at in times))
+    spec = scenario("frozen", "arrivals.kind=trace", f"arrivals.file={trace}", "budget.updates=185")
+    summary = scenarios.run(spec).summary
+    (said,) = [line for line in summary["warnings"] if "silent for long" in line]
+    assert re.search(r": client 3 for 0\.\d+ s \(2\.7% of the updates are its\)$", said)
+    assert summary["presence"][3]["share"] == pytest.approx(5 / 185)
+
+
+def test_a_leg_that_was_killed_before_its_first_update_is_on_record_too(tmp_path):
+    """Its number and its gap are in the checkpoint with which it begins."""
+    spec, folder = scenario("dpzv", "record.checkpoint_updates=1000000"), tmp_path / "run"
+    kill_at(30, spec, folder)
+    kill_at(0, spec, folder, checkpoints=1)
+    end = go_on(folder)
+    check_legs(folder, end, 3)
+    second, third = RunFolder.open(folder).rows()["leg"].to_pylist()
+    assert second["round"] == second["recovered"] > 0
+    assert third["time"] == second["time"]
+
+
+def test_clients_go_on_with_the_delays_of_the_work_that_they_have_not_done(tmp_path, monkeypatch):
+    made = {}
+
+    class Watched(ClientLoop):
+        def __init__(self, client, *others, **named):
+            made[client] = named["works"]
+            super().__init__(client, *others, **named)
+
+    spec, folder = scenario("vafl", *PLAIN), tmp_path / "run"
+    kill_at(40, spec, folder, checkpoints=2)
+    monkeypatch.setattr(run_vertical, "ClientLoop", Watched)
+    served = dict(RunFolder.open(folder).checkpoint().state["run"]["served"])
+    go_on(folder)
+    assert made == {client: served.get(client, 0) for client in range(4)}
+    assert sum(made.values()) > 0
