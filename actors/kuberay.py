@@ -22,6 +22,8 @@ from raydpzv.experiment.vertical import PreparedVertical
 
 RUNS = "/raydpzv"
 """Where the claim is mounted in the head's pod."""
+POD = "/tmp/raydpzv"
+"""Where a run's folder is in the head's pod that is brought to a storage."""
 SCENARIO = "/etc/raydpzv/scenario.toml"
 """Where a scenario of the user's own is in the head's pod."""
 LONGEST_NAME = 47
@@ -45,16 +47,17 @@ class RayJobOptions:
     """What a manifest needs that no scenario says.
 
     name: of the job and of its run folder; image: with Ray and this program; claim: a persistent volume claim, which
-    outlives pods; ray: Ray's version in the image. workers: pods that share the actors; cpus: of all of them, for
-    shares that are "auto" (None: one each). memory: GiB of each pod (None: from the plan; where it is given, the data
-    need not be here, and Ray sizes the object store). retries: how often a job that failed is started again; keep:
-    seconds that its cluster stays after the end; deadline: seconds that an attempt may take; queue: of Kueue.
+    outlives pods (None: the run is in a storage); ray: Ray's version in the image. workers: pods that share the actors;
+    cpus: of all of them, for shares that are "auto" (None: one each). memory: GiB of each pod (None: from the plan;
+    where it is given, the data need not be here, and Ray sizes the object store). retries: how often a job that failed
+    is started again; keep: seconds that its cluster stays after the end; deadline: seconds that an attempt may take;
+    queue: of Kueue.
     """
 
     name: str
     image: str
-    claim: str
     ray: str
+    claim: str | None = None
     workers: int = 1
     cpus: int | None = None
     memory: int | None = None
@@ -133,14 +136,18 @@ def manifest(
     if missing := lack(wanted, machines):
         raise Unplaceable(f"{missing}; or change --workers, --cpus or --memory")
     start = {"object-store-memory": str(store)} if store else {}
-    volumes = [{"name": "runs", "persistentVolumeClaim": {"claimName": options.claim}}]
-    mounts: list[dict[str, Any]] = [{"name": "runs", "mountPath": RUNS}]
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+    if options.claim is not None:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options.claim}})
+        mounts.append({"name": "runs", "mountPath": RUNS})
     config = f"{options.name}-scenario"
     if scenario is not None:
         volumes.append({"name": "scenario", "configMap": {"name": config}})
         mounts.append({"name": "scenario", "mountPath": SCENARIO.rpartition("/")[0], "readOnly": True})
     needed = _RAY + _DRIVER + 2 * store if store else (options.memory or 0) * _GIB
-    head = _container("ray-head", options.image, _HEAD_CPUS, 0, _rounded(needed)) | {"volumeMounts": mounts}
+    head = _container("ray-head", options.image, _HEAD_CPUS, 0, _rounded(needed))
+    head |= {"volumeMounts": mounts} if mounts else {}
     spec: dict[str, Any] = {
         "submissionMode": "K8sJobMode",
         "entrypoint": entrypoint,
@@ -155,7 +162,7 @@ def manifest(
             "headGroupSpec": {
                 # no actor but the ledger's goes there, which asks for nothing
                 "rayStartParams": {"num-cpus": "0", **start},
-                "template": {"spec": {"containers": [head], "volumes": volumes}},
+                "template": {"spec": {"containers": [head], **({"volumes": volumes} if volumes else {})}},
             },
             "workerGroupSpecs": [_worker_group(group, options.image, start) for group in groups],
         },

@@ -247,6 +247,7 @@ def tune(
         Path | None,
         typer.Option(help="Folder of the runs, or one to go on with [default: runs/tune-...]"),
     ] = None,
+    storage: Storage = None,
     jobs: Jobs = None,
     runner: Annotated[
         str,
@@ -281,6 +282,7 @@ def tune(
             "--epsilon": epsilon,
             "--draw-seed": draw_seed,
             "--actors": actors or None,
+            "--storage": storage,
         }
         if space is None:
             for name in (name for name, value in given.items() if value is not None):
@@ -301,7 +303,7 @@ def tune(
             *(samples, metric, scheduler or "none", grace, epsilon),
             *(draw_seed or 0, actors, search_ or "random", interval, quantile),
         )
-        search(what, space, set_ or [], out, options, how)
+        search(what, space, set_ or [], out, options, how, storage)
 
 
 @app.command()
@@ -426,7 +428,10 @@ def submit(
     ] = None,
     claim: Annotated[
         str | None,
-        typer.Option(help="With --kuberay: persistent volume claim for the run folder, which outlives pods."),
+        typer.Option(
+            help="With --kuberay: persistent volume claim for the run folder, which outlives pods; not needed with "
+            "--storage."
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -475,6 +480,7 @@ def submit(
         str | None,
         typer.Option(help="With --kuberay: Ray's version in the image [default: that which is here]."),
     ] = None,
+    storage: Storage = None,
     log: Log = None,
     quiet: Quiet = False,
     explain: Explain = False,
@@ -518,7 +524,7 @@ def submit(
                 raise SpecError("submit: wanted a SCENARIO to run, got none; give one")
             with leaving_at_once():
                 from scenarios.kuberay_command import show
-            show(scenario, _changes(set_, seed), given, log, passed_on)
+            show(scenario, _changes(set_, seed), given, log, passed_on, storage)
             return
         for option in given:
             spelt = {"token": "no-token", "ray": "ray-version"}.get(option, option)
@@ -533,11 +539,14 @@ def submit(
             )
         if stop and job is None:
             raise SpecError("--stop: goes with --job ID, the job to stop; give both")
+        if storage is not None and job is not None:
+            raise SpecError("--storage: is what a job is submitted with, not --job; leave it out")
         if scenario is None:
             assert job is not None
             rejoin(job, where, stop=stop)
             return
-        send(Submission(scenario, _changes(set_, seed), project, log, passed_on), where, wait=not no_wait)
+        request = Submission(scenario, _changes(set_, seed), project, log, passed_on, storage)
+        send(request, where, wait=not no_wait)
 
 
 @app.command()

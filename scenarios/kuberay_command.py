@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import raydpzv
-from actors.kuberay import LONGEST_NAME, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
+from actors.kuberay import LONGEST_NAME, POD, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.prepare import no_new_leg, prepare
+from raydpzv.storage.place import check_uri
 from scenarios import screen
 from scenarios.options import chosen_logs
 
@@ -30,22 +31,32 @@ _SHELLS = re.compile(r"[$`;&|<>()*?]")
 _NEEDED = {
     "image": "--image: wanted the image of the pods, which has Ray and raydpzv; give one",
     "claim": "--claim: wanted a persistent volume claim for the run folder, which a pod that is lost takes along "
-    "otherwise; give its name",
+    "otherwise; give its name, or --storage",
 }
 
 
 def show(
-    scenario: str, changes: Sequence[str], given: Mapping[str, Any], log: str | None, flags: Sequence[str]
+    scenario: str,
+    changes: Sequence[str],
+    given: Mapping[str, Any],
+    log: str | None,
+    flags: Sequence[str],
+    storage: str | None = None,
 ) -> None:
-    """Print the manifest of a scenario with changed settings; given: options of `RayJobOptions` that were typed."""
+    """Print the manifest of a scenario with changed settings; given: options of `RayJobOptions` that were typed.
+
+    storage: URI that the run's folder is brought to as it grows, which a claim may be left out for.
+    """
     try:
         import yaml
     except ImportError:
         raise InputError(NOT_INSTALLED) from None
     chosen_logs(log)
     spec = raydpzv.load(scenario, changes)
+    if storage is not None:
+        check_uri(storage)
     for name, line in _NEEDED.items():
-        if name not in given:
+        if name not in given and not (name == "claim" and storage is not None):
             raise SpecError(line)
     options = RayJobOptions(**({"name": _name(scenario, spec.seed), "ray": _ray()} | dict(given)))
     if "retries" not in given and isinstance(spec, VerticalScenario):
@@ -72,7 +83,8 @@ def show(
     ]
     words += [*flags, *(word for change in [*changes, *data] for word in ("--set", change))]
     words += ["--log", log] if log is not None else []
-    words += ["--out", f"{RUNS}/{options.name}"]
+    words += ["--storage", storage] if storage is not None else []
+    words += ["--out", f"{RUNS if options.claim else POD}/{options.name}"]
     check_words(words, options.ray)
     entrypoint = shlex.join(words)
     documents = manifest(cluster_plan(spec, options, prepared), options, entrypoint, own, prepared)

@@ -27,6 +27,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
+from raydpzv.storage.copies import begun_at
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
 from scenarios.options import chosen_logs, chosen_runner, output_folder
@@ -114,12 +115,11 @@ def resume(
     uri, run = stored_at(what, out)
     if logs and (is_search(run) or is_comparison(run)):
         raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
-    if is_search(run):
+    if begun_at(uri) == "search" if uri else is_search(run):
         from scenarios.search_command import go_on  # and with it matplotlib, which no run needs
 
-        go_on(
-            run, moved, compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose)
-        )
+        how = compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose)
+        go_on(run, moved, how, uri)
         return
     if is_comparison(run):
         plan = read_comparison(run / PLAN, moved)

@@ -8,7 +8,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
 from raydpzv.search import halving, promotion
+from raydpzv.search.lost_trials import charge_lost_trials, trials_noise
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, decisions, is_search, keep_plan, search_begun, trials_left
@@ -48,12 +49,16 @@ from raydpzv.search.suggest import RANDOM_FIRST, check_space, require_optuna, su
 from raydpzv.search.trial_plot import search_figure
 from raydpzv.search.trial_results import FAILED, SearchResults, best_file, search_results
 from raydpzv.sim.interfaces import Status
+from raydpzv.storage import copies
+from raydpzv.storage.copies import begun_at, link, link_of
+from raydpzv.storage.mirror import Mirror
 from scenarios import screen
 from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
 from scenarios.options import output_folder
 from scenarios.progress import stop_on_signal
 from scenarios.search_progress import SearchProgress, show_search
+from scenarios.storage_options import copy_folder
 
 DRAWS = 10
 """Draws where something in the space is random and no number is given."""
@@ -85,10 +90,11 @@ def search(
     out: Path | None,
     options: SearchOptions,
     how: ComparisonOptions,
+    storage: str | None = None,
 ) -> None:
     """Search a space of settings of a scenario, or go on with the search in `out`; see `carry_out`.
 
-    changes: settings of all trials, key=value.
+    changes: settings of all trials, key=value. storage: URI that the folder is brought to, or gone on with from there.
     """
     console = screen.console(stderr=True)
     base = catalog.load(scenario, changes)
@@ -118,21 +124,53 @@ def search(
             soft_wrap=True,
         )
     asked = shlex.join([scenario, "--space", str(space), *(part for c in changes for part in ("--set", c))])
-    if drawing and out and is_search(out) and (begun := read_search(out / SEARCH)).same_as(plan):
-        plan = replace(begun, actors=plan.actors)  # which may have come further
-    carry_out(plan, output_folder(out, f"tune-{plan.name}"), how, f"raydpzv tune {asked}")
+    with _stored(storage, out) as (found, mirror):
+        out = found
+        if drawing and out and is_search(out) and (begun := read_search(out / SEARCH)).same_as(plan):
+            plan = replace(begun, actors=plan.actors)  # which may have come further
+        folder = output_folder(out, f"tune-{plan.name}")
+        carry_out(plan, folder, how, f"raydpzv tune {asked}", mirror)
 
 
-def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions) -> None:
-    """Go on with a search that was stopped or killed; moved: where its data lie now."""
-    carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
+@contextmanager
+def _stored(storage: str | None, out: Path | None) -> Iterator[tuple[Path | None, Mirror | None]]:
+    """Hold a storage while the block runs, if there is to be one; yield the folder, with what the storage has."""
+    if storage is None:
+        if out is not None and (found := link_of(out)):
+            storage = found.uri
+        else:
+            yield out, None
+            return
+    if begun_at(storage):
+        with _continued(storage, out or copy_folder(storage)) as (folder, mirror):
+            yield folder, mirror
+        return
+    with copies.begun(storage, "search") as mirror:
+        yield out, mirror
 
 
-def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: str) -> None:
+@contextmanager
+def _continued(uri: str, folder: Path) -> Iterator[tuple[Path, Mirror]]:
+    with copies.continued(uri, folder, charge=charge_lost_trials) as (mirror, _):
+        yield folder, mirror
+
+
+def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions, uri: str | None = None) -> None:
+    """Go on with a search that was stopped or killed; moved: where its data lie now; uri: of the storage it is in."""
+    if uri is None:
+        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
+        return
+    with _continued(uri, folder) as (_, mirror):
+        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {uri}", mirror)
+
+
+def carry_out(
+    plan: SearchPlan, folder: Path, how: ComparisonOptions, command: str, storage: Mirror | None = None
+) -> None:
     """Run what is left of a search, write its tables, picture and best scenario, and print them.
 
-    command: what was asked for. Leaves with 130 if the user stopped it; raises RunError if a trial failed or none came
-    to its end.
+    command: what was asked for; storage: brings the folder there. Leaves with 130 if the user stopped it; raises
+    RunError if a trial failed or none came to its end.
     """
     if how.runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
@@ -156,35 +194,47 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
         check_own_machine(todo, how.address, actors=plan.actors)
     if todo:
         _check_metric(plan, todo[0])
-    with stop_on_signal(console) as stop:
-        with (
-            _trials_made(how, plan, todo) as make,
-            search_begun(folder, plan),
-            SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet) as watch,
-        ):
-            while True:
-                if plan.population:
-                    _legs_made(plan, folder, make, watch, stop)
-                elif plan.scheduler == "halving":
-                    _rungs_made(plan, folder, make, watch, stop)
-                elif plan.promotes:
-                    _promotions_made(plan, folder, make, watch, stop)
-                else:
-                    make(plan, todo, folder, watch, stop, None)
-                results = search_results(folder, plan, reasons)
-                if plan.complete or stop.is_set():
-                    break
-                grown = plan.grown(results.outcomes(plan))
-                if grown == plan:
-                    break
-                todo = [trial for trial in grown.trials[len(plan.trials) :] if not trial.skipped]
-                plan = grown
-                keep_plan(folder, plan)
-                watch.grew(plan)
+    with (
+        stop_on_signal(console) as stop,
+        _trials_made(how, plan, todo) as make,
+        search_begun(folder, plan),
+        _brought(storage, folder, plan, stop),
+        SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet) as watch,
+    ):
+        while True:
+            if plan.population:
+                _legs_made(plan, folder, make, watch, stop, storage)
+            elif plan.scheduler == "halving":
+                _rungs_made(plan, folder, make, watch, stop)
+            elif plan.promotes:
+                _promotions_made(plan, folder, make, watch, stop)
+            else:
+                make(plan, todo, folder, watch, stop, None)
+            results = search_results(folder, plan, reasons)
+            if plan.complete or stop.is_set():
+                break
+            grown = plan.grown(results.outcomes(plan))
+            if grown == plan:
+                break
+            todo = [trial for trial in grown.trials[len(plan.trials) :] if not trial.skipped]
+            plan = grown
+            keep_plan(folder, plan)
+            watch.grew(plan)
         stopped = stop.is_set()
         _write(plan, results, folder, command, whole=not stopped)
     show_search(plan, results, folder, as_json=how.output.as_json)
     _leave(results, folder, stopped=stopped)
+
+
+@contextmanager
+def _brought(storage: Mirror | None, folder: Path, plan: SearchPlan, stop: threading.Event) -> Iterator[None]:
+    """Bring the folder to the storage while the block runs; where that fails for good, trials are stopped."""
+    if storage is None:
+        yield
+        return
+    link(folder, storage)
+    with storage.of(folder, trials_noise(plan), failed=stop.set):
+        yield
 
 
 def _points(
@@ -226,13 +276,20 @@ The last argument: updates after which each of the trials stands, None: at its e
 
 
 def _legs_made(
-    plan: SearchPlan, folder: Path, make: _Make, watch: SearchProgress, stop: threading.Event
+    plan: SearchPlan,
+    folder: Path,
+    make: _Make,
+    watch: SearchProgress,
+    stop: threading.Event,
+    storage: Mirror | None,
 ) -> None:
     """Let a population make its legs, and after each let the worst trials go on from the best.
 
     It ends early where a trial has broken off: its leg is to be made first.
     """
-    apply_turns(folder, plan)
+    turning = storage.still if storage else nullcontext
+    with turning():
+        apply_turns(folder, plan)
     for until in legs(plan):
         if todo := to_go(folder, plan, until):
             watch.leg(until, todo)
@@ -240,7 +297,8 @@ def _legs_made(
         if until is None or stop.is_set() or to_go(folder, plan, until):
             return
         known = {turn.updates for turn in turns(folder)}
-        turn = take_turn(folder, plan, until)
+        with turning():
+            turn = take_turn(folder, plan, until)
         if until not in known:
             watch.turned(turn)
 

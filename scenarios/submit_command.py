@@ -19,6 +19,7 @@ from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
+from raydpzv.storage.place import check_uri
 from scenarios import screen
 from scenarios.exit_codes import STOPPED
 from scenarios.options import chosen_logs, output_folder
@@ -47,18 +48,24 @@ class Where:
 
 @dataclass(frozen=True)
 class Submission:
-    """What is to run: a scenario and its changes, the project around it, and options that go to the run as they are."""
+    """What is to run: a scenario and its changes, the project around it, and options that go to the run as they are.
+
+    storage: URI that the run's folder is brought to as it grows.
+    """
 
     scenario: str
     changes: Sequence[str]
     project: Path
     log: str | None
     flags: Sequence[str]
+    storage: str | None = None
 
 
 def submit(request: Submission, where: Where, *, wait: bool) -> None:
     """Submit a run; follow it to its end and bring its folder here, unless nobody waits."""
     chosen_logs(request.log)
+    if request.storage is not None:
+        check_uri(request.storage)
     spec = raydpzv.load(request.scenario, request.changes)
     if where.there is not None:
         _check_lasting(where.there)
@@ -213,6 +220,7 @@ def _entrypoint(request: Submission, scenario: str, changes: Sequence[str], ther
     words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume", *request.flags]
     words += [word for change in changes for word in ("--set", change)]
     words += ["--log", request.log] if request.log is not None else []
+    words += ["--storage", request.storage] if request.storage is not None else []
     return f"{shlex.join(words)} --out {_shell_path(there)}"
 
 

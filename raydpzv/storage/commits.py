@@ -19,8 +19,9 @@ from raydpzv.storage.place import StorageFolder
 
 _FOLDER = "commits"
 _FORMAT = 1
-NO_NOISE, ANNOUNCED, UNBOUNDED = "none", "announced", "unbounded"
-"""What may have been released with fresh noise beyond a commit: nothing, so many updates, or nobody knows."""
+NO_NOISE, ANNOUNCED, TRIALS, UNBOUNDED = "none", "announced", "trials", "unbounded"
+"""What may have been released with fresh noise beyond a commit: nothing, so many updates, all of a search's trials that
+have not come to their end, or nobody knows."""
 
 
 @dataclass(frozen=True)

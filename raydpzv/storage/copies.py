@@ -83,11 +83,17 @@ def begun(uri: str, kind: str, pace: StorageTimes | None = None) -> Iterator[Mir
 
 
 @contextmanager
-def continued(uri: str, folder: Path, pace: StorageTimes | None = None) -> Iterator[tuple[Mirror, int]]:
+def continued(
+    uri: str,
+    folder: Path,
+    pace: StorageTimes | None = None,
+    charge: Callable[[Path, Commit], None] = lambda folder, base: None,
+) -> Iterator[tuple[Mirror, int]]:
     """Hold a storage while the block runs, with its content in this folder, which the block goes on with.
 
     A folder that its last writer wrote here is taken as it is: it has all that was released. Else the storage's content
-    is brought here. Yields with it how many updates were announced and may be missing. Raises InputError for a storage
+    is brought here, of which a lost writer may have had more: `charge` puts on record what it may have released, beside
+    a run's updates. Yields with it how many of these were announced and may be missing. Raises InputError for a storage
     without content, and for a folder with another or older content; NotRecomputable where nobody knows what is missing.
     """
     place = open_place(uri)
@@ -100,12 +106,17 @@ def continued(uri: str, folder: Path, pace: StorageTimes | None = None) -> Itera
             raise InputError(
                 f"{uri}: holds no run and no search; begin one with: raydpzv run SCENARIO --storage {uri}"
             )
+
+        def charged(made: Path, found: Commit) -> None:
+            _charge(made, found, place.uri)
+            charge(made, found)
+
         missing = 0
         if not _is_newest(folder, place.uri, base, holder):
             if _is_copy(folder, place.uri, base):
-                _charge(folder, base, place.uri)
+                charged(folder, base)
             else:
-                base = _bring(place, folder, lambda made, found: _charge(made, found, place.uri), base)
+                base = _bring(place, folder, charged, base)
             missing = _missing(base, place.uri)
         mirror.go_on_from(base)
         link(folder, mirror)

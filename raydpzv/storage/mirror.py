@@ -13,7 +13,7 @@ from typing import Any
 
 from raydpzv.errors import InputError, RaydpzvError, RunError
 from raydpzv.sim.horizon import Horizon
-from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, UNBOUNDED, Commit
+from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, Commit
 from raydpzv.storage.lease import Fenced, Lease
 from raydpzv.storage.place import StorageFolder, reason
 from raydpzv.storage.upload import Announced, Traffic, Uploader, facts
@@ -59,6 +59,7 @@ class Mirror:
         self.horizon = Horizon(self._ask)
         self.traffic = Traffic()
         self._noise = FreshNoise()
+        self._failed: Callable[[], None] = lambda: None
         self._uploader: Uploader | None = None
         self._wanted, self._ending = threading.Event(), threading.Event()
         self._one = threading.Lock()
@@ -108,12 +109,21 @@ class Mirror:
                     )
 
     @contextmanager
-    def of(self, folder: Path, noise: FreshNoise) -> Iterator[None]:
+    def still(self) -> Iterator[None]:
+        """Bring nothing while the block runs, which changes what belongs together."""
+        with self._one:
+            yield
+
+    @contextmanager
+    def of(
+        self, folder: Path, noise: FreshNoise, failed: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
         """Bring this folder to the storage while the block runs, and as it is at its end.
 
+        failed: called where nothing more is brought, for a block that asks no horizon.
         Raises InputError if the first commit fails, RunError if the last one does and the block itself did not fail.
         """
-        self._noise = noise
+        self._noise, self._failed = noise, failed
         self._uploader = Uploader(
             *(self._place, self._lease, folder, self._kind), base=self._base, traffic=self.traffic
         )
@@ -182,6 +192,7 @@ class Mirror:
     def _fail(self, error: RunError) -> None:
         self.failure = self.failure or error
         self.horizon.deny(str(error))
+        self._failed()
 
     def _ask(self) -> None:
         self._wanted.set()
@@ -232,7 +243,7 @@ class Mirror:
         assert self._uploader is not None
         covered = self.horizon.made
         ahead = 0 if over else self._noise.ahead
-        announced = self._noise.kind if not (over and self._noise.kind == UNBOUNDED) else NO_NOISE
+        announced = NO_NOISE if over and not self.announces else self._noise.kind
         self._uploader.commit(Announced(announced, covered, covered + ahead, over))
         self.horizon.allow(covered + ahead if self.announces else None)
 

@@ -96,8 +96,8 @@ class StorageFolder:
         return f"{self._base}/{name}" if self._base else name
 
 
-def open_place(uri: str) -> StorageFolder:
-    """Return the folder that a URI names. Raises InputError for one that names none that can be had here."""
+def check_uri(uri: str) -> None:
+    """Raise InputError for a URI that names no folder, or has a secret in it; asks no file system."""
     scheme = urlsplit(uri).scheme
     if not is_uri(uri) or not scheme:
         raise InputError(
@@ -108,12 +108,17 @@ def open_place(uri: str) -> StorageFolder:
             "--storage: a password or secret key does not belong in a URI, which logs and process lists show; give it "
             "as pyarrow's documentation says for the file system, as in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
+
+
+def open_place(uri: str) -> StorageFolder:
+    """Return the folder that a URI names. Raises InputError for one that names none that can be had here."""
+    check_uri(uri)
     from pyarrow.fs import FileSystem
 
     try:
         filesystem, base = FileSystem.from_uri(quote(uri, safe=_OF_URIS))
     except (OSError, ValueError, NotImplementedError) as error:
-        known = f'pyarrow knows no "{scheme}"; known: {", ".join(SCHEMES)}'
+        known = f'pyarrow knows no "{urlsplit(uri).scheme}"; known: {", ".join(SCHEMES)}'
         why = known if "nrecognized" in str(error) else " ".join(str(error).split())[:200]
         raise InputError(f"--storage {uri}: cannot be opened: {why}") from None
     return StorageFolder(filesystem, base, uri.rstrip("/"))

@@ -19,6 +19,8 @@ LINK = "storage.json"
 """In a folder on a disk: of which storage it is a copy. It stays there."""
 _NOT_BROUGHT = (LINK, "checkpoint.before.npz")
 _FIRST = ("summary.json", "checkpoint.npz", "scenario.toml")
+_LAST = ("decisions.jsonl", "population.jsonl", "search.toml")
+"""Of a search: written before what follows from them, so that all runs are read before."""
 _ROWS = ("rows", "rows.next", "rows.old")
 _HEADER, _LEDGER = "header.json", "ledger"
 _TRIES = 100
@@ -45,12 +47,14 @@ def snapshot(
     runs = [path.rpartition("/")[0] for path in listed if path.rpartition("/")[2] == "scenario.toml"]
     below = tuple(f"{_under(run, name)}/" for run in runs for name in (*_ROWS, _LEDGER))
     heads = [path for path in listed if not path.startswith(below)] if below else listed
-    yield from map(reader.read, sorted(heads, key=_rank))
+    last = [path for path in heads if path in _LAST]
+    yield from map(reader.read, sorted(set(heads) - set(last), key=_rank))
     for run in runs:
         for name in _ROWS:
             yield from map(reader.read, sorted(_files(root, _under(run, name))))
     for run in runs:
         yield from _ledger(root, _under(run, _LEDGER), reader)
+    yield from map(reader.read, last)
 
 
 class _Reader:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -183,6 +185,9 @@ def test_data_outside_the_project_stay_where_they_are_and_that_is_said(cluster, 
         (["none.toml"], "cannot read"),
         (["nothing_like_it"], 'scenario "nothing_like_it" is unknown'),
         (["vafl", "--there", "runs/x"], "--there: wanted an absolute path"),
+        (["vafl", "--storage", "runs/x"], "--storage: wanted the URI of a folder"),
+        (["--job", "x", "--storage", "s3://a/b"], "--storage: is what a job is submitted with"),
+        (["vafl", "--kuberay", "--image", "x", "--storage", "x"], "--storage: wanted the URI of a folder"),
         (["vafl", "--out", "full"], "full: is there already"),
         (["vafl", "--out", "x", "--no-fetch"], "--out: is where the run folder is brought to"),
         (["vafl", "--project", "none"], "--project: wanted a folder, got none"),
@@ -304,13 +309,46 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
 def test_the_page_of_a_manifest_can_be_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("raydpzv submit ") and "--kuberay" in line]
-    command, _, file = line.removeprefix("raydpzv ").partition(" > ")
-    assert file == "job.yaml"
-    done = CliRunner().invoke(app, shlex.split(command))
-    assert done.exit_code == 0, done.output
-    (job,) = yaml.safe_load_all(done.stdout)
+    lines = [line for line in lines if line.startswith("raydpzv submit ") and "--kuberay" in line]
+    assert len(lines) == 2
+    for line in lines:
+        command, _, file = line.removeprefix("raydpzv ").partition(" > ")
+        assert file == "job.yaml"
+        done = CliRunner().invoke(app, shlex.split(command))
+        assert done.exit_code == 0, done.output
+        (job,) = yaml.safe_load_all(done.stdout)
+        assert errors(job) == []
+
+
+def test_with_a_storage_a_manifest_needs_no_claim_and_its_run_is_there():
+    words = ("vafl", "--kuberay", *POD[:2], "--storage", "s3://bucket/runs/vafl")
+    (job,) = yaml.safe_load_all(submit(*words).stdout)
     assert errors(job) == []
+    assert shlex.split(job["spec"]["entrypoint"])[-5:] == [
+        *("--or-resume", "--storage", "s3://bucket/runs/vafl", "--out", "/tmp/raydpzv/vafl-0")
+    ]
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert "volumes" not in head
+    assert "volumeMounts" not in head["containers"][0]
+    (both,) = yaml.safe_load_all(submit(*words, *POD[2:]).stdout)
+    assert shlex.split(both["spec"]["entrypoint"])[-1] == "/raydpzv/vafl-0"
+
+
+def test_a_job_is_gone_on_with_from_a_storage_by_another_machine(cluster, tmp_path):
+    """Each job has a folder of its own on the head's machine; the run is in the storage."""
+    uri = f"file://{tmp_path}/the storage"
+    words = ("vafl", *(w for change in FEW for w in ("--set", change)), "--storage", uri)
+    first = submit(*words, "--out", "first")
+    assert first.exit_code == 0, first.output
+    shutil.rmtree(cluster.home)
+    again = submit(*words, "--out", "again")
+    assert again.exit_code == 0, again.output
+    found = [json.loads((Path(name) / "summary.json").read_text()) for name in ("first", "again")]
+    assert found[0] == found[1]
+    assert found[0]["storage"]["uri"] == uri
+
+
+FEW = ("budget.updates=3", "data.train_rows=100", "data.test_rows=30")
 
 
 def test_a_scenario_of_ones_own_travels_in_the_manifest(tmp_path):

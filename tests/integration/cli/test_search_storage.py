@@ -1,0 +1,139 @@
+"""`raydpzv tune ... --storage URI`: a search whose machine is lost goes on, and what it may have released counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from raydpzv.compare import run_comparison
+from raydpzv.errors import NotRecomputable
+from raydpzv.privacy.gdp import mu_of
+from raydpzv.search import lost_trials
+from raydpzv.storage import copies
+from raydpzv.storage.commits import TRIALS, Commit, latest
+from raydpzv.storage.mirror import Mirror
+from raydpzv.storage.place import StorageFolder, open_place
+from scenarios.cli import app
+from tests.helpers.kills import Killed
+from tests.helpers.storages import QUICK
+
+SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "record.checkpoint_updates=4")
+SEARCH = ["tune", "digits_private", "--space", "space.toml", "--runner", "local", "--quiet"]
+SEARCH += [word for change in SHORT for word in ("--set", change)]
+SEEDED = ("--set", "privacy.mode=none")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.toml").write_text("method.lr.grid = [0.1, 0.2, 0.3]\n")
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return (tmp_path / "storage").as_uri()
+
+
+def call(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+def lost(monkeypatch, *words, after=1):
+    """Make a search, and end it as a kill does before its second trial is over."""
+    run, made = run_comparison.run_planned, []
+
+    def killed(*given, **named):
+        if len(made) == after:
+            raise Killed
+        made.append(given)
+        return run(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_comparison, "run_planned", killed)
+        patch.setattr(Mirror, "_last", lambda self, **how: self.flush())
+        patch.setattr("raydpzv.storage.lease.Lease.release", lambda self: None)
+        with pytest.raises(Killed):
+            CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+def rows(folder):
+    table = pq.read_table(f"{folder}/trials.parquet")
+    return [str(row) for row in table.drop_columns(["seconds"]).to_pylist()]
+
+
+def test_a_search_goes_on_on_another_machine_to_the_same_table(uri, monkeypatch):
+    call(*SEARCH, *SEEDED, "--out", "whole")
+    lost(monkeypatch, *SEARCH, *SEEDED, "--out", "lost", "--storage", uri)
+    shutil.rmtree("lost")
+    assert latest(open_place(uri)).kind == "search"
+    call("resume", uri, "--out", "here", "--runner", "local", "--quiet")
+    assert rows("here") == rows("whole")
+    call("fetch", uri, "fetched")
+    assert rows("fetched") == rows("whole")
+    # the same line again, wherever it is started, shows it
+    call(*SEARCH, *SEEDED, "--storage", uri, "--out", "again")
+    assert rows("again") == rows("whole")
+
+
+def test_trials_that_a_lost_machine_may_have_made_count_as_whole(uri, monkeypatch):
+    whole = json.loads(call(*SEARCH, "--out", "whole", "--json").stdout)
+    lost(monkeypatch, *SEARCH, "--out", "lost", "--storage", uri)
+    shutil.rmtree("lost")
+    assert latest(open_place(uri)).noise == TRIALS
+    again = json.loads(call("resume", uri, "--out", "here", "--runner", "local", "--quiet", "--json").stdout)
+    assert [row["restarts"] for row in again["trials"]] == [0, 1, 1]
+    # μ² of three trials, and of these and the two that may have been made on the lost machine
+    for now, before in zip(again["spent"], whole["spent"], strict=True):
+        assert (now["runs"], before["runs"]) == (5, 3)
+        squared = [mu_of(found["spent"], found["delta"]) ** 2 for found in (now, before)]
+        assert squared[0] == pytest.approx(squared[1] * 5 / 3, rel=1e-6)
+        assert now["winner"] == before["winner"]
+
+
+def test_a_storage_that_fails_for_good_stops_the_search(uri, monkeypatch):
+    put = StorageFolder.write
+
+    def full(self, name, data):
+        if name.startswith("commits/") and not name.endswith("-00000000.json"):
+            raise OSError(28, "No space left on device")
+        put(self, name, data)
+
+    monkeypatch.setattr(StorageFolder, "write", full)
+    long = ("--set", "budget.updates=20000", "--storage", uri, "--out", "out")
+    with pytest.warns(RuntimeWarning, match="tried again"):
+        done = CliRunner().invoke(app, [*SEARCH, *long])
+    assert done.exit_code == 1
+    assert "cannot be written (No space left on device)" in done.stderr
+    assert pq.read_table("out/trials.parquet")["status"].to_pylist() != ["done"] * 3
+
+
+def test_on_the_machine_that_is_not_lost_nothing_is_charged(uri, monkeypatch):
+    lost(monkeypatch, *SEARCH, "--out", "lost", "--storage", uri)
+    again = json.loads(call("resume", "lost", "--runner", "local", "--quiet", "--json").stdout)
+    assert [row["restarts"] for row in again["trials"]] == [0, 0, 0]
+    assert latest(open_place(uri)).over
+
+
+@pytest.mark.parametrize("chosen", ["drawing", "population"])
+def test_where_trials_hang_on_results_that_were_lost_it_is_refused(tmp_path, monkeypatch, chosen):
+    class Plan:
+        drawing = population = None
+
+    setattr(Plan, chosen, object())
+    monkeypatch.setattr(lost_trials, "read_search", lambda path: Plan())
+    base = Commit(1, 0, "search", "w", {}, noise=TRIALS)
+    with pytest.raises(NotRecomputable, match="nobody knows what was released"):
+        lost_trials.charge_lost_trials(tmp_path, base)
+
+
+def test_grids_have_no_storage(uri):
+    done = CliRunner().invoke(app, ["tune", "digits_three", "--storage", uri])
+    assert done.exit_code == 2
+    assert "--storage: goes with --space FILE" in done.stderr
