@@ -71,6 +71,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/lost_machines.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/exporters.py
+	$(BIN)/python benchmarks/early_stopping.py
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

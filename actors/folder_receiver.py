@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,10 @@ class _File:
 def check_place(place: Path) -> None:
     """Raise InputError unless a folder can be put there: nothing is written over."""
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        quoted = shlex.quote(str(place))
         raise InputError(
-            f"{place}: is there already, and a run folder that is brought back replaces nothing; choose another --out"
+            f"{place}: is there already, and a run folder that is brought back replaces nothing; choose another --out, "
+            f"or move it away and send the same line again: mv {quoted} {quoted}.before"
         )
 
 

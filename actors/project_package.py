@@ -17,7 +17,8 @@ from raydpzv.own_packages import HOME, NEIGHBOURS
 from raydpzv.records.operator_file import OPERATOR
 
 IGNORE_FILE = ".rayignore"
-"""Patterns as in .gitignore, in any folder; that file itself is heeded too, as Ray does."""
+"""Patterns as in .gitignore, in any folder; that file itself is heeded too, as Ray does, and above as git does."""
+_GIT_FILE = ".gitignore"
 IGNORED = (
     *(".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", "*.py[co]", "*.egg-info"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache", "/runs/"),
@@ -98,7 +99,7 @@ def project(folder: Path) -> Project:
     if not root.is_dir():
         raise InputError(f"--project: wanted a folder, got {folder}; give the one that holds the scenario")
     left = _LeftOut()
-    files = list(_kept(root, root, [], left, _secrets(root)))
+    files = list(_kept(root, root, _Ignoring(_above(root)), left, _secrets(root)))
     if not (root / "raydpzv" / "__main__.py").is_file():
         for name in PROGRAM:
             if (root / name).exists() or (root / f"{name}.py").exists():
@@ -112,7 +113,7 @@ def project(folder: Path) -> Project:
 
 def program() -> Project:
     """Return this program's own packages as a project."""
-    ignored = [(HOME, GitIgnoreSpec.from_lines(IGNORED))]
+    ignored = _Ignoring(ours=[(HOME, GitIgnoreSpec.from_lines(IGNORED))])
     secrets = GitIgnoreSpec.from_lines(SECRETS)
     files = [file for name in PROGRAM for file in _kept(HOME, HOME / name, ignored, _LeftOut(), secrets)]
     return Project(HOME, sorted(files, key=lambda file: file.name), [], [])
@@ -157,16 +158,48 @@ class _LeftOut:
     secrets: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Ignoring:
+    """What files are held against: .gitignore of their folder and those around it, the outermost first; and ours."""
+
+    git: Sequence[_Patterns] = ()
+    ours: Sequence[_Patterns] = ()
+
+    def within(self, root: Path, folder: Path) -> _Ignoring:
+        """Return what the files of a folder below are held against."""
+        return _Ignoring([*self.git, *_of_file(folder / _GIT_FILE)], [*self.ours, *_patterns(root, folder)])
+
+    def leaves_out(self, path: Path, is_folder: bool) -> bool:
+        """Tell whether a file is left out: by git the innermost .gitignore that speaks of it decides."""
+        said = (_verdict(given, path, is_folder) for given in reversed(self.git))
+        by_git = next((verdict for verdict in said if verdict is not None), False)
+        return by_git or any(_verdict(given, path, is_folder) for given in self.ours)
+
+
+def _above(root: Path) -> list[_Patterns]:
+    """Return what .gitignore in the folders above says, up to that of the repository which the folder is in.
+
+    Nothing where they leave out the folder itself: it was asked for by name.
+    """
+    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    between = (
+        [folder for folder in reversed(root.parents) if folder.is_relative_to(top)] if top != root else []
+    )
+    found = [patterns for folder in between for patterns in _of_file(folder / _GIT_FILE)]
+    inside = [folder for folder in (*between, root) if folder != top]
+    return [] if any(_Ignoring(found).leaves_out(folder, is_folder=True) for folder in inside) else found
+
+
 def _kept(
-    root: Path, folder: Path, outer: Sequence[_Patterns], left: _LeftOut, secrets: GitIgnoreSpec
+    root: Path, folder: Path, outer: _Ignoring, left: _LeftOut, secrets: GitIgnoreSpec
 ) -> Iterator[ProjectFile]:
     """Walk a folder: yield the files of it that no pattern of its own or of those around it leaves out."""
-    patterns = [*outer, *_patterns(root, folder)]
+    patterns = outer.within(root, folder)
     for path in sorted(folder.iterdir()):
         is_folder, name = path.is_dir(), path.relative_to(root).as_posix()
-        if any(_matches(given, path, is_folder) for given in patterns):
+        if patterns.leaves_out(path, is_folder):
             continue
-        if _matches((root, secrets), path, is_folder):
+        if _verdict((root, secrets), path, is_folder):
             left.secrets.append(name)
         elif is_folder and path.is_symlink():
             left.links.append(name)
@@ -188,12 +221,13 @@ def _check_name(path: Path) -> None:
 
 
 def _patterns(root: Path, folder: Path) -> list[_Patterns]:
-    texts: list[Sequence[str]] = [
-        _lines(folder / name) for name in (".gitignore", IGNORE_FILE) if (folder / name).is_file()
-    ]
     if folder == root and not (folder / IGNORE_FILE).is_file():
-        texts.append(IGNORED)
-    return [(folder, GitIgnoreSpec.from_lines(lines)) for lines in texts]
+        return [(folder, GitIgnoreSpec.from_lines(IGNORED))]
+    return _of_file(folder / IGNORE_FILE)
+
+
+def _of_file(path: Path) -> list[_Patterns]:
+    return [(path.parent, GitIgnoreSpec.from_lines(_lines(path)))] if path.is_file() else []
 
 
 def _secrets(root: Path) -> GitIgnoreSpec:
@@ -210,10 +244,11 @@ def _lines(path: Path) -> Sequence[str]:
         ) from None
 
 
-def _matches(patterns: _Patterns, path: Path, is_folder: bool) -> bool:
+def _verdict(patterns: _Patterns, path: Path, is_folder: bool) -> bool | None:
+    """Return whether patterns leave a file out, or take it in; None where they say nothing of it."""
     base, spec = patterns
     name = path.relative_to(base).as_posix()
-    return spec.match_file(f"{name}/" if is_folder else name)
+    return spec.check_file(f"{name}/" if is_folder else name).include
 
 
 def _place(path: Path) -> Path:

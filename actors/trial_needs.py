@@ -15,6 +15,9 @@ from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 
+_SLACK = 1e-9
+"""What a quotient of shares may be off by."""
+
 
 @dataclass(frozen=True)
 class TrialNeeds:
@@ -57,6 +60,14 @@ class TrialNeeds:
                 f"cluster's machines have {there}; lower the {'' if self.actors else 'GPU '}shares in [resources], or "
                 "join another cluster with --address"
             )
+
+    def capacity(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        """Return how many such trials, each whole in one process, these machines hold, busy or not; 1 at the least."""
+        asked = {kind: much for kind, much in self.process.bundle().items() if much}
+        room = (
+            min(int(node.get(kind, 0.0) / much + _SLACK) for kind, much in asked.items()) for node in nodes
+        )
+        return max(1, sum(room))
 
     def try_out(self) -> None:
         """Reserve a place for the actors and give it back. Raises Unplaceable if Ray cannot place them."""

@@ -26,6 +26,8 @@ from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
 from raydpzv.errors import RunError
 from raydpzv.experiment.runner import run_local
 from raydpzv.records.operator_file import read_key
+from raydpzv.search.bracket import Leg
+from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
 
@@ -45,6 +47,10 @@ _OWN_FILES = "tune"
 
 class SearchWatch(Protocol):
     """What is told of a search while it is at work."""
+
+    def sent(self, leg: Leg) -> None:
+        """A trial is to go on, or to begin."""
+        ...
 
     def began(self, trial: int) -> None:
         """A trial has begun, or goes on."""
@@ -130,27 +136,71 @@ def search_on_tune(
     jobs: most trials at a time, None: as many as fit; until: updates after which each stands, None: at its end. A trial
     whose process dies has no result; the others go on.
     """
+    tune, folder = require_tune(), folder.absolute()
+    with DecisionLog(folder) as log:
+        _fit(
+            *(todo, folder, watch, needs, stop),
+            param_space={"trial": tune.grid_search([trial.number for trial in todo]), "until": until},
+            reuse_actors=not plan.actors,  # a process keeps the group that it was started in
+            max_concurrent_trials=jobs,
+            scheduler=scheduler_of(plan, folder, log),
+        )
+
+
+def promote_on_tune(
+    plan: SearchPlan,
+    todo: Promotion,
+    folder: Path,
+    watch: SearchWatch,
+    *,
+    stop: threading.Event,
+    jobs: int | None,
+) -> None:
+    """Let the trials of a search that promotes go on until none is left to or `stop` is set; inside `tune_cluster`.
+
+    jobs: most at a time, None: as many as fit the cluster as it is now, since who goes on is decided when there is room
+    for it.
+    """
+    import ray
+
+    trials = list(plan.started())
+    needs = cluster_needs(trials, actors=False)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    _fit(
+        *(trials, folder.absolute(), watch, needs, stop),
+        param_space={},
+        reuse_actors=True,
+        max_concurrent_trials=jobs or min(one.capacity(nodes) for one in _distinct(needs)),
+        search_alg=_searcher(todo, watch, stop),
+        num_samples=-1,
+    )
+
+
+def _fit(
+    trials: Sequence[Trial],
+    folder: Path,
+    watch: SearchWatch,
+    needs: Needs,
+    stop: threading.Event,
+    *,
+    param_space: Mapping[str, Any],
+    **how: Any,
+) -> None:
+    """Let Tune run trials, which its configurations name by number and by the updates after which they stand."""
     tune = require_tune()
     os.environ.update(_ENVIRONMENT)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # that trials failed is said by us
-    folder = folder.absolute()
-    work = _work({trial.number: trial.planned() for trial in todo}, needs, folder, until)
+    work = _work({trial.number: trial.planned() for trial in trials}, needs, folder)
     gpus = max(one.process.gpus for one in needs.values())
-    waits = all(trial.spec.clock.kind == "virtual" for trial in todo)
-    with DecisionLog(folder) as log, _without_own_files(folder):
+    waits = all(trial.spec.clock.kind == "virtual" for trial in trials)
+    with _without_own_files(folder):
         tune.Tuner(
             tune.with_resources(
                 trainable_class(work, gpus=gpus, waits=waits, beat=_BEAT),
                 lambda config: trial_resources(needs[config["trial"]]),
             ),
-            param_space={"trial": tune.grid_search([trial.number for trial in todo])},
-            tune_config=tune.TuneConfig(
-                max_concurrent_trials=jobs,
-                reuse_actors=not plan.actors,  # a process keeps the group that it was started in
-                scheduler=scheduler_of(plan, folder, log),
-                trial_name_creator=_name,
-                trial_dirname_creator=_name,
-            ),
+            param_space=param_space,
+            tune_config=tune.TuneConfig(trial_name_creator=_name, trial_dirname_creator=_dirname, **how),
             run_config=tune.RunConfig(
                 name=_OWN_FILES,
                 storage_path=str(folder),
@@ -177,7 +227,7 @@ def _without_own_files(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
 
 
-def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, until: int | None) -> Work:
+def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
@@ -187,7 +237,7 @@ def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, until: int 
             data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
             run=partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local,
-            until=until,
+            until=config["until"],
         )
         return "" if reason == STOPPED else reason
 
@@ -196,6 +246,43 @@ def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, until: int 
 
 def _name(trial: Any) -> str:
     return f"{trial.config['trial']:04d}"
+
+
+def _dirname(trial: Any) -> str:
+    return f"{_name(trial)}-{trial.config['until'] or 'end'}"  # a trial that goes on is another one to Tune
+
+
+def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any:
+    """Return what Tune asks for the next trial whenever there is room for one."""
+    from ray.tune.search import Searcher
+
+    class Promoting(Searcher):
+        def __init__(self) -> None:
+            super().__init__()
+            self._legs = dict[str, Leg]()
+
+        def suggest(self, trial_id: str) -> Any:
+            if stop.is_set() or ((leg := todo.next_leg()) is None and not self._legs):
+                return self.FINISHED
+            if leg is None:
+                return None
+            self._legs[trial_id] = leg
+            watch.sent(leg)
+            return {"trial": leg.trial, "until": leg.until}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            todo.ended(self._legs.pop(trial_id))
+
+        def save(self, checkpoint_path: str) -> None:
+            """Save nothing: the search's own folder is what it goes on from."""
+
+        def restore(self, checkpoint_path: str) -> None:
+            """Begin anew, as any search does in Tune."""
+
+        def __reduce__(self) -> Any:
+            return Searcher, ()
+
+    return Promoting()
 
 
 def scheduler_of(plan: SearchPlan, folder: Path, log: DecisionLog) -> Any:

@@ -31,6 +31,7 @@ from scenarios.options import (
     ScenarioName,
     Seed,
     Set,
+    Storage,
     Verbose,
     comparable_names,
     scenario_names,
@@ -70,10 +71,11 @@ def run(
         bool,
         typer.Option(
             "--or-resume",
-            help="Go on with the run in --out if one with these settings was stopped or killed there; show it if it is "
-            "complete. For jobs that may be started again at any time.",
+            help="Go on with the run in --out or --storage if one with these settings was stopped or killed there; "
+            "show it if it is complete. For jobs that may be started again at any time.",
         ),
     ] = False,
+    storage: Storage = None,
     runner: RunnerName = "local",
     log: Log = None,
     address: Address = None,
@@ -92,6 +94,7 @@ def run(
         start(
             *(scenario, _changes(set_, seed), out, runner, output),
             or_resume=or_resume,
+            storage=storage,
             log=log,
             address=address,
             verbose=verbose,
@@ -195,16 +198,17 @@ def tune(
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="With --space: none; asha, which stops the worse trials early; halving, which does so when all "
-            "have come as far; or pbt, whose worse trials go on from better ones with other step sizes [default: none]."
+            help="With --space: none; asha, whose better trials go on as soon as there is room; halving, which "
+            "decides when all have come as far; or pbt, whose worse trials go on from better ones with other step "
+            "sizes [default: none]."
         ),
     ] = None,
     grace: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="With asha and halving: updates before they first stop a trial [default: a ninth of them, "
-            "with halving a fifth].",
+            help="With asha and halving: updates after which trials first stand, or may be stopped [default: an eighth "
+            "of them, with halving a fifth, by Ray Tune's rule a ninth].",
         ),
     ] = None,
     interval: Annotated[
@@ -322,8 +326,15 @@ def privacy(
 @app.command()
 def resume(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run, a comparison or a search that was stopped or killed.")
+        str,
+        typer.Argument(
+            help="Folder of a run, a comparison or a search that was stopped or killed, or the URI of its storage."
+        ),
     ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With a URI: folder on this machine for what is there [default: runs/NAME]."),
+    ] = None,
     runner: Annotated[
         str | None,
         typer.Option(
@@ -345,7 +356,20 @@ def resume(
             from scenarios.run_commands import resume as go_on
             from scenarios.run_output import Output
         output = Output(as_json, quiet, explain)
-        go_on(run, moved or (), runner, output, log=log, address=address, verbose=verbose)
+        go_on(run, out, moved or (), runner, output, log=log, address=address, verbose=verbose)
+
+
+@app.command()
+def fetch(
+    uri: Annotated[str, typer.Argument(help="URI of a storage.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write, which is not there yet or empty.")],
+) -> None:
+    """Bring what a storage holds to a folder, to report, replay, publish or look at; also while it is written."""
+    with errors():
+        from scenarios.storage_options import fetch as bring
+
+        bring(uri, folder)
+        print(folder)
 
 
 @app.command()

@@ -79,6 +79,13 @@ Log = Annotated[
         "between them."
     ),
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="URI (s3://, gs://, hdfs://, abfs://, file://) that the folder is brought to as it grows, and from which "
+        "another machine can go on (docs/cluster.md)."
+    ),
+]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]
 
 

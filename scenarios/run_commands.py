@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.runner import continued
+from raydpzv.experiment.runner import Continued, bring_rest, continued, continued_at
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -30,6 +31,7 @@ from scenarios.exit_codes import STOPPED, failures
 from scenarios.options import chosen_logs, chosen_runner, output_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
+from scenarios.storage_options import copy_folder, found_or_fetched, stored_at
 
 
 def run(
@@ -40,29 +42,35 @@ def run(
     output: Output,
     *,
     or_resume: bool,
+    storage: str | None,
     log: str | None,
     address: str | None,
     verbose: bool,
 ) -> None:
     """Run a scenario with changed settings (key=value) and show what came of it; out: the run folder if it is given.
 
-    or_resume: go on with what is in that folder if it is a run with these settings; show it if it is complete. log:
-    names of what is also written there (`LOGS`), comma between them.
+    or_resume: go on with what is in that folder, or in the storage, if it is a run with these settings; show it if it
+    is complete. storage: URI that the folder is brought to. log: names of what is also written there (`LOGS`), comma
+    between them.
     """
     logs = chosen_logs(log)
     spec = raydpzv.load(scenario, changes)
     chosen = chosen_runner(runner)
     if address and chosen == "local":
         raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
-    if or_resume and out is None:
+    if or_resume and out is None and storage is None:
         raise SpecError("--or-resume: goes with --out FOLDER, where the run is or is to be; give both")
+    if or_resume and storage is not None:
+        out = found_or_fetched(storage, out or copy_folder(storage))
     if or_resume and out is not None and RunFolder.begun(out):
         moved = locations(as_tree(spec))
         found = RunFolder.open(out, moved)
         found.require_settings(spec)
         if found.completed_by() is None:
-            resume(out, moved, chosen, output, log=log, address=address, verbose=verbose)
+            resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
+            if storage is not None:
+                bring_rest(storage, out)
             _conclude(found.summary(), found.rows(), spec, out, output)
         return
     folder = output_folder(out, f"{Path(scenario).stem}-seed{spec.seed}")
@@ -80,12 +88,14 @@ def run(
             stop=stop,
             address=address,
             verbose=verbose,
+            storage=storage,
         ),
     )
 
 
 def resume(
-    run: Path,
+    what: str,
+    out: Path | None,
     moved: Sequence[str],
     runner: str | None,
     output: Output,
@@ -94,8 +104,12 @@ def resume(
     address: str | None,
     verbose: bool,
 ) -> None:
-    """Go on with a run, a comparison or a search, and show what came of it; moved: where its data lie now."""
+    """Go on with a run, a comparison or a search, and show what came of it; moved: where its data lie now.
+
+    what: its folder, or the URI of a storage; out: where that is brought to.
+    """
     logs = chosen_logs(log)
+    uri, run = stored_at(what, out)
     if logs and (is_search(run) or is_comparison(run)):
         raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
     if is_search(run):
@@ -114,17 +128,23 @@ def resume(
         )
         return
     chosen = chosen_runner(runner or "local")
-    experiment, folder, name = continued(run, moved)
-    _watch(
-        experiment.spec,
-        folder.path,
-        replace(output, stage="the run to go on"),
-        logs,
-        lambda watch, stop: RUNNERS[chosen](
-            experiment,
-            RunOptions(folder, name, None, stop, address, verbose, callbacks=watch),
-        ),
-    )
+    with continued_at(uri, run, moved) if uri else _continued_here(run, moved) as (here, mirror):
+        experiment, folder, name = here
+        _watch(
+            experiment.spec,
+            folder.path,
+            replace(output, stage="the run to go on"),
+            logs,
+            lambda watch, stop: RUNNERS[chosen](
+                experiment,
+                RunOptions(folder, name, None, stop, address, verbose, callbacks=watch, storage=mirror),
+            ),
+        )
+
+
+@contextmanager
+def _continued_here(run: Path, moved: Sequence[str]) -> Iterator[tuple[Continued, None]]:
+    yield continued(run, moved), None
 
 
 def _watch(

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import typer
+from rich.text import Text
 
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import STOPPED as STOPPED_EARLY
@@ -28,9 +29,10 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
-from raydpzv.search import halving
-from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go
-from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
+from raydpzv.search import halving, promotion
+from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
+from raydpzv.search.promotion import Promotion
+from raydpzv.search.search_folder import SEARCH, decisions, is_search, keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
     Drawing,
@@ -104,9 +106,11 @@ def search(
     drawing, points = _points(dimensions, base, options, batch, higher=METRICS.get(metric) == "max")
     make = drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
     trials = trials_of(make, points, options.epsilon)
-    terms = (Path(scenario).stem, metric, options.scheduler, _grace(trials, options), options.epsilon)
+    promotes = options.scheduler == "asha" and not _why_not_promoting(trials, actors=options.actors)
+    grace = _grace(trials, options, promotes=promotes)
+    terms = (Path(scenario).stem, metric, options.scheduler, grace, options.epsilon)
     population = _population(trials, dimensions, options)
-    plan = SearchPlan(*terms, trials, options.actors, drawing, population)
+    plan = SearchPlan(*terms, trials, options.actors, drawing, population, promotes)
     if not metric.startswith("validation_") and not how.output.quiet:
         console.print(
             f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "
@@ -132,11 +136,15 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
     """
     if how.runner not in ("auto", *RUNNERS):
         raise SpecError(f'--runner: wanted auto, {" or ".join(RUNNERS)}, got "{how.runner}"')
-    if how.runner == "local" and (how.address or plan.scheduler == "asha" or plan.actors):
+    if how.runner == "local" and (how.address or plan.actors):
         raise SpecError(
-            "--runner local: runs one trial after the other, without --scheduler asha, --actors and --address; use ray"
+            "--runner local: runs one trial after the other, without --actors and --address; use ray"
         )
+    if how.runner == "local" and plan.scheduler == "asha" and not plan.promotes:
+        raise SpecError(f"--runner local: has no Ray; {_rule(plan)}; use ray")
     console, reasons = screen.console(stderr=True), dict[int, str]()
+    if plan.scheduler == "asha" and not how.output.quiet:
+        console.print(Text(_rule(plan)), soft_wrap=True)
     todo = list(plan.started())
     if is_search(folder):
         todo = to_go(folder, plan, None) if plan.population else trials_left(folder, plan)
@@ -159,6 +167,8 @@ def carry_out(plan: SearchPlan, folder: Path, how: ComparisonOptions, command: s
                     _legs_made(plan, folder, make, watch, stop)
                 elif plan.scheduler == "halving":
                     _rungs_made(plan, folder, make, watch, stop)
+                elif plan.promotes:
+                    _promotions_made(plan, folder, make, watch, stop)
                 else:
                     make(plan, todo, folder, watch, stop, None)
                 results = search_results(folder, plan, reasons)
@@ -207,8 +217,12 @@ def _points(
     return drawing, points
 
 
-_Make = Callable[[SearchPlan, Sequence[Trial], Path, SearchProgress, threading.Event, int | None], None]
-"""Runs trials until all are over or they are stopped; the last argument: updates after which each stands."""
+_Todo = Sequence[Trial] | Promotion
+_Make = Callable[[SearchPlan, _Todo, Path, SearchProgress, threading.Event, int | None], None]
+"""Runs trials, or what goes on next as often as there is any, until all are over or they are stopped.
+
+The last argument: updates after which each of the trials stands, None: at its end.
+"""
 
 
 def _legs_made(
@@ -225,7 +239,10 @@ def _legs_made(
             make(plan, todo, folder, watch, stop, until)
         if until is None or stop.is_set() or to_go(folder, plan, until):
             return
-        watch.turned(take_turn(folder, plan, until))
+        known = {turn.updates for turn in turns(folder)}
+        turn = take_turn(folder, plan, until)
+        if until not in known:
+            watch.turned(turn)
 
 
 def _rungs_made(
@@ -238,7 +255,32 @@ def _rungs_made(
             make(plan, todo, folder, watch, stop, rung)
         if rung is None or stop.is_set() or halving.to_go(folder, plan, rung):
             return
-        watch.halved(halving.halve(folder, plan, rung))
+        known = {decision.updates for decision in decisions(folder)}
+        made = halving.halve(folder, plan, rung)
+        if rung not in known:
+            watch.halved(made)
+
+
+def _promotions_made(
+    plan: SearchPlan, folder: Path, make: _Make, watch: SearchProgress, stop: threading.Event
+) -> None:
+    """Let trials go on one by one as long as there is one to go on; unless stopped, the others stay where they are."""
+    todo = Promotion(folder, plan)
+    make(plan, todo, folder, watch, stop, None)
+    if not stop.is_set():
+        todo.close()
+
+
+def _why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
+    return promotion.why_not_promoting([trial for trial in trials if not trial.skipped], actors=actors)
+
+
+def _rule(plan: SearchPlan) -> str:
+    """Return in a line which of the two rules that are called ASHA a search goes by, and why."""
+    if plan.promotes:
+        return promotion.rule(plan)
+    why = _why_not_promoting(plan.trials, actors=plan.actors) or "this search was begun by it"
+    return f"asha stops trials by Ray Tune's rule: {why}"
 
 
 @contextmanager
@@ -247,17 +289,19 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
     if how.runner == "local" or (not todo and plan.complete):
         yield _in_this_process
         return
-    from actors.tune_search import cluster_needs, search_on_tune, tune_cluster
+    from actors.tune_search import cluster_needs, promote_on_tune, search_on_tune, tune_cluster
 
     def on_tune(
         plan: SearchPlan,
-        todo: Sequence[Trial],
+        todo: _Todo,
         folder: Path,
         watch: SearchProgress,
         stop: threading.Event,
         until: int | None,
     ) -> None:
-        if todo:
+        if isinstance(todo, Promotion):
+            promote_on_tune(plan, todo, folder, watch, stop=stop, jobs=how.jobs)
+        elif todo:
             needs = cluster_needs(todo, actors=plan.actors)
             search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs, until=until)
 
@@ -266,7 +310,9 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
         yield on_tune
 
 
-def _grace(trials: Sequence[Trial], options: SearchOptions) -> int:
+def _grace(trials: Sequence[Trial], options: SearchOptions, *, promotes: bool) -> int:
+    if promotes:
+        return promotion.first_rung(trials, options.grace)
     if options.scheduler == "asha":
         return grace_of(trials, options.grace)
     if options.scheduler == "halving":
@@ -316,12 +362,18 @@ def _check_metric(plan: SearchPlan, first: Trial) -> None:
 
 def _in_this_process(
     plan: SearchPlan,
-    todo: Sequence[Trial],
+    todo: _Todo,
     folder: Path,
     watch: SearchProgress,
     stop: threading.Event,
     until: int | None,
 ) -> None:
+    if isinstance(todo, Promotion):
+        while not stop.is_set() and (leg := todo.next_leg()):
+            watch.sent(leg)
+            _in_this_process(plan, [todo.trial(leg)], folder, watch, stop, leg.until)
+            todo.ended(leg)
+        return
     numbers = {trial.planned().folder: trial.number for trial in todo}
 
     def progress(standing: Mapping[str, Status]) -> None:

@@ -18,10 +18,12 @@ from rich.text import Text
 
 from raydpzv.files import as_json as json_text
 from raydpzv.report import text
-from raydpzv.search import halving
+from raydpzv.search import halving, promotion
+from raydpzv.search.bracket import Leg
+from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import Decision
-from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.search_plan import STOPPING, SearchPlan, Trial
 from raydpzv.search.trial_results import DONE, SearchResults
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
@@ -63,6 +65,7 @@ class SearchProgress:
         self._changed: dict[int, Mapping[str, Any]] = {}
         self._total = plan.size
         self._leg_end: int | None = None
+        self._ends: dict[int, int | None] = {}
         self._done, self._last = len(list(plan.started())) - left, 0.0
         self._bar = Progress(
             TextColumn("trials"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
@@ -105,6 +108,15 @@ class SearchProgress:
             end = "the end" if until is None else f"{until:,} updates"
             self._console.print(f"{len(trials)} of {self._plan.size} trials go to {end}", highlight=False)
 
+    def sent(self, leg: Leg) -> None:
+        """Take in that one trial goes on, or begins; say so of one that goes on from a rung."""
+        self._ends[leg.trial] = leg.until
+        if self._over.pop(leg.trial, None) is not None:
+            self._done -= 1
+            self._bar.update(self._task, completed=self._done)
+        if leg.since and not self._quiet:
+            self._console.print(Text(promotion.said(leg)), soft_wrap=True)
+
     def turned(self, turn: Turn) -> None:
         """Say which trials go on from others; what they had come to alone is no result of theirs any more."""
         for exploit in turn.exploits:
@@ -125,7 +137,8 @@ class SearchProgress:
     def reported(self, trial: int, report: Mapping[str, Any]) -> None:
         """Show where a trial stands."""
         stood, metric = self._at_work.get(trial, {}), self._plan.metric
-        if report.get("updates") == self._leg_end == stood.get("updates") and metric in stood:
+        end = self._ends.get(trial, self._leg_end)
+        if report.get("updates") == end == stood.get("updates") and metric in stood:
             # a leg's end is evaluated once more when it stops; trials are held against one another by the first time
             report = {**report, metric: stood[metric]}
         self._at_work[trial] = {**stood, **report}
@@ -257,11 +270,15 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
     if len(ranked) > _MOST_SHOWN:
         table.caption = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv"
     console.print(table)
+    if plan.scheduler in STOPPING:
+        made = sum(row["updates"] for row in ranked if not math.isnan(row["updates"]))
+        updates = f"{made:,.0f} of {plan.budget * len(list(plan.started())):,}"
+        console.print(f"updates: {updates} that all trials in full would make", highlight=False)
     for row in ranked:
         if row["pace"]:
             console.print(Text(f"WARNING: trial {row['trial']} missed its pace: {row['pace']}; {_PACE_HELP}"))
-    for one in results.spent:
-        console.print(Text(one.sentence()))
+    for line in sentences(results.spent):
+        console.print(Text(line))
     files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
     console.print(f"\ntrials: {', '.join(str(path) for path in files)}", soft_wrap=True)
     if results.best is not None:

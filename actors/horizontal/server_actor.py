@@ -11,6 +11,7 @@ import numpy as np
 
 from actors.device import claim_device
 from actors.evaluation_gate import EvaluationPort
+from actors.horizon_port import HorizonPort
 from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, HostDispatcher, PoolExecutor
 from actors.lane.actor_lines import ActorLines
 from actors.lane.hosts import HostConversation, HostLines
@@ -23,6 +24,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import (
     OWN_MODELS,
+    MoreReleases,
     checkpoint_of,
     resume_server,
     virtual_run,
@@ -39,7 +41,7 @@ from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import VirtualRun
 
 
-class HorizontalServerActor(EvaluationPort):
+class HorizontalServerActor(EvaluationPort, HorizonPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
     Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
@@ -56,11 +58,13 @@ class HorizontalServerActor(EvaluationPort):
         "close_lane",
         "written",
         *EvaluationPort.CALLS,
+        *HorizonPort.HORIZON_CALLS,
     )
     LOOKING = ("look", "show", "next_piece")
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
-        super().__init__()
+        EvaluationPort.__init__(self)
+        HorizonPort.__init__(self)
         claim_device(0.0)
         self._prepared, self.separate = prepared, prepared.separate
         self._timeout = prepared.spec.resources.timeout
@@ -100,9 +104,11 @@ class HorizontalServerActor(EvaluationPort):
         if checkpoint:
             resume_server(self._server, checkpoint)
         self._server_loop = ServerLoop(
-            self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate
+            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate),
+            self._horizon,
         )
         self._pace = prepared.pace() if keeps else None
+        self._more_releases = MoreReleases(prepared, self._privacy_filter)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
@@ -258,7 +264,8 @@ class HorizontalServerActor(EvaluationPort):
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=self._stopping.is_set()):
+        more = self._more_releases.come(self._server_loop.updates)
+        if not self._prepared.asynchronous and self._due(now=more or self._stopping.is_set()):
             self._keep(run)
 
     def _ticked(self, run: VirtualRun) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from actors.device import claim_device
 from actors.evaluation_gate import EvaluationPort
+from actors.horizon_port import HorizonPort
 from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
@@ -39,7 +40,7 @@ from raydpzv.sim.wall import Answer, LockedServerLoop
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor(EvaluationPort):
+class VerticalServerActor(EvaluationPort, HorizonPort):
     """Plain class; `actors.vertical.driver` wraps it.
 
     Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
@@ -49,19 +50,21 @@ class VerticalServerActor(EvaluationPort):
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", "close_lane", "note_clocks", *EvaluationPort.CALLS),
+        *("leave", "close_lane", "note_clocks", *EvaluationPort.CALLS, *HorizonPort.HORIZON_CALLS),
     )
     WAITING = ("wait",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
-        super().__init__()
+        EvaluationPort.__init__(self)
+        HorizonPort.__init__(self)
         self._device = claim_device(gpus)
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(
-            self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate
+            *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate),
+            self._horizon,
         )
         self._stopping = threading.Event()
         self._serving = threading.Lock()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.methods.schedule import never_reached
 from raydpzv.privacy.claims import large_delta
 from raydpzv.records import metrics
 from raydpzv.records.clock_offsets import clock_warnings
@@ -28,7 +30,8 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     failed: why the run is no result, in a word and in a sentence, as `raydpzv.experiment.diagnostics.failure` says it.
     """
     said = [experiment.spec.note] if experiment.spec.note else []
-    found = [*said, *_unused(experiment.unused), *_of_result(experiment, rows, failed)]
+    found = [*said, *_unused(experiment.unused), *_late_changes(experiment.spec)]
+    found += _of_result(experiment, rows, failed)
     found += _overall_lateness(rows) if experiment.spec.kind == "horizontal" else _lateness(experiment, rows)
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     setting = experiment.setting
@@ -41,6 +44,10 @@ def _unused(columns: Sequence[str]) -> list[str]:
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
     named = ", ".join(columns[:_LISTED])
     return [f"no client holds the columns {named}{more}: they are not used; list them in split.columns"]
+
+
+def _late_changes(spec: AnyScenario) -> Iterator[str]:
+    return never_reached(spec.method, spec.budget.updates) if spec.budget.updates else iter(())
 
 
 def _of_result(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[str]:

@@ -28,8 +28,18 @@ from raydpzv.records.operator_file import OperatorSecrets, new_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
+from raydpzv.sim.horizon import Horizon
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED
+from raydpzv.storage.copies import link
+from raydpzv.storage.mirror import FreshNoise, Mirror
 from raydpzv.zo.kernels import FirstCalls, first_calls
+
+_AHEAD_SHARE = 50
+"""One part in so many of the planned updates may be made before they are in the storage: after the loss of a machine
+they are charged twice, some 1 % of ε."""
+_AHEAD = 100
+"""The same of a run whose updates are not planned."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class RunOptions:
     and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
     clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
     updates after which a run in this process under the virtual clock is stopped, as by the user, to go on from there.
+    storage: brings the folder to a storage as it grows, which the run waits for where it has to.
     """
 
     out: Path | RunFolder | None = None
@@ -85,6 +96,12 @@ class RunOptions:
     evaluated: Evaluated = unheard
     callbacks: Sequence[Callback] = ()
     until: int | None = None
+    storage: Mirror | None = None
+
+    @property
+    def horizon(self) -> Horizon:
+        """How far a run in this process may go for now."""
+        return self.storage.horizon if self.storage else Horizon()
 
     @cached_property
     def stop_at(self) -> StopAt:
@@ -112,8 +129,33 @@ def run_folder(
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
         folder = RunFolder.create(out, experiment.spec, facts, operator)
     start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
-    with folder or nullcontext(), options.watch.told(start):
+    with folder or nullcontext(), _brought(options, experiment, folder), options.watch.told(start):
         yield folder
+
+
+@contextmanager
+def _brought(options: RunOptions, experiment: Prepared, folder: RunFolder | None) -> Iterator[None]:
+    """Bring the folder to the storage while the block runs, if there is one."""
+    if options.storage is None or folder is None:
+        yield
+        return
+    link(folder.path, options.storage)
+    with options.storage.of(folder.path, fresh_noise(experiment)):
+        yield
+
+
+def fresh_noise(experiment: Prepared) -> FreshNoise:
+    """Return what a run releases that a second draw would release once more, for a storage to announce.
+
+    Seeded noise is drawn to the same bits; and a run that no record brings back never goes on.
+    """
+    setting = experiment.setting
+    if setting is None or setting.noise != "system" or experiment.unrecorded:
+        return FreshNoise()
+    if experiment.spec.clock.kind != "virtual":
+        return FreshNoise(UNBOUNDED)
+    planned = experiment.budget().updates
+    return FreshNoise(ANNOUNCED, max(1, planned // _AHEAD_SHARE) if planned else _AHEAD)
 
 
 class RowWriter:
@@ -203,7 +245,7 @@ class RunFinalizer:
     def __init__(self, experiment: Prepared, writer: RowWriter, options: RunOptions) -> None:
         self._experiment, self._writer = experiment, writer
         self._scenario = options.scenario or experiment.spec.name
-        self._watch = options.watch
+        self._watch, self._storage = options.watch, options.storage
         self._started, self._kernels = time.monotonic(), first_calls()
 
     def done(
@@ -225,6 +267,8 @@ class RunFinalizer:
                 )
             folder.write_models(models)
         stopped = reason == USER
+        if self._storage:
+            facts = {**facts, "storage": self._storage.flush()}
         run = self._summary("stopped" if stopped else "done", reason, status, spent, models, facts)
         if folder and not stopped:
             folder.drop_checkpoints()

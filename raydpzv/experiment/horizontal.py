@@ -68,8 +68,8 @@ class PreparedHorizontal:
     """A horizontal scenario with its data loaded and shared out.
 
     privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
-    says nothing; recorded: updates that the ledger of a run which goes on has, where none may be released a second
-    time.
+    says nothing; missing: updates that a lost machine may have made, of which it says nothing either; recorded: updates
+    that the ledger of a run which goes on has, where none may be released a second time.
     """
 
     spec: HorizontalScenario
@@ -80,6 +80,7 @@ class PreparedHorizontal:
     unused: tuple[str, ...] = ()
     lost: int = 0
     recorded: int = 0
+    missing: int = 0
 
     @property
     def setting(self) -> UserSetting | None:
@@ -196,18 +197,20 @@ class PreparedHorizontal:
     def pace(self) -> Pace | None:
         """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
 
-        None: of a run of real time.
+        A ledger of what was released tells of rounds itself. None: of a run of real time.
         """
         record = self.spec.record
         if self.spec.clock.kind != "virtual":
             return None
-        if self.setting and not self.asynchronous:
+        if self.setting and not self.asynchronous and not self.releases_again:
             return Pace(None, 1, record.flush)
         return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return user_privacy_filter(self.setting, self.spec.budget.epsilon, self.lost, self._sample())
+        return user_privacy_filter(
+            self.setting, self.spec.budget.epsilon, self.lost, self._sample(), self.missing
+        )
 
     def _sample(self) -> Callable[[int], np.ndarray] | None:
         """Who is drawn for a round, of methods whose silos do not know it."""

@@ -82,6 +82,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def missing(self) -> int:
+        """Updates that a lost machine may have made, whose releases are on no record."""
+        ...
+
+    @property
     def timing(self) -> Timing:
         """Arrivals, delays and network."""
         ...

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.errors import RunError, SpecError
+from raydpzv.errors import NotRecomputable, RunError, SpecError
 from raydpzv.methods.roles import Upload
+from raydpzv.privacy.calibration import planned_participations
 from raydpzv.privacy.gdp_arrays import epsilons_of
 from raydpzv.privacy.mean_claims import spending
 from raydpzv.privacy.mean_setting import MeanSetting
@@ -31,20 +32,25 @@ from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import UNACCOUNTED, NoPrivacyFilter, PrivacyFilter, PrivacyLoss, Spent
 
 _BROKE_OFF = "the run ended before its budget was spent"
+_MADE_TWICE = "updates that a lost machine may have made were made again on the same rows"
 
 
-def privacy_filter(setting: AnySetting | None, budget: BudgetSection) -> PrivacyFilter:
-    """Return a fresh account, which refuses what would exceed the budget's ε."""
+def privacy_filter(setting: AnySetting | None, budget: BudgetSection, missing: int = 0) -> PrivacyFilter:
+    """Return a fresh account, which refuses what would exceed the budget's ε.
+
+    missing: updates that another machine may have made before it was lost, of which no record tells; they are charged
+    as if they had been made on the records that have most releases.
+    """
     if setting is None:
         return NoPrivacyFilter()
     if isinstance(setting, RowSetting):
         return RowPrivacyFilter(setting, budget)
     if isinstance(setting, SoundSetting):
-        return SoundPrivacyFilter(setting, budget)
+        return SoundPrivacyFilter(setting, budget, missing)
     if isinstance(setting, MemoizedSetting):
         return MemoizedPrivacyFilter(setting)
     assert isinstance(setting, MeanSetting)  # those of users have `user_privacy_filter`
-    return MeanPrivacyFilter(setting, budget)
+    return MeanPrivacyFilter(setting, budget, missing)
 
 
 def user_privacy_filter(
@@ -52,12 +58,14 @@ def user_privacy_filter(
     limit: float | None,
     lost: int = 0,
     sample: Callable[[int], np.ndarray] | None = None,
+    missing: int = 0,
 ) -> PrivacyFilter:
     """Return a fresh account of users, which refuses what would exceed this ε; lost: releases no record tells of.
 
-    sample: who is drawn for a round, where silos that send their sums cannot say it; None: they do.
+    sample: who is drawn for a round, where silos that send their sums cannot say it; None: they do. missing: as in
+    `privacy_filter`.
     """
-    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost, sample)
+    return NoPrivacyFilter() if setting is None else UserPrivacyFilter(setting, limit, lost, sample, missing)
 
 
 def check_first_release(setting: AnySetting | None, budget: BudgetSection) -> None:
@@ -98,6 +106,7 @@ class _Accountant(ABC):
 
     def __init__(self, delta: float) -> None:
         self._delta, self._given_up = delta, False
+        self._missing = self._charged = 0
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
         """Return ε of many privacy losses' μ at once."""
@@ -119,6 +128,10 @@ class _Accountant(ABC):
         """Refuse: an account that keeps nothing has nothing to go on with."""
         raise RunError(f"{type(self).__name__} goes on from no checkpoint: start a new run")
 
+    def _marked(self) -> dict[str, Any]:
+        """What a checkpoint says of missing updates: how many its counts have in them."""
+        return {"missing": self._charged} if self._charged else {}
+
     @abstractmethod
     def _counted(self) -> Spent:
         """Return what was counted."""
@@ -129,18 +142,22 @@ class MeanPrivacyFilter(_Accountant):
 
     of_uploads = False
 
-    def __init__(self, setting: MeanSetting, budget: BudgetSection) -> None:
+    def __init__(self, setting: MeanSetting, budget: BudgetSection, missing: int = 0) -> None:
         super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = spending(setting)
         self._proves = not missing_premises(dataclasses.replace(setting, planned=True))
         self._largest_batch = 0
+        self._missing, self._charged = missing, 0
+        self._charge_missing()
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None."""
-        limit = self._budget.epsilon
+        limit, adversary = self._budget.epsilon, self._budget.adversary
+        if self._missing and adversary == "external":
+            adversary = "client"  # what is made twice on the same rows, no coin hides
         if limit is None or not self._spending.would_exceed(
-            upload.ids, limit, self._budget.adversary, self._setting.perturbations
+            upload.ids, limit, adversary, self._setting.perturbations
         ):
             return None
         return (
@@ -161,15 +178,30 @@ class MeanPrivacyFilter(_Accountant):
 
     def state(self) -> dict[str, Any]:
         """Return what an account goes on from."""
-        return self._spending.state() | {"largest_batch": self._largest_batch}
+        return self._spending.state() | {"largest_batch": self._largest_batch} | self._marked()
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; releases that a run makes after it are those of the record once more."""
         self._spending.restore(state)
         self._largest_batch = state["largest_batch"]
+        self._charged = state.get("missing", 0)
+        self._charge_missing()
+
+    def _charge_missing(self) -> None:
+        """Charge every record as often as one may have taken part in updates that are missing, and not charged yet."""
+        setting, updates = self._setting, self._missing - self._charged
+        if updates <= 0:
+            return
+        self._charged = self._missing
+        each = setting.perturbations
+        if setting.batches == "poisson":
+            self._largest_batch = setting.rows  # who was in those batches, nobody knows
+        most = _most_of(setting.batches, updates, setting.rows, setting.batch, setting.clients)
+        self._spending.add_unknown(most * each, updates, each)
 
     def _counted(self) -> Spent:
-        return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
+        s = self._spending
+        return Spent(s.releases, s.participations, self._largest_batch, missing=self._missing)
 
 
 class SoundPrivacyFilter(_Accountant):
@@ -180,12 +212,14 @@ class SoundPrivacyFilter(_Accountant):
 
     of_uploads = False
 
-    def __init__(self, setting: SoundSetting, budget: BudgetSection) -> None:
+    def __init__(self, setting: SoundSetting, budget: BudgetSection, missing: int = 0) -> None:
         super().__init__(setting.delta)
         self._setting, self._budget = setting, budget
         self._spending = SoundSpending(setting)
         self._held: dict[int, list[np.ndarray]] = {}  # rows of uploads that wait for their client's release
         self._largest_batch = 0
+        self._missing, self._charged = missing, 0
+        self._charge_missing()
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why serving this upload would exceed the ε budget, or None.
@@ -216,15 +250,28 @@ class SoundPrivacyFilter(_Accountant):
     def state(self) -> dict[str, Any]:
         """Return what an account goes on from."""
         held = sorted(self._held.items())
-        return self._spending.state() | {"largest_batch": self._largest_batch, "held": held}
+        found = {"largest_batch": self._largest_batch, "held": held}
+        return self._spending.state() | found | self._marked()
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; releases that a run makes after it are those of the record once more."""
         self._spending.restore(state)
         self._largest_batch, self._held = state["largest_batch"], dict(state["held"])
+        self._charged = state.get("missing", 0)
+        self._charge_missing()
+
+    def _charge_missing(self) -> None:
+        """Charge every record as often as one may have taken part in updates that are missing, and not charged yet."""
+        setting, updates = self._setting, self._missing - self._charged
+        if updates <= 0:
+            return
+        self._charged = self._missing
+        most = _most_of(setting.batches, updates, setting.rows, setting.batch, setting.clients)
+        self._spending.add_unknown(most, updates)
 
     def _counted(self) -> Spent:
-        return Spent(self._spending.releases, self._spending.participations, self._largest_batch)
+        s = self._spending
+        return Spent(s.releases, s.participations, self._largest_batch, missing=self._missing)
 
 
 class MemoizedPrivacyFilter(_Accountant):
@@ -280,8 +327,12 @@ class UserPrivacyFilter(_Accountant):
         limit: float | None,
         lost: int = 0,
         sample: Callable[[int], np.ndarray] | None = None,
+        missing: int = 0,
     ) -> None:
         super().__init__(setting.delta)
+        if missing:
+            _require_chargeable(setting)
+            setting = dataclasses.replace(setting, exposed=setting.exposed or _MADE_TWICE)
         self._setting, self._limit, self._sample = setting, limit, sample
         self._proves = not defect(setting) and not missing_premises(
             dataclasses.replace(setting, planned=True)
@@ -291,7 +342,9 @@ class UserPrivacyFilter(_Accountant):
         self._sums = OpenSums(hidden=setting.aggregation != "plain")
         self._fewest = setting.silos
         self._loss = UNACCOUNTED
-        self._lose(lost)
+        self._missing = missing
+        self._lose(lost + missing)
+        self._charged = missing
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why this upload would exceed the ε budget, or None: it then was never sent."""
@@ -321,7 +374,7 @@ class UserPrivacyFilter(_Accountant):
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on must know: releases, and how often each user was drawn."""
-        return self._spending.state() | {"fewest": self._fewest}
+        return self._spending.state() | {"fewest": self._fewest} | self._marked()
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; lost: more may have been released, of which the record says nothing.
@@ -330,6 +383,8 @@ class UserPrivacyFilter(_Accountant):
         """
         self._spending = UserSpending(self._setting, state)
         self._fewest = int(state.get("fewest", self._setting.silos))
+        self._lose(max(0, self._missing - int(state.get("missing", 0))))
+        self._charged = self._missing
         self._lose(int(lost) * (self._setting.silos if self._setting.asynchronous else 1))
 
     def _lose(self, releases: int) -> None:
@@ -361,7 +416,8 @@ class UserPrivacyFilter(_Accountant):
 
     def _counted(self) -> Spent:
         fewest = None if self._setting.fewest is None else self._fewest
-        return Spent(self._spending.releases, self._spending.participations, 0, fewest=fewest)
+        s = self._spending
+        return Spent(s.releases, s.participations, 0, fewest=fewest, missing=self._missing)
 
 
 class RowPrivacyFilter(_Accountant):
@@ -415,18 +471,23 @@ class RowPrivacyFilter(_Accountant):
         return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
 
 
-def final_setting(setting: AnySetting, spent: Spent | None, *, done: bool) -> AnySetting | None:
+def final_setting(
+    setting: AnySetting, spent: Spent | None, *, done: bool, missing: int = 0
+) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
 
     done: did a budget end it? When a run breaks off, or its user stops it, may hang on what its batches held.
 
-    Without an account (the server was lost) the plan still bounds what was released, if there was one; else nothing
-    does, and None is returned.
+    Without an account (the server was lost) the plan still bounds what was released, if there was one and nothing was
+    made elsewhere (missing: updates that may have been); else nothing does, and None is returned.
     """
     if isinstance(setting, MemoizedSetting):
         return setting
-    if not isinstance(setting, RowSetting) and not done:
-        setting = dataclasses.replace(setting, exposed=setting.exposed or _BROKE_OFF)
+    if not isinstance(setting, RowSetting) and (not done or (spent and spent.missing)):
+        why = _MADE_TWICE if spent and spent.missing else _BROKE_OFF
+        setting = dataclasses.replace(setting, exposed=setting.exposed or why)
+    if spent is None and missing:
+        return None
     if spent is None:
         return setting if isinstance(setting, SoundSetting) or setting.planned else None
     if isinstance(setting, RowSetting):
@@ -459,6 +520,24 @@ def _final_row_setting(setting: RowSetting, spent: Spent) -> RowSetting:
     return dataclasses.replace(
         setting, counted=spent.counted, rows_released=spent.rows, uploads=spent.uploads, planned=True
     )
+
+
+def _most_of(batches: str, updates: int, rows: int, batch: int, clients: int) -> int:
+    """Return the most of so many updates, one after the other in midst of a run, that one record takes part in.
+
+    A client that is in the midst of a pass meets a record once more than from its beginning.
+    """
+    most = planned_participations(batches=batches, releases=updates, rows=rows, batch=batch, clients=clients)
+    return min(most + clients, updates)
+
+
+def _require_chargeable(setting: UserSetting) -> None:
+    """Raise NotRecomputable where an update that is made a second time costs more than another one."""
+    if setting.kind == "group" and setting.rate < 1:
+        raise NotRecomputable(
+            "rounds that a lost machine may have made are not in the storage, and would be made a second time on "
+            "records that the same coins draw, which the account of single records cannot charge; start a new run"
+        )
 
 
 def _account(setting: RowSetting) -> RowSpending:

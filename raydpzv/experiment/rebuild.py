@@ -17,6 +17,7 @@ from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
+from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.privacy_setting import has_secret_coins
 from raydpzv.experiment.reexecute import check_resumable, check_same
 from raydpzv.experiment.run_horizontal import own_models
@@ -146,6 +147,7 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
                 f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
                 "end was lost, so the run cannot go on; start a new one with --out"
             )
+        ledger.load_snapshot(RESUMED, made)  # what it goes on from is checked before any row is dropped
         return ledger.version
 
 

@@ -20,6 +20,7 @@ from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.model_evaluator import (
     ModelEvaluator,
     ReplicaEvaluator,
+    ResumePoint,
     SnapshotWriter,
     WeightsEvaluator,
 )
@@ -35,7 +36,7 @@ from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
-from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, Status, Stop
+from raydpzv.sim.interfaces import FIRST_EVALUATION, WARM_UP, Budget, PrivacyFilter, Status, Stop
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
@@ -86,6 +87,23 @@ def parties(
     return group, executor, server, ReplicaEvaluator(prepared, cast(LedgerGroup, group), executor, device)
 
 
+class MoreReleases:
+    """Tells of releases beside one for each round: only a checkpoint keeps a run that goes on from forgetting them.
+
+    Such are a second sum of a silo that was lost, and what a run that was broken off may have released.
+    """
+
+    def __init__(self, prepared: PreparedHorizontal, privacy_filter: PrivacyFilter) -> None:
+        self._counts = prepared.releases_again and prepared.setting is not None and not prepared.asynchronous
+        self._privacy_filter, self._known = privacy_filter, 0
+
+    def come(self, updates: int) -> bool:
+        """Tell, after an update, whether there are more than at the last call."""
+        spent = self._privacy_filter.spent() if self._counts else None
+        before, self._known = self._known, spent.releases - updates if spent else 0
+        return self._known > before
+
+
 class _Session:
     """One run in this process, from the first order to the summary."""
 
@@ -106,14 +124,19 @@ class _Session:
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
         self._pace = prepared.pace() if folder else None
+        self._more_releases = MoreReleases(prepared, self._privacy_filter)
         self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
             if kept := own_models(checkpoint):
                 cast(OwnModels, self._client_group).take_over(kept)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
+        self._resume_point = ResumePoint(ledger if folder else None, self._view)
+        if checkpoint:
+            self._resume_point.begin(cast(LedgerGroup, self._client_group), checkpoint.round)
         self._server_loop = ServerLoop(
-            self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated
+            *(self._server, self._privacy_filter, self._recorder, prepared.budget(), options.evaluated),
+            options.horizon,
         )
 
     def run(self) -> Run:
@@ -128,7 +151,10 @@ class _Session:
             raise
         self._writer.add(self._recorder.drain())
         spent = self._privacy_filter.spent()
-        return self._finalizer.done({MODEL: parameters}, self._server_loop.status(), spent, facts)
+        ended = self._finalizer.done({MODEL: parameters}, self._server_loop.status(), spent, facts)
+        if ended.summary["status"] == "done":
+            self._resume_point.end()
+        return ended
 
     def _drift(self) -> dict[str, Any]:
         """What the snapshot-free revert did to the bits: measured, where it is in use."""
@@ -167,8 +193,10 @@ class _Session:
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
+        self._resume_point.look(self._server_loop.updates)
         self._stop_at.count(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=self._stop_at.is_set()):
+        more = self._more_releases.come(self._server_loop.updates)
+        if not self._prepared.asynchronous and self._due(now=more or self._stop_at.is_set()):
             self._keep(run)
 
     def _due(self, *, now: bool = False) -> bool:
@@ -193,8 +221,8 @@ class _Session:
         """
         if (pace := self._pace) is None:
             return
-        pace.begin()
         self._writer.hold(self._recorder.drain() if rows is None else rows)
+        pace.begin()  # rows become columns, and many of them a part, without checkpoints, too
         updates = self._server_loop.updates
         state = run.moment() if self._prepared.asynchronous else run.state()
         if self._prepared.drifts:

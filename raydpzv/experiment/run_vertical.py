@@ -66,7 +66,8 @@ class _Session:
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._server_loop = ServerLoop(
-            self._server, self._privacy_filter, self._recorder, experiment.budget(), options.evaluated
+            *(self._server, self._privacy_filter, self._recorder, experiment.budget(), options.evaluated),
+            options.horizon,
         )
 
     def run(self) -> Run:
@@ -112,8 +113,8 @@ class _Session:
         def keep() -> None:
             if self._pace is None:
                 return
-            self._pace.begin()
             self._writer.hold(self._recorder.drain())
+            self._pace.begin()  # rows become columns, and many of them a part, without checkpoints, too
             size = self._writer.write_checkpoint(roles.take(run))
             self._server_loop.checkpointed(self._pace.taken(self._server_loop.updates, size))
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
@@ -19,8 +23,14 @@ from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
+from raydpzv.storage import copies
+from raydpzv.storage.copies import begun, link_of
+from raydpzv.storage.mirror import FreshNoise, Mirror
+from raydpzv.storage.missing import missing_updates
 
 _HERE: dict[str, Callable[[Any, RunOptions], Run]] = {
     "vertical": run_vertical,
@@ -44,12 +54,14 @@ def run(
     stop: threading.Event | None = None,
     address: str | None = None,
     verbose: bool = False,
+    storage: str | None = None,
 ) -> Run:
     """Run a scenario and return its summary, rows and models.
 
     spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
     nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
-    starts a local one). callbacks: told of the run while it is at work (docs/watching.md). The others as in
+    starts a local one). callbacks: told of the run while it is at work (docs/watching.md). storage: the URI of a folder
+    on a file system of pyarrow's, to which `out` is brought as it grows (docs/cluster.md). The others as in
     `RunOptions`. Raises InputError before anything is written, RunError after.
     """
     for given in callbacks:
@@ -58,6 +70,10 @@ def run(
                 f"callbacks: wanted objects of raydpzv.Callback, got {given!r}; derive a class from it"
             )
     start = RUNNERS[runner]
+    if storage is not None and out is None:
+        raise InputError(
+            "storage: goes with out, the folder on this machine that is brought there; give both"
+        )
     options = RunOptions(
         Path(out) if out is not None else None,
         scenario,
@@ -72,8 +88,10 @@ def run(
         raise SpecError(
             'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
         )
-    found: Run = start(prepare(asked), options)
-    return found
+    prepared = prepare(asked)
+    with begun(storage, "run") if storage is not None else nullcontext() as mirror:
+        found: Run = start(prepared, replace(options, storage=mirror))
+        return found
 
 
 def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
@@ -81,17 +99,66 @@ def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
     return _HERE[experiment.spec.kind](experiment, options or RunOptions())
 
 
-def continued(
-    path: Path, moved: Sequence[str] = (), *, in_place: bool = False
-) -> tuple[Prepared, RunFolder, str]:
+Continued = tuple[Prepared, RunFolder, str]
+"""What goes on, the folder that it writes to, and the scenario's name."""
+
+
+def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) -> Continued:
     """Return what goes on, the folder it writes to (locked), and the scenario's name.
 
     moved: where its data are now, see `RunFolder.open`; in_place: see `resuming`. Raises InputError if the run is
     complete or cannot be continued, DataError if its folder is damaged.
     """
+    if found := link_of(path):
+        raise InputError(
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have gone on with; go on with: "
+            f"raydpzv resume {path}"
+        )
+    return _continued(path, moved, in_place=in_place)
+
+
+@contextmanager
+def continued_at(uri: str, path: Path, moved: Sequence[str] = ()) -> Iterator[tuple[Continued, Mirror]]:
+    """Yield the same of a run in a storage, brought to a folder, and what brings that back; held while the block runs.
+
+    Raises as `continued` and `raydpzv.storage.copies.continued` do.
+    """
+    with copies.continued(uri, path) as (mirror, missing):
+        if not mirror.up_to_date and RunFolder.open(path).completed_by():
+            _bring(mirror, path)
+        prepared, folder, name = _continued(path, moved)
+        try:
+            if missing:
+                folder.append(_lost(folder, missing))
+            yield (prepared, folder, name), mirror
+        finally:
+            folder.__exit__()
+
+
+def bring_rest(uri: str, path: Path) -> None:
+    """Bring what a storage lacks of a run that came to its end here, if there is any."""
+    if copies.is_over(uri):
+        return
+    with copies.continued(uri, path) as (mirror, _):
+        _bring(mirror, path)
+
+
+def _bring(mirror: Mirror, path: Path) -> None:
+    with mirror.of(path, FreshNoise()):
+        pass  # all of it is brought, and that it is over
+
+
+def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> Continued:
+    prepared: Prepared
     if RunFolder.open(path, moved).spec().kind == "vertical":
-        return resuming(path, moved, in_place=in_place)
-    return resuming_horizontal(path, moved)
+        prepared, folder, name = resuming(path, moved, in_place=in_place)
+    else:
+        prepared, folder, name = resuming_horizontal(path, moved)
+    try:
+        return replace(prepared, missing=missing_updates(path)), folder, name
+    except BaseException:
+        folder.__exit__()
+        raise
 
 
 def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
@@ -101,3 +168,17 @@ def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
     has written is damaged.
     """
     return _GONE_BACK[experiment.spec.kind](experiment, folder)
+
+
+def _lost(folder: RunFolder, missing: int) -> Rows:
+    """Return the row that tells of a machine that was lost with what it had not brought to the storage."""
+    found = folder.checkpoint()
+    state: Mapping[str, Any] = found.state if found else {"time": 0.0}
+    fault = {
+        "time": float(state.get("run", state)["time"]),
+        "party": "driver",
+        "kind": "Lost",
+        "message": f"the machine that wrote this run was lost; it may have made up to {missing} updates that are not "
+        "in the storage, with noise of the system's: they are made again, and charged twice",
+    }
+    return {"fault": pa.Table.from_pylist([fault], schema=SCHEMAS["fault"])}

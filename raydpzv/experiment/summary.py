@@ -49,7 +49,11 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    final = final_setting(setting, ending.spent, done=ending.status == "done") if setting else None
+    final = (
+        final_setting(setting, ending.spent, done=ending.status == "done", missing=experiment.missing)
+        if setting
+        else None
+    )
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found

@@ -227,6 +227,12 @@ class Ledger:
             self._require_range(version, self.version)
             self._snapshots.save_snapshot(name, version, arrays)
 
+    def forget_snapshots(self, name: str, before: int) -> None:
+        """Delete the snapshots of `name` with a version < before."""
+        with self._mutex:
+            self._require_open()
+            self._snapshots.forget(name, before)
+
     def load_snapshot(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
         """Return (version, arrays) of the newest snapshot with version <= until; DataError names a damaged one."""
         with self._mutex:

@@ -53,6 +53,18 @@ class Snapshots:
         versions = [version for version in self._versions(name) if version <= until]
         return (max(versions), self._load(name, max(versions))) if versions else None
 
+    def forget(self, name: str, before: int) -> None:
+        """Delete those of a name with a version < before."""
+        for version in self._versions(name):
+            if version < before:
+                if self._folder is None:
+                    del self._held[name, version]
+                else:
+                    self._path(name, version).unlink()
+        folder = self._path(name, 0).parent
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
     def drop(self, after: int) -> None:
         """Delete those of versions > after, and what killed writers have left."""
         for key in [key for key in self._held if key[1] > after]:

@@ -198,6 +198,10 @@ class LedgerGroup(ClientGroup, Protocol):
         """Return a copy of parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
         ...
 
+    def adopt(self, state: np.ndarray, version: int) -> None:
+        """Make clients that have done nothing yet follow from `version` on; state: what `state` returned there."""
+        ...
+
 
 @dataclass(frozen=True)
 class Drift:

@@ -11,6 +11,8 @@ from raydpzv.settings.bounds import Count, Positive
 StepSizesAt = tuple[tuple[Count, Positive], ...]
 """Step sizes from later updates on: (first update, step size), ascending."""
 _CHANGES = "_at"
+_STILL_HEADS = ("frozen", "discriminant")
+"""Heads (method.server) that take no steps, whatever server_lr is."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,23 @@ def scheduled(config: Any) -> list[str]:
     """Return the settings of a method (its configuration, or the class of it) that may change in mid-run."""
     names = [field.name for field in fields(config)]
     return [name for name in names if f"{name}{_CHANGES}" in names]
+
+
+def without_effect(config: Any) -> Iterator[str]:
+    """Yield the settings that may change in mid-run and change nothing of a method as it is configured."""
+    if getattr(config, "server", "") in _STILL_HEADS:
+        yield "server_lr"
+
+
+def never_reached(config: Any, updates: int) -> Iterator[str]:
+    """Say which changes come after the last of so many updates (or rounds)."""
+    for name in scheduled(config):
+        late = [round for round, _ in changes_of(config, name) if round > updates]
+        if late:
+            yield (
+                f"method.{name}{_CHANGES}: what it changes from {late[0]:,} on comes after the last of {updates:,} "
+                "(budget.updates) and has no effect"
+            )
 
 
 def unordered(config: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -142,9 +142,14 @@ def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
     return found
 
 
-def _read(path: Path) -> Written:
+def check_checkpoint(file: IO[bytes], path: Path) -> None:
+    """Raise DataError, which names this path, unless a file's content is a whole checkpoint."""
+    _read(path, file)
+
+
+def _read(path: Path, file: IO[bytes] | None = None) -> Written:
     try:
-        with np.load(path) as stored:
+        with np.load(file or path) as stored:
             arrays = {name: stored[name] for name in stored.files}
         facts = json.loads(arrays["facts"].tobytes())
         weights, data = arrays.get("weights"), arrays.get("data", _NOTHING).tobytes()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -67,19 +67,46 @@ class Composed:
                 f"Against {self.adversary} nothing may be claimed of the winner, which was chosen by the results of "
                 f"all trials: {self.missing}."
             )
+        return f"{self.figures()} {self.reason()}"
+
+    def figures(self) -> str:
+        """Return what the winner spent, and what the search did; where a number is justified."""
         terms = f"{self.relation}, δ={self.delta:g}, {_CLOSED}"
         made = f"ε={_figure(self.spent)} of all releases made"
         what = f"{made}; ε={_figure(self.planned)} of all that were planned" if self.cut else made
+        return (
+            f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
+            f"{self.runs} runs {what} ({terms})."
+        )
+
+    def reason(self) -> str:
+        """Return which of the numbers may be claimed of the winner, and why."""
         why = (
             "since results decided when trials ended, the plan's is the number to claim"
             if self.cut
             else "that is the number to claim"
         )
         return (
-            f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
-            f"{self.runs} runs {what} ({terms}). The winner was chosen by the results of all, and {why}; its own ε "
-            "holds only if its settings had been fixed beforehand. The evaluation that chose it is never charged."
+            f"The winner was chosen by the results of all, and {why}; its own ε holds only if its settings had been "
+            "fixed beforehand. The evaluation that chose it is never charged."
         )
+
+
+def sentences(spent: Sequence[Composed]) -> list[str]:
+    """Return what may be claimed of a winner, each number and each reason once, whomever it is against."""
+    alike: dict[str, list[Composed]] = {}
+    for one in spent:
+        alike.setdefault(replace(one, adversary="").sentence(), []).append(one)
+    groups = [
+        replace(found[0], adversary=_named([one.adversary for one in found])) for found in alike.values()
+    ]
+    proved = [one for one in groups if not one.missing]
+    reasons = dict.fromkeys(one.reason() for one in proved)
+    return [*(one.figures() for one in proved), *reasons, *(one.sentence() for one in groups if one.missing)]
+
+
+def _named(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def compose(

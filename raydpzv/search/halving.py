@@ -12,13 +12,20 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raydpzv.compare.run_comparison import finished
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import SpecError
-from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_folder import Decision, add_decisions, cut_short, decisions, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial
-from raydpzv.search.standing import figure, metric_at, stands_after, why_not_standing
+from raydpzv.search.standing import (
+    at_evaluation,
+    figure,
+    metric_at,
+    one_budget,
+    ranked,
+    rungs_from,
+    stands_after,
+    stands_there,
+    why_not_standing,
+)
 
 FACTOR = 2
 """One in so many of the trials goes on from a rung; the next one is so many times as far."""
@@ -41,36 +48,16 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
             f"--scheduler halving: wanted {FEWEST} trials or more to halve, got {len(started)}; raise --samples, or "
             "take --scheduler none"
         )
-    budgets = {trial.spec.budget.updates for trial in started}
-    budget = max((b for b in budgets if b is not None), default=0)
-    if len(budgets) > 1 or not budget or any(_other_budget(trial.spec) for trial in started):
-        raise SpecError(
-            "--scheduler halving: wanted one budget.updates for all trials and no other budget, since all make the "
-            "same updates before they are held against one another; set it, and leave out the others"
-        )
+    one_budget(started, "halving")
     for trial in started:
         if why := why_not_standing(trial.spec, "halving"):
             raise SpecError(f"{trial}: {why}")
-    every = math.lcm(*(trial.spec.evaluate.every for trial in started))
-    found = max(1, round(budget / FIRST / every)) * every if grace is None else grace
-    if found % every or not every <= found < budget:
-        raise SpecError(
-            f"--grace: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
-            "trials are held against one another at evaluations; set another, or lower evaluate.every"
-        )
-    return found
-
-
-def _other_budget(spec: AnyScenario) -> bool:
-    return bool(spec.budget.seconds or spec.budget.bytes or spec.budget.epsilon)
+    return at_evaluation(started, grace, FIRST)
 
 
 def rungs(plan: SearchPlan) -> list[int | None]:
     """Return after how many updates trials stand, the last time being their end (None)."""
-    found, last = [plan.grace], plan.budget // LAST
-    while found[-1] * FACTOR <= last:
-        found.append(found[-1] * FACTOR)
-    return [*found, None]
+    return [*rungs_from(plan.grace, plan.budget, FACTOR, LAST), None]
 
 
 def going_to(folder: Path, plan: SearchPlan, rung: int | None) -> list[Trial]:
@@ -83,21 +70,12 @@ def going_to(folder: Path, plan: SearchPlan, rung: int | None) -> list[Trial]:
 def to_go(folder: Path, plan: SearchPlan, rung: int | None) -> list[Trial]:
     """Return the trials that are still to come to a rung (None: to their end)."""
     gone_on = {d.trial for d in decisions(folder) if d.updates == rung and not d.stop}
-    return [
-        trial
-        for trial in going_to(folder, plan, rung)
-        if not _there(trial, run_path(folder, trial), rung, gone_on=trial.number in gone_on)
-    ]
 
+    def there(trial: Trial) -> bool:
+        came = stands_after if trial.number in gone_on else stands_there
+        return came(trial, run_path(folder, trial), rung)
 
-def _there(trial: Trial, path: Path, rung: int | None, *, gone_on: bool) -> bool:
-    """Has a trial come to a rung? One that stays there has a summary that says so; a kill may have come before it."""
-    if not stands_after(trial, path, rung):
-        return False
-    if rung is None or gone_on or finished(trial.planned(), path):
-        return True
-    folder = RunFolder(path)
-    return folder.has_summary() and bool(folder.summary()["updates"] >= rung)
+    return [trial for trial in going_to(folder, plan, rung) if not there(trial)]
 
 
 def halve(folder: Path, plan: SearchPlan, rung: int) -> list[Decision]:
@@ -123,8 +101,7 @@ def halve(folder: Path, plan: SearchPlan, rung: int) -> list[Decision]:
 
 def better_half(values: Mapping[int, float], *, higher: bool) -> list[int]:
     """Return the trials that go on, the best first; values: metrics by trial, NaN where there is none."""
-    ranked = sorted(values, key=lambda n: (math.isnan(values[n]), -values[n] if higher else values[n], n))
-    return ranked[: math.ceil(len(ranked) / FACTOR)]
+    return ranked(values, higher=higher)[: math.ceil(len(values) / FACTOR)]
 
 
 def said(made: Sequence[Decision]) -> str:

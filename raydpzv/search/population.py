@@ -32,14 +32,14 @@ from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import write_atomically
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.schedule import changes_of, scheduled
+from raydpzv.methods.schedule import changes_of, scheduled, without_effect
 from raydpzv.records.fork import fork, fork_size
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
 from raydpzv.search.space import Dimension, literal, rounded
-from raydpzv.search.standing import figure, metric_at, stands_after, why_not_standing
+from raydpzv.search.standing import figure, metric_at, ranked, stands_after, why_not_standing
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""
@@ -136,6 +136,11 @@ def _check_space(spec: AnyScenario, space: Sequence[Dimension]) -> None:
             raise SpecError(
                 f"{dimension.setting}.{dimension.kind}: --scheduler pbt draws its population; make it uniform, "
                 "loguniform or choice"
+            )
+        if dimension.setting.removeprefix("method.") in without_effect(method):
+            raise SpecError(
+                f'{dimension.setting}: with method.server = "{method.server}" the head takes no steps, so that '
+                "--scheduler pbt has nothing to change there; vary method.lr, or let the head learn"
             )
         if changes_of(method, dimension.setting.removeprefix("method.")):
             raise SpecError(
@@ -258,15 +263,14 @@ def _add(folder: Path, turn: Turn) -> None:
 
 
 def apply_turns(folder: Path, plan: SearchPlan) -> None:
-    """Do what was decided last, as far as a kill has left it undone."""
+    """Do what was decided last, as far as a kill has left it undone. Raises DataError where runs went on otherwise."""
     found = turns(folder)
-    if not found:
-        return
     trained = as_trained(plan, found)
-    for exploit in found[-1].exploits:
+    _check_known(folder, trained, found)
+    for exploit in found[-1].exploits if found else ():
         trial = trained[exploit.trial]
         path, donor = run_path(folder, trial), run_path(folder, trained[exploit.donor])
-        former = path.with_name(f"{path.name}.until-{found[-1].updates}")
+        former = _left(path, found[-1].updates)
         if _is(trial, path):
             continue
         if path.is_dir() and former.exists():
@@ -278,6 +282,25 @@ def apply_turns(folder: Path, plan: SearchPlan) -> None:
         check_standing(exploit.donor, donor, found[-1].updates)
         changes = [item for item in trial.settings if not item.endswith("=[]") and "_at=" in item]
         fork(donor, path, changes, former)
+
+
+def _left(path: Path, updates: int) -> Path:
+    """Return where the run that a trial leaves after so many updates stays."""
+    return path.with_name(f"{path.name}.until-{updates}")
+
+
+def _check_known(folder: Path, trained: Sequence[Trial], found: Sequence[Turn]) -> None:
+    """Raise DataError where a trial has gone on from another of which the decisions say nothing."""
+    known = {_left(run_path(folder, trained[e.trial]), turn.updates) for turn in found for e in turn.exploits}
+    undone = {exploit.trial for exploit in found[-1].exploits} if found else set()
+    for trial in trained:
+        path = run_path(folder, trial)
+        other = trial.number not in undone and RunFolder.begun(path) and not _is(trial, path)
+        if other or not known.issuperset(path.parent.glob(f"{path.name}.until-*")):
+            raise DataError(
+                f"{folder / _TURNS}: trial {trial.number} ({path}) has gone on from another, and not as this file has "
+                "it; bring the file back from a copy, or start a new search"
+            )
 
 
 def _is(trial: Trial, path: Path) -> bool:
@@ -317,9 +340,9 @@ def pairs(
     values: metrics by trial; without one a trial is worse than all others, and no donor. Equal ones rank by number.
     """
     count = min(math.ceil(len(values) * quantile), len(values) // 2)
-    ranked = sorted(values, key=lambda n: (math.isnan(values[n]), -values[n] if higher else values[n], n))
-    best = [n for n in ranked[:count] if not math.isnan(values[n])]
-    for number in sorted(ranked[len(ranked) - count :]):
+    order = ranked(values, higher=higher)
+    best = [n for n in order[:count] if not math.isnan(values[n])]
+    for number in sorted(order[len(order) - count :]):
         better = [n for n in best if values[n] != values[number]]
         if better:
             yield number, better[int((key / number / "donor").generator().integers(len(better)))]

@@ -43,7 +43,7 @@ SCHEDULERS = ("none", "asha", "halving", "pbt")
 STOPPING = ("asha", "halving")
 """Those that stop trials by their results."""
 REDUCTION = 3
-"""Of the trials that reach one of its rungs, ASHA lets the best third go on; the next rung is three times as far."""
+"""Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third go on to thrice as many updates."""
 _TOLERANCE = 1 + 1e-9
 
 
@@ -118,6 +118,7 @@ class SearchPlan:
     metric: see METRICS; grace: updates before asha's or halving's first decision, 0 without either; epsilon: what
     no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
     trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
+    promotes: do asha's trials stand at rungs and go on later (`raydpzv.search.promotion`)? Else Ray Tune stops them.
     """
 
     name: str
@@ -129,6 +130,7 @@ class SearchPlan:
     actors: bool = False
     drawing: Drawing | None = None
     population: Population | None = None
+    promotes: bool = False
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -222,6 +224,7 @@ class SearchPlan:
         }
         head |= {} if self.epsilon is None else {"epsilon": self.epsilon}
         head |= {"actors": True} if self.actors else {}
+        head |= {"promotes": True} if self.promotes else {}
         if self.drawing:
             base = as_tree(self.drawing.base)
             head["drawing"] = {
@@ -281,7 +284,7 @@ def judged(trial: Trial, epsilon: float | None) -> Trial:
 
 
 def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
-    """Return after how many updates ASHA first decides: those given, or a ninth of the budget, at an evaluation.
+    """Return after how many updates Ray's ASHA first decides: those given, or a ninth of the budget, at an evaluation.
 
     Raises SpecError where trials are not of one length in updates, or no evaluation comes before their end.
     """
@@ -359,6 +362,7 @@ class _SearchFile(Section):
     grace: Annotated[int, Field(ge=0)]
     epsilon: Positive | None = None
     actors: bool = False
+    promotes: bool = False
     drawing: _DrawingFile | None = None
     population: _PopulationFile | None = None
     trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
@@ -381,9 +385,10 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             raise SpecError("scheduler: wanted pbt with [population], or neither")
         if (found.scheduler in STOPPING) != (found.grace > 0):
             raise SpecError(f"grace: wanted updates above 0 with {' or '.join(STOPPING)}, and 0 without")
-        return SearchPlan(
-            *(*terms, trials, found.actors, _drawing(found.drawing, moved), _population(found.population))
-        )
+        if found.promotes and found.scheduler != "asha":
+            raise SpecError("promotes: is of asha alone")
+        more = (_drawing(found.drawing, moved), _population(found.population), found.promotes)
+        return SearchPlan(*terms, trials, found.actors, *more)
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: no readable plan of a search ({fault}); start a new one") from None

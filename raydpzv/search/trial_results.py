@@ -25,7 +25,7 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from raydpzv.search.composition import Composed, compose
+from raydpzv.search.composition import Composed, compose, sentences
 from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.population import as_trained, facts_of, turns
 from raydpzv.search.search_folder import cut_short, run_path
@@ -102,7 +102,7 @@ def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str)
         f"Made by: {command}",
         f"{results.best}, of {len(results.rows)} trials",
         f"{plan.metric} at the end: {row[plan.metric]:.6g} ({chosen} by trial)",
-        *(composed.sentence() for composed in results.spent),
+        *sentences(results.spent),
     ]
     return "".join(f"# {line}\n" for line in head) + toml
 

@@ -35,6 +35,8 @@ class Spent:
 
     rows, uploads: only where rows of arrays are released: rows (each with its own noise) and uploads, of the client
     with most of them if every client releases its own. fewest: silos that took part in a release, at the least.
+    missing: updates among them that no record tells of, which another machine may have made on the same rows before it
+    was lost.
     """
 
     releases: int
@@ -43,6 +45,7 @@ class Spent:
     rows: int = 0
     uploads: int = 0
     fewest: int | None = None
+    missing: int = 0
 
 
 class PrivacyLoss(NamedTuple):

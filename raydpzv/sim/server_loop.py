@@ -12,6 +12,7 @@ from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.client_counts import ClientCounts
+from raydpzv.sim.horizon import Horizon
 from raydpzv.sim.interfaces import (
     UNACCOUNTED,
     Activation,
@@ -69,7 +70,9 @@ class ServerLoop:
         observer: Observer,
         budget: Budget,
         evaluated: Evaluated = unheard,
+        horizon: Horizon | None = None,
     ) -> None:
+        self._horizon = horizon or Horizon()
         self.server, self.privacy_filter, self.observer, self.budget = (
             server,
             privacy_filter,
@@ -201,6 +204,7 @@ class ServerLoop:
 
         arrived: when it reached the server; now: asked for the time when the service is done; size: its wire bytes.
         """
+        self._horizon.reach(self.server.updates + 1)
         if refusal := self.privacy_filter.refuses(upload):
             self.stop(refusal)
             return ()

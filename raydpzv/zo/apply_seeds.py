@@ -98,6 +98,8 @@ def _cuts(size: int, start: int, unit: int, pieces: int) -> list[int]:
 
 
 def _seeds(seeds: Sequence[int] | np.ndarray) -> np.ndarray:
+    if isinstance(seeds, np.ndarray) and seeds.dtype == np.uint64 and seeds.ndim == 1:
+        return seeds.copy()  # one by one they would take as long as a short direction
     try:
         return np.array([operator.index(seed) for seed in seeds], np.uint64)
     except (TypeError, OverflowError) as error:

@@ -215,8 +215,14 @@ class SeededServer(RoundServer):
     def restore(self, round: int, state: np.ndarray | None) -> None:
         """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
         super().restore(round, state)
-        for past in range(1, round + 1):
-            self._updates.note(self._cohorts.draw(past), past - 1)
+        unknown = np.ones(self._cohorts.clients, bool)
+        for past in range(round, 0, -1):  # a client's version is that of the last round that it took part in
+            cohort = self._cohorts.draw(past)
+            last = cohort[unknown[cohort]]
+            self._updates.note(last, past - 1)
+            unknown[last] = False
+            if not unknown.any():
+                break
         self._updates.go_to(round)
 
     def _orders(self, round: int, cohort: Sequence[int]) -> list[Order]:

@@ -66,6 +66,10 @@ class LedgerFollower:
         self._replica.go_to(version, self._history)
         return self._replica.state()
 
+    def adopt(self, state: np.ndarray, version: int) -> None:
+        """Take over the state of a replica like this one at `version`."""
+        self._replica.adopt(state, version)
+
 
 class SharedClients(LedgerFollower):
     """Clients of one process around one replica; they are rows of a partition and nothing else."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import signal
-import time
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.compare.plan import Planned, PlannedLine
@@ -20,42 +16,23 @@ from raydpzv.search import halving
 from raydpzv.search.halving import to_go
 from raydpzv.search.search_folder import decisions
 from raydpzv.search.search_plan import read_search
-from scenarios.cli import app
-from tests.helpers.programs import Forked
+from tests.helpers.searches import (
+    ALONE,
+    FREE,
+    NOISED,
+    SPACE,
+    UPDATES,
+    command,
+    killed_at,
+    losses,
+    ran,
+    raydpzv,
+    searched,
+    table,
+)
 
-UPDATES, RUNGS = 50, (10, 20)
-SHORT = (f"budget.updates={UPDATES}", "evaluate.every=5", "data.train_rows=120", "data.test_rows=60")
-FREE = ("privacy.mode=none",)
-NOISED = ("privacy.epsilon=1e4", "method.perturbations=2")
-"""So little noise that the order of trials is the same each time."""
-SPACE = "method.lr.loguniform = [1e-3, 1e-1]\nmethod.momentum.uniform = [0.0, 0.95]\n"
+RUNGS = (10, 20)
 TRIALS = 7
-ALONE = ("--runner", "local", "--quiet")
-LIMIT = 120
-
-
-def raydpzv(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def command(folder, scenario, space, changes, samples, *more):
-    path = folder.with_suffix(".toml")
-    path.write_text(space)
-    words = [w for change in (*SHORT, *changes) for w in ("--set", change)]
-    drawn = ["--samples", samples, "--draw-seed", 1, "--metric", "loss", *more]
-    return ["tune", scenario, "--space", path, *drawn, *words, "--out", folder]
-
-
-def searched(folder, scenario, space, changes, samples, *more):
-    done = raydpzv(*command(folder, scenario, space, changes, samples, *more), "--json", "--quiet")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
-def ran(scenario, out):
-    done = raydpzv("run", scenario, "--out", out, "--quiet", "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +51,6 @@ def full(place):
     """The search of the same space whose trials all spend their budget."""
     how = ("--runner", "local")
     return searched(place / "full", "digits_dpzv", SPACE, FREE, TRIALS, *how), place / "full"
-
-
-def losses(path):
-    """Return the first loss after each number of updates; a run that ends has a second, of what was on its way."""
-    rows = RunFolder(path).rows()["evaluation"].to_pylist()
-    return {row["round"]: row["loss"] for row in reversed(rows) if row["part"] == "test"}
-
-
-def table(folder):
-    found = pq.read_table(folder / "trials.parquet").drop_columns(["seconds", "throughput"])
-    return [str(row) for row in found.to_pylist()]  # NaN is like NaN
 
 
 def test_the_better_half_of_whole_runs_goes_on_from_each_rung(halved, full):
@@ -156,12 +122,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_table(halved, place, moment
     _, whole = halved
     folder = place / f"killed-{len(moment)}"
     words = command(folder, "digits_dpzv", SPACE, FREE, TRIALS, "--scheduler", "halving", *ALONE)
-    process, limit = Forked(["-m", "raydpzv", *map(str, words)]), time.monotonic() + LIMIT
-    while not (folder / moment).exists() and time.monotonic() < limit:
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed_at(words, folder / moment)
     before = decisions(folder)
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 0, on.output
@@ -252,6 +213,8 @@ def test_each_step_is_said(place):
     ):
         assert line in done.stderr
     assert "after 10 updates 2 of 4 trials go on: " in done.stderr
+    again = raydpzv("resume", place / "said", "--runner", "local")
+    assert (again.exit_code, "trials go on" in again.stderr) == (0, False), "nothing is decided now"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import time
@@ -151,6 +152,14 @@ def test_rows_say_who_went_on_from_whom_and_what_was_copied(free):
             aside = folder / "runs" / f"{row['trial']:04d}.until-{updates}"
             assert RunFolder(aside).summary()["updates"] == updates
     assert {row["updates"] for row in table} == {UPDATES}
+
+
+def test_a_search_that_is_complete_says_no_decision_again(free):
+    _, folder = free
+    done = raydpzv("resume", folder, "--runner", "local")
+    assert done.exit_code == 0, done.output
+    assert "trials are there already" in done.stderr
+    assert "goes on from trial" not in done.stderr
 
 
 def test_epsilon_counts_all_legs_and_that_of_the_search_all_trials(noised, place):
@@ -307,6 +316,24 @@ def test_a_fork_that_the_file_of_decisions_does_not_know_is_left_as_it_is(place)
         f"trial {made.exploits[0].trial} went on from another after {INTERVAL} updates, and not as"
         in on.stderr
     )
+
+
+@pytest.mark.parametrize("left", ["no exploits", "no turn"])
+def test_a_fork_of_which_the_file_of_decisions_says_nothing_ends_the_search(free, place, left):
+    """With no advice to delete what a trial has released."""
+    folder = shutil.copytree(free[1], place / f"forgotten-{len(left)}")
+    found = [json.loads(line) for line in (folder / "population.jsonl").read_text().splitlines()]
+    forgotten = found[0]["exploits"][0]["trial"]
+    found[0]["exploits"] = []
+    lines = "".join(f"{json.dumps(turn)}\n" for turn in found) if left == "no exploits" else ""
+    (folder / "population.jsonl").write_text(lines)
+    on = raydpzv("resume", folder, *ALONE)
+    said = " ".join(on.stderr.split())
+    assert on.exit_code == 2, on.output
+    assert "population.jsonl: trial " in said
+    assert re.search(rf"trial {forgotten} \(.*\) has gone on from another", said) or left == "no turn"
+    assert "bring the file back from a copy" in said
+    assert "delete" not in said
 
 
 def test_trials_that_did_not_release_alike_end_the_search(place, monkeypatch):

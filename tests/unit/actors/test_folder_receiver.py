@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -185,3 +186,16 @@ def test_a_place_that_another_took_meanwhile_is_left_to_it(there, tmp_path, monk
         receive(asking(there), place)
     assert contents(place) == {"theirs": b"kept"}
     assert list(tmp_path.glob(".here*")) == []
+
+
+def test_the_line_that_moves_a_part_away_makes_room_for_the_whole(tmp_path):
+    """As the shell has it, whatever the name."""
+    place = tmp_path / "it's a part"
+    place.mkdir()
+    (place / "scenario.toml").write_text("")
+    with pytest.raises(InputError, match="send the same line again: mv ") as refused:
+        check_place(place)
+    line = str(refused.value).rpartition(": ")[2]
+    subprocess.run(line, shell=True, check=True)
+    check_place(place)
+    assert (tmp_path / "it's a part.before" / "scenario.toml").is_file()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import zipfile
 from dataclasses import replace
 
@@ -172,3 +174,39 @@ def test_a_large_file_that_little_is_left_of_is_packed(tmp_path, monkeypatch):
     pack(found, tmp_path / "a.zip", 2**20)
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert archive.read("zeros.csv") == b"0" * 20000
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        {".gitignore": "*.pt\n/all/here/raw/\nother/\n"},
+        {".gitignore": "*.pt\n", "all/.gitignore": "!kept.pt\n*.log\n"},
+        {
+            ".gitignore": "*.pt\n",
+            "all/here/.gitignore": "!kept.pt\n",
+            "all/here/deep/.gitignore": "*.csv\n!x.log\n",
+        },
+        {"all/here/.gitignore": "deep/*\n!deep/x.csv\n", "all/here/deep/.gitignore": "!lost.pt\n"},
+        {},
+    ],
+)
+def test_ignore_files_above_the_folder_are_heeded_as_git_does(tmp_path, ignored):
+    """Git itself is the second opinion."""
+    folder = tmp_path / "top" / "all" / "here"
+    made = ["own.toml", "kept.pt", "lost.pt", "x.log", "raw/a.csv", "other/b.csv", "deep/x.csv", "deep/x.log"]
+    files(folder, [*made, "deep/lost.pt", ".rayignore"])
+    put(folder, **{".rayignore": "\n"})
+    put(tmp_path / "top", **ignored)
+    put(tmp_path, **{".gitignore": "*\n"})  # of no repository
+    assert "x.log" in own(project(folder)), "without a repository what lies above is nobody's"
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "top")], check=True)
+    words = ["git", "-c", "core.excludesFile=", "ls-files", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert own(project(folder)) == sorted(listed)
+
+
+def test_a_folder_that_was_asked_for_by_name_is_packed_though_it_is_ignored(tmp_path):
+    files(tmp_path, [".git/HEAD", "scratch/one/own.toml", "scratch/one/x.pt"])
+    put(tmp_path, **{".gitignore": "scratch/\n*.pt\n"})
+    assert own(project(tmp_path / "scratch" / "one")) == ["own.toml", "x.pt"]

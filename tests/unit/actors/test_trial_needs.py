@@ -83,3 +83,11 @@ def test_a_machine_each_counts_the_process_that_watches(small):
     with pytest.raises(Unplaceable, match="a machine for each of 6 processes of a trial, the cluster has 5"):
         needs.check([{"CPU": 1.0}] * 5)
     needs.check([{"CPU": 1.0}] * 6)
+
+
+def test_as_many_whole_trials_as_machines_have_room_for():
+    one = TrialNeeds(Share(1.0, 0.0))
+    assert one.capacity([{"CPU": 2.0}, {"CPU": 1.5, "GPU": 1.0}, {}]) == 3
+    third = TrialNeeds(Share(1.0, 0.1))
+    assert third.capacity([{"CPU": 64.0, "GPU": 1.0}, {"CPU": 8.0}]) == 10
+    assert one.capacity([{"CPU": 0.5}]) == 1, "who does not fit is refused elsewhere"

@@ -78,6 +78,15 @@ def test_a_sound_run_warns_of_nothing():
     assert summary["warnings"] == []
 
 
+def test_a_step_size_that_changes_after_the_end_is_told_of():
+    changes = ["method.lr_at=[[2, 0.01], [7, 0.005]]", "budget.updates=6", "evaluate.every=3"]
+    told = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", *changes])).summary["warnings"]
+    assert [line for line in told if line.startswith("method.lr_at: what it changes from 7 on")]
+    none = [*changes[:1], "budget={seconds=0.5}"]
+    told = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", *none])).summary["warnings"]
+    assert not [line for line in told if "lr_at" in line], "where updates are not planned"
+
+
 def test_a_horizontal_run_that_falls_says_so():
     short = ("data.train_rows=150", "data.test_rows=60", "budget.updates=30", "evaluate.every=2", "seed=2")
     wild = ("method.name=fedavg", "method.lr=1.0", "method.local_steps=10")

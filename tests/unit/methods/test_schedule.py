@@ -6,7 +6,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import SpecError
-from raydpzv.methods.schedule import Schedule, schedule_of, scheduled
+from raydpzv.methods.schedule import Schedule, never_reached, schedule_of, scheduled, without_effect
 from raydpzv.registry import METHODS
 
 
@@ -39,3 +39,21 @@ def test_changes_out_of_order_are_refused(scenario, rounds):
     made = [[round, 0.1] for round in rounds]
     with pytest.raises(SpecError, match=r"method\.lr_at: wanted changes in ascending order, one for each"):
         scenarios.load(scenario, [f"method.lr_at={made}"])
+
+
+def test_changes_after_the_last_update_are_named_by_the_first_of_them():
+    made = ["method.lr_at=[[40, 0.25], [41, 0.5], [50, 0.1]]", "method.server_lr_at=[[40, 0.1]]"]
+    method = scenarios.load("digits_dpzv", made).method
+    (said,) = never_reached(method, 40)
+    assert said.startswith(
+        "method.lr_at: what it changes from 41 on comes after the last of 40 (budget.updates)"
+    )
+    assert list(never_reached(method, 50)) == []
+
+
+def test_a_head_that_takes_no_steps_has_no_step_size_in_effect():
+    assert list(without_effect(scenarios.load("digits_dpzv", ["method.server=frozen"]).method)) == [
+        "server_lr"
+    ]
+    assert list(without_effect(scenarios.load("digits_dpzv").method)) == []
+    assert list(without_effect(scenarios.load("digits_decomfl").method)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.mean_accountant import participation_epsilon
-from raydpzv.search.composition import compose
+from raydpzv.search.composition import compose, sentences
 
 UNIT = "so many releases; unit: one record"
 
@@ -111,3 +111,31 @@ def test_noise_that_results_chose_has_no_epsilon_of_the_whole_search():
     assert "were chosen by the results of earlier trials" in found.sentence()
     assert spent(1.0, 1.0, adaptive=True).spent == spent(1.0, 1.0).spent
     assert spent(1.0, 2.0).missing == ""
+
+
+def composed(adversary, *epsilons, **how):
+    return spent(*(claim(e, adversary=adversary) for e in epsilons), **how)
+
+
+def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
+    alike = [composed(name, 1.0, 2.0) for name in ("external", "client", "all_clients")]
+    figures, reason = sentences(alike)
+    assert figures.startswith(
+        "Against external, client and all_clients the winner alone spent ε=1, the whole"
+    )
+    assert f"{figures} {reason}" == alike[0].sentence().replace(
+        "external", "external, client and all_clients"
+    )
+    other = composed("server", 3.0, 2.0)
+    first, second, once = sentences([alike[0], alike[1], other])
+    assert (first, second) == (figures.replace(", client and all_clients", " and client"), other.figures())
+    assert once == reason
+    assert sentences([]) == []
+
+
+def test_why_nothing_may_be_claimed_is_said_once_too():
+    alike = [composed(name, 1.0, 2.0, same_data=False) for name in ("external", "client")]
+    (said,) = sentences(alike)
+    assert said.startswith("Against external and client nothing may be claimed of the winner")
+    missing, proved = composed("client", 1.0, 2.0, same_data=False), composed("server", 1.0, 2.0)
+    assert sentences([missing, proved]) == [proved.figures(), proved.reason(), missing.sentence()]

@@ -260,6 +260,31 @@ def test_a_method_with_nothing_to_change_is_refused_and_others_named():
     assert "mezo" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("scenario", "changes"),
+    [
+        ("digits_dpzv", ("method.server=frozen",)),
+        ("frozen", ("method.server=discriminant", "model.head=linear")),
+    ],
+)
+def test_step_sizes_of_a_head_that_takes_no_steps_are_refused(scenario, changes):
+    def population(*how):
+        trials = trials_of(
+            lambda settings: scenarios.load(
+                scenario, ["budget.updates=100", "evaluate.every=5", *how, *settings]
+            ),
+            [("method.server_lr=0.1",), ("method.server_lr=0.2",)],
+            None,
+        )
+        return population_of(trials, (Dimension("method.server_lr", "uniform", (0.1, 0.2)),), None, None, 0)
+
+    with pytest.raises(
+        SpecError, match=r'method\.server_lr: with method\.server = ".*" the head takes no steps'
+    ):
+        population(*changes)
+    population()
+
+
 def stands(path, updates, counts):
     path.mkdir()
     state = {"run": {"status": {"privacy": {"releases": 4, "records": np.array(counts)}}}}

@@ -1,0 +1,241 @@
+"""Schedulers of searches on the curves of whole trials: updates made, and how far their best is below the best.
+
+Each space is a search without a scheduler, 16 trials of digits_dpzv to their ends, of which the validation accuracy is
+kept at every evaluation. On these curves three rules are replayed, with trials in random orders and at paces of their
+own, so many at a time: `--scheduler asha` as it promotes, Ray Tune's ASHA (which `--scheduler asha` is where trials
+cannot stand still), and `--scheduler halving`, which depends on no order.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from common import environment, options, show, verdict, write
+
+from raydpzv.keys import Key
+from raydpzv.search import halving, promotion
+from raydpzv.search.bracket import FACTOR, Bracket
+from raydpzv.search.search_folder import run_path
+from raydpzv.search.search_plan import REDUCTION, SearchPlan, grace_of, read_search
+from raydpzv.search.standing import curve, rungs_from
+
+SPACE = """method.lr.loguniform = [1e-3, 1e-1]
+method.momentum.uniform = [0.0, 0.95]
+method.server.choice = ["sgd", "zo"]
+"""
+METRIC, TRIALS, UPDATES, EVERY = "validation_accuracy", 16, 2000, 50
+FIRST_DRAW = 36
+"""Of the draw seeds: what is set in the schedulers was chosen on others."""
+MOST, POINTS = 0.5, 1.0
+"""What a search may take of the full one's updates, and how many points its best may be below the full one's."""
+TARGET = 0.9
+"""Part of all orders in which both are to hold."""
+SLACK = 1e-9
+"""What a difference of two accuracies may be off by."""
+SPREAD = 0.2
+"""Standard deviation of the logarithm of a trial's pace."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A space: its plan, each trial's metric at each evaluation (NaN: it has diverged), and at its end."""
+
+    plan: SearchPlan
+    values: Sequence[dict[int, float]]
+    ends: Sequence[float]
+
+    def points_below(self, ended: Sequence[int]) -> float:
+        """Return how many points the best of these trials is below the best of all."""
+        best = max((self.ends[n] for n in ended if not math.isnan(self.ends[n])), default=0.0)
+        return 100 * (np.nanmax(self.ends) - best)
+
+
+@dataclass(frozen=True)
+class Came:
+    """What a replayed search came to: its part of the full one's updates, and how many points it is below it."""
+
+    part: float
+    below: float
+
+
+def searched(draw: int, out: Path, *more: str) -> list[dict[str, Any]]:
+    """Search a space as the command does, and return the rows of its trials."""
+    (out.parent / "space.toml").write_text(SPACE)
+    changes = [f"budget.updates={UPDATES}", f"evaluate.every={EVERY}", "data.validation_fraction=0.2"]
+    changes += ["privacy.noise=seeded"]  # else two searches of a space differ by their noise
+    words = ["tune", "digits_dpzv", "--space", str(out.parent / "space.toml"), "--samples", str(TRIALS)]
+    words += ["--draw-seed", str(draw), "--quiet", "--json", "--out", str(out), *more]
+    words += [word for change in changes for word in ("--set", change)]
+    done = subprocess.run(
+        [sys.executable, "-m", "raydpzv", *words], check=True, stdout=subprocess.PIPE, text=True
+    )
+    found: list[dict[str, Any]] = json.loads(done.stdout)["trials"]
+    return found
+
+
+def curves(draw: int, folder: Path) -> Curves:
+    """Search one space without a scheduler, and return its trials' curves."""
+    out = folder / f"full-{draw}"
+    rows = searched(draw, out, "--runner", "local")
+    plan = read_search(out / "search.toml")
+    values = [curve(run_path(out, trial), METRIC) for trial in plan.trials]
+    return Curves(plan, values, [row[METRIC] if row["status"] == "done" else math.nan for row in rows])
+
+
+def in_order(key: Key) -> tuple[list[int], np.ndarray]:
+    """Return the trials in the order in which they begin, and the time that an update of each takes."""
+    draws = key.generator()
+    return [int(n) for n in draws.permutation(TRIALS)], np.exp(SPREAD * draws.standard_normal(TRIALS))
+
+
+def promoting(found: Curves, workers: int, key: Key) -> Came:
+    """Replay `--scheduler asha` as it promotes."""
+    order, pace = in_order(key)
+    budget = found.plan.budget
+    first = promotion.first_rung(found.plan.trials, None)
+    rungs = rungs_from(first, budget, FACTOR, promotion.LAST)
+    bracket = Bracket(rungs, budget, order, higher=True)
+    busy, made, now = [], dict.fromkeys(order, 0), 0.0
+    while True:
+        while len(busy) < workers and (leg := bracket.next()):
+            made[leg.trial] = leg.until or budget
+            heapq.heappush(busy, (now + (made[leg.trial] - leg.since) * pace[leg.trial], leg.trial, leg))
+        if not busy:
+            break
+        now, trial, leg = heapq.heappop(busy)
+        bracket.arrived(trial, math.nan if leg.until is None else found.values[trial][leg.until])
+    ended = [n for n in order if made[n] == budget]
+    return Came(sum(made.values()) / (budget * TRIALS), found.points_below(ended))
+
+
+def stopping(found: Curves, workers: int, key: Key) -> Came:
+    """Replay Ray Tune's ASHA."""
+    from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+
+    order, pace = in_order(key)
+    budget = found.plan.budget
+    asha = ASHAScheduler(
+        *("updates", METRIC, "max"),
+        max_t=budget,
+        grace_period=grace_of(found.plan.trials, None),
+        reduction_factor=REDUCTION,
+    )
+    known = [SimpleNamespace(trial_id=str(n)) for n in range(TRIALS)]
+    busy, made, waiting = [], dict.fromkeys(order, 0), iter(order)
+
+    def begin(now: float) -> None:
+        if (trial := next(waiting, None)) is not None:
+            asha.on_trial_add(None, known[trial])
+            heapq.heappush(busy, (now + EVERY * pace[trial], trial))
+
+    for _ in range(workers):
+        begin(0.0)
+    while busy:
+        now, trial = heapq.heappop(busy)
+        made[trial] += EVERY
+        report = {"updates": made[trial], METRIC: found.values[trial][made[trial]]}
+        stops = asha.on_trial_result(None, known[trial], report) == TrialScheduler.STOP
+        if stops or made[trial] == budget:
+            begin(now)
+        else:
+            heapq.heappush(busy, (now + EVERY * pace[trial], trial))
+    ended = [n for n in order if made[n] == budget]
+    return Came(sum(made.values()) / (budget * TRIALS), found.points_below(ended))
+
+
+def halved(found: Curves, workers: int, key: Key) -> Came:
+    """Replay `--scheduler halving`."""
+    budget, made, stand = found.plan.budget, 0, list(range(TRIALS))
+    rungs = rungs_from(halving.first_rung(found.plan.trials, None), budget, halving.FACTOR, halving.LAST)
+    for since, rung in zip([0, *rungs], rungs, strict=False):
+        made += len(stand) * (rung - since)
+        stand = halving.better_half({n: found.values[n][rung] for n in stand}, higher=True)
+    made += len(stand) * (budget - rungs[-1])
+    return Came(made / (budget * TRIALS), found.points_below(stand))
+
+
+RULES: dict[str, Callable[[Curves, int, Key], Came]] = {
+    "asha, promoting": promoting,
+    "Ray Tune's ASHA": stopping,
+    "halving": halved,
+}
+
+
+def real(draw: int, whole: Curves, folder: Path) -> Came:
+    """Search a space with `--scheduler asha` on Ray, two at a time, and hold it against the full search."""
+    rows = searched(draw, folder / f"asha-{draw}", "--scheduler", "asha", "--jobs", "2")
+    ended = [row["trial"] for row in rows if row["status"] == "done"]
+    return Came(sum(row["updates"] for row in rows) / (UPDATES * TRIALS), whole.points_below(ended))
+
+
+def _figures(came: Sequence[Came]) -> dict[str, float]:
+    met = [one.part <= MOST and one.below <= POINTS + SLACK for one in came]
+    return {
+        "orders": len(came),
+        "part_mean": float(np.mean([one.part for one in came])),
+        "part_most": max(one.part for one in came),
+        "below_mean": float(np.mean([one.below for one in came])),
+        "below_most": max(one.below for one in came),
+        "both_met": float(np.mean(met)),
+    }
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = options(__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--spaces", type=int, metavar="N", help="spaces, of draw seeds from 36 on (24)")
+    parser.add_argument("--real", type=int, metavar="N", help="of these, spaces searched with asha too (3)")
+    chosen = parser.parse_args()
+    count = chosen.spaces or (1 if chosen.quick else 24)
+    orders = chosen.repeats or (2 if chosen.quick else 20)
+    searches = (0 if chosen.quick else 3) if chosen.real is None else chosen.real
+    before, rows, figures, made = environment(), [], [], list[dict[str, float]]()
+    with tempfile.TemporaryDirectory() as scratch:
+        spaces = dict[int, Curves]()
+        for draw in range(FIRST_DRAW, FIRST_DRAW + count):
+            print(f"space {draw}: {TRIALS} trials to their ends", file=sys.stderr, flush=True)
+            spaces[draw] = curves(draw, Path(scratch))
+        for draw in list(spaces)[:searches]:
+            came = real(draw, spaces[draw], Path(scratch))
+            made.append({"draw_seed": draw, "part": came.part, "below": came.below})
+            rows.append([f"asha on Ray, space {draw}", "2", *_cells(_figures([came])), ""])
+    for name, replay in RULES.items():
+        for workers in (2, 4) if name != "halving" else (1,):
+            key = Key(0) / "benchmark" / workers
+            came_all = [
+                replay(found, workers, key / draw / order)
+                for draw, found in spaces.items()
+                for order in range(orders if name != "halving" else 1)
+            ]
+            told = _figures(came_all)
+            target = TARGET if replay is promoting else None
+            figures.append({"rule": name, "at_a_time": workers, "target": target, **told})
+            rows.append([name, str(workers), *_cells(told), verdict(told["both_met"], target)])
+    head = ["", "at a time", "updates", "most", "points below", "most", "both in", "target"]
+    show(f"{count} spaces of {TRIALS} trials, {orders} orders each, against all trials in full", head, rows)
+    facts = {"before": before, "spaces": count, "orders": orders}
+    write("early_stopping", {**facts, "figures": figures, "searches": made}, chosen.json)
+
+
+def _cells(told: dict[str, float]) -> list[str]:
+    parts = [f"{told[name]:.0%}" for name in ("part_mean", "part_most")]
+    return [
+        *parts,
+        *(f"{told[name]:.2f}" for name in ("below_mean", "below_most")),
+        f"{told['both_met']:.1%}",
+    ]
+
+
+if __name__ == "__main__":
+    main()

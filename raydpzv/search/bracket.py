@@ -1,0 +1,131 @@
+"""Asynchronous successive halving that promotes (Li et al. 2020, algorithm 2), for a number of trials known beforehand.
+
+A trial that comes to a rung stands there. Whenever a worker is free, the highest rung gives the best that stands there
+among the best 1 / FACTOR of all that have come to it; where no rung has one, a new trial begins. So nothing waits for
+a slower trial, and one that came before there were others to be compared with is held against those that come later.
+
+The paper's trials never run out; here they do, and a budget stands in for its time limit. At any moment at most SHARE
+of the updates are made or begun that all trials begun so far would make in full, and the whole way of one is kept, so
+that those that come early cannot spend what the last may need. Once all have begun and no rung has one to give, the
+best that stand go on as long as the share suffices for their way to the end, those of higher rungs first. One trial
+comes to its end in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from raydpzv.search.standing import ranked
+
+FACTOR = 2
+"""One in so many of those that came to a rung goes on from it; the next one is so many times as far."""
+SHARE = Fraction(1, 2)
+"""Part of the updates of all trials in full that may be made."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A trial's way from where it stands, after so many updates (0: its start), to a rung or its end (None).
+
+    value: its metric there, NaN at its start.
+    """
+
+    trial: int
+    since: int
+    until: int | None
+    value: float = math.nan
+
+
+class Bracket:
+    """Where the trials of a search stand, and which goes on next.
+
+    rungs: after how many updates trials stand, ascending; budget: updates of a whole trial; higher: is more of the
+    metric better?
+    """
+
+    def __init__(self, rungs: Sequence[int], budget: int, trials: Iterable[int], *, higher: bool) -> None:
+        self._rungs, self._targets, self._higher = tuple(rungs), (*rungs, budget), higher
+        self._waiting = list(trials)
+        self._sent = dict[int, int]()
+        self._came: list[dict[int, float]] = [{} for _ in rungs]
+        self._standing, self._on_the_way = set[int](), set[int]()
+
+    @property
+    def standing(self) -> list[tuple[int, int, float]]:
+        """Return the trials that stand: each with the updates it has made, and its metric there."""
+        return [(n, self._rungs[self._sent[n]], self._came[self._sent[n]][n]) for n in sorted(self._standing)]
+
+    def send(self, trial: int, rung: int) -> Leg:
+        """Let a trial go to the rung of this number, from 0 on; that after the last one is its end."""
+        if trial in self._waiting:
+            self._waiting.remove(trial)
+        self._standing.discard(trial)
+        self._on_the_way.add(trial)
+        self._sent[trial] = rung
+        since, value = (self._rungs[rung - 1], self._came[rung - 1][trial]) if rung else (0, math.nan)
+        return Leg(trial, since, self._rungs[rung] if rung < len(self._rungs) else None, value)
+
+    def arrived(self, trial: int, value: float, *, over: bool = False) -> None:
+        """Take in that a trial has come to where it was sent; value: its metric there, NaN where there is none.
+
+        over: it does not go on from there, whatever it is worth beside others.
+        """
+        self._on_the_way.discard(trial)
+        rung = self._sent[trial]
+        if rung < len(self._rungs):
+            self._came[rung][trial] = value
+            if not over:
+                self._standing.add(trial)
+
+    def lost(self, trial: int) -> None:
+        """Take in that a trial has broken off on its way: nobody waits for it."""
+        self._on_the_way.discard(trial)
+
+    def next(self) -> Leg | None:
+        """Send a trial on, or a new one; None where there is none to send before another arrives, if ever."""
+        found = self._promotable()
+        if found is None and self._waiting:
+            return self.send(self._waiting[0], 0)
+        found = found or self._best_left() or self._last_resort()
+        return None if found is None else self.send(*found)
+
+    def _promotable(self) -> tuple[int, int] | None:
+        for rung in reversed(range(len(self._rungs))):
+            order = ranked(self._came[rung], higher=self._higher)
+            best = self._standing_at(rung, order[: len(order) // FACTOR])
+            if best is not None and self._affords(rung, rung + 1, kept=self._targets[-1] - self._targets[0]):
+                return best, rung + 1
+        return None
+
+    def _best_left(self) -> tuple[int, int] | None:
+        """Return the best of the highest rung to which nobody is on the way any more, if it may go to its end."""
+        for rung in reversed(range(len(self._rungs))):
+            best = self._standing_at(rung, ranked(self._came[rung], higher=self._higher))
+            awaited = any(self._sent[n] <= rung for n in self._on_the_way)
+            if best is not None and not awaited and self._affords(rung, len(self._rungs)):
+                return best, rung + 1
+        return None
+
+    def _standing_at(self, rung: int, order: Sequence[int]) -> int | None:
+        """Return the first of these that stands at a rung with a metric."""
+        here = (n for n in order if n in self._standing and self._sent[n] == rung)
+        return next((n for n in here if not math.isnan(self._came[rung][n])), None)
+
+    def _affords(self, rung: int, there: int, kept: int = 0) -> bool:
+        """Tell whether the share suffices for a trial's way from a rung to another; kept: updates to be left then."""
+        made = sum(self._targets[level] for level in self._sent.values())
+        more = self._targets[there] - self._targets[rung]
+        return made + more + kept <= SHARE * self._targets[-1] * len(self._sent)
+
+    def _last_resort(self) -> tuple[int, int] | None:
+        """Return the best of the highest rung where nobody has come, or goes, to the end."""
+        if self._on_the_way or len(self._rungs) in self._sent.values():
+            return None
+        for rung in reversed(range(len(self._rungs))):
+            order = ranked(self._came[rung], higher=self._higher)
+            if here := [n for n in order if n in self._standing and self._sent[n] == rung]:
+                return here[0], rung + 1
+        return None

@@ -1,0 +1,146 @@
+"""The trials of a search that promotes (`bracket`), in its folder: which goes on next, and what is on record of it.
+
+A trial that comes to a rung stands there with its checkpoint, and goes on from it to the bits that it would have had
+without. Every promotion is written down before the trial goes on, and who stands where follows from that and the runs'
+own folders, so that a search that was killed goes on with the promotions it made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from raydpzv.compare.run_comparison import finished
+from raydpzv.errors import DataError
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.search.bracket import FACTOR, SHARE, Bracket, Leg
+from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
+from raydpzv.search.search_plan import SearchPlan, Trial
+from raydpzv.search.standing import (
+    at_evaluation,
+    figure,
+    metric_at,
+    one_budget,
+    other_budget,
+    rungs_from,
+    stands_there,
+    without_checkpoint,
+)
+
+FIRST = 8
+"""The first rung is after this part of the budget, where none is given."""
+LAST = 2
+"""No rung but the first is after more than this part of the budget: near its end stopping saves little."""
+
+
+def why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
+    """Return why trials cannot stand and go on one by one, or nothing; actors: has each its own?"""
+    if actors:
+        return "--actors: actors of a trial's own cannot stand still"
+    for trial in trials:
+        if why := without_checkpoint(trial.spec):
+            return f"{trial} leaves no checkpoint to go on from: {why}"
+        if name := other_budget(trial.spec):
+            return f"{name}: {trial} may end before it has made its updates"
+    return ""
+
+
+def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
+    """Return after how many updates trials first stand: those given, or an eighth of the budget, at an evaluation.
+
+    Raises SpecError for trials that are not held against one another there.
+    """
+    started = [trial for trial in trials if not trial.skipped]
+    one_budget(started, "asha")
+    return at_evaluation(started, grace, FIRST)
+
+
+def rungs(plan: SearchPlan) -> list[int]:
+    """Return after how many updates trials stand."""
+    return rungs_from(plan.grace, plan.budget, FACTOR, LAST)
+
+
+def rule(plan: SearchPlan) -> str:
+    """Return in a line what a search of this plan does."""
+    stand = ", ".join(f"{rung:,}" for rung in rungs(plan))
+    return (
+        f"asha promotes: trials stand at {stand} updates, the best {1 / FACTOR:.0%} of those that have come there go "
+        f"on, and at most {float(SHARE):.0%} of the updates of all trials in full are made"
+    )
+
+
+class Promotion:
+    """Which trial goes on next. Raises DataError if what is on record is not of this search."""
+
+    def __init__(self, folder: Path, plan: SearchPlan) -> None:
+        self._folder, self._plan, self._rungs = folder, plan, rungs(plan)
+        self._trials = {trial.number: trial for trial in plan.started()}
+        self._bracket = Bracket(self._rungs, plan.budget, self._trials, higher=plan.higher)
+        self._begun = list[Leg]()
+        self._recall()
+
+    def _recall(self) -> None:
+        """Take in what was promoted before, and where runs stand; what is on its way is to be gone on with first."""
+        known: dict[int, list[Decision]] = {number: [] for number in self._trials}
+        for told in decisions(self._folder):
+            if told.trial not in known or told.updates not in self._rungs:
+                raise DataError(
+                    f"{self._folder}: a decision on record (trial {told.trial}, {told.updates} updates) is none of "
+                    "this search; start a new one"
+                )
+            known[told.trial].append(told)
+        for number, made in known.items():
+            if not made and not RunFolder.begun(run_path(self._folder, self._trials[number])):
+                continue
+            leg = self._bracket.send(number, 0)
+            for told in made:
+                self._bracket.arrived(number, math.nan if told.value is None else told.value, over=told.stop)
+                if not told.stop:
+                    leg = self._bracket.send(number, self._rungs.index(told.updates) + 1)
+            if not (made and made[-1].stop) and not self._arrived(leg):
+                self._begun.append(leg)
+
+    def trial(self, leg: Leg) -> Trial:
+        """Return the trial of a leg."""
+        return self._trials[leg.trial]
+
+    def next_leg(self) -> Leg | None:
+        """Return which trial goes on, and write it down; None where there is none before another arrives, if ever."""
+        if self._begun:
+            return self._begun.pop(0)
+        leg = self._bracket.next()
+        if leg and leg.since:
+            value = None if math.isnan(leg.value) else leg.value
+            add_decisions(self._folder, [Decision(leg.trial, leg.since, value, stop=False)])
+        return leg
+
+    def ended(self, leg: Leg) -> None:
+        """Take in that a leg is over: its trial has come to where it was sent, or has broken off."""
+        if not self._arrived(leg):
+            self._bracket.lost(leg.trial)
+
+    def _arrived(self, leg: Leg) -> bool:
+        trial = self._trials[leg.trial]
+        path = run_path(self._folder, trial)
+        if not stands_there(trial, path, leg.until):
+            return False
+        over = finished(trial.planned(), path)
+        value = math.nan if over or leg.until is None else metric_at(path, self._plan.metric, leg.until)
+        self._bracket.arrived(leg.trial, value, over=over)
+        return True
+
+    def close(self) -> None:
+        """Write down that the trials that still stand stay there: there is nobody left to send."""
+        stay = [
+            Decision(number, updates, None if math.isnan(value) else value, stop=True)
+            for number, updates, value in self._bracket.standing
+        ]
+        if stay:
+            add_decisions(self._folder, stay)
+
+
+def said(leg: Leg) -> str:
+    """Return in a line which trial goes on from a rung."""
+    end = "the end" if leg.until is None else f"{leg.until:,} updates"
+    return f"trial {leg.trial} ({figure(leg.value)} after {leg.since:,} updates) goes on to {end}"

@@ -1,0 +1,231 @@
+"""A storage's folder on this machine's disk: begun there, brought here, or found here again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.files import as_json, write_atomically
+from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED, Commit, content, latest
+from raydpzv.storage.lease import Lease, last_writer
+from raydpzv.storage.mirror import Mirror, StorageTimes
+from raydpzv.storage.missing import add_missing
+from raydpzv.storage.place import StorageFolder, open_place, reason
+from raydpzv.storage.snapshot import LINK
+
+_TRIES = 10
+"""Times that a folder is brought anew whose storage was written to meanwhile."""
+PACE = StorageTimes()
+"""Of storages that nobody says another of."""
+_OWN_ALONE = ("operator.json", "checkpoint.npz")
+"""Files that nobody but their owner may read."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of which storage a folder is a copy; by whom it was written ("": it was only brought), and of which commit."""
+
+    uri: str
+    writer: str
+    commit: str
+
+
+def link_of(folder: Path) -> Link | None:
+    """Return of which storage a folder is a copy; None if it is none. Raises DataError if that is damaged."""
+    path = folder / LINK
+    if not path.is_file():
+        return None
+    try:
+        return Link(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: is damaged ({error}); bring the folder anew: raydpzv fetch URI FOLDER"
+        ) from None
+
+
+def link(folder: Path, mirror: Mirror) -> None:
+    """Write down that a folder is what a mirror brings to its storage, before anything else is written there."""
+    _link(folder, Link(mirror.uri, mirror.writer, ""))
+
+
+def begun_at(uri: str) -> str | None:
+    """Return what a storage holds, "run" or "search"; None if nothing. Raises InputError where it cannot be read."""
+    with _said(uri):
+        found = latest(open_place(uri))
+    return found.kind if found else None
+
+
+def is_over(uri: str) -> bool:
+    """Tell whether the last writer of a storage brought all that it had."""
+    with _said(uri):
+        found = latest(open_place(uri))
+    return found is not None and found.over
+
+
+@contextmanager
+def begun(uri: str, kind: str, pace: StorageTimes | None = None) -> Iterator[Mirror]:
+    """Hold a storage while the block runs, for a folder that begins there. InputError if it holds one already."""
+    place = open_place(uri)
+    with _taken(place, kind, pace or PACE) as mirror:
+        with _said(uri):
+            found = latest(place)
+        if found:
+            raise InputError(
+                f"{uri}: holds a {found.kind} already; choose another --storage, or go on with it: raydpzv resume {uri}"
+            )
+        yield mirror
+
+
+@contextmanager
+def continued(uri: str, folder: Path, pace: StorageTimes | None = None) -> Iterator[tuple[Mirror, int]]:
+    """Hold a storage while the block runs, with its content in this folder, which the block goes on with.
+
+    A folder that its last writer wrote here is taken as it is: it has all that was released. Else the storage's content
+    is brought here. Yields with it how many updates were announced and may be missing. Raises InputError for a storage
+    without content, and for a folder with another or older content; NotRecomputable where nobody knows what is missing.
+    """
+    place = open_place(uri)
+    with _said(place.uri):
+        holder = last_writer(place)[1]
+    with _taken(place, "", pace or PACE) as mirror:
+        with _said(uri):
+            base = latest(place)
+        if base is None:
+            raise InputError(
+                f"{uri}: holds no run and no search; begin one with: raydpzv run SCENARIO --storage {uri}"
+            )
+        missing = 0
+        if not _is_newest(folder, place.uri, base, holder):
+            if _is_copy(folder, place.uri, base):
+                _charge(folder, base, place.uri)
+            else:
+                base = _bring(place, folder, lambda made, found: _charge(made, found, place.uri), base)
+            missing = _missing(base, place.uri)
+        mirror.go_on_from(base)
+        link(folder, mirror)
+        yield mirror, missing
+
+
+def fetch(uri: str, folder: Path) -> Commit:
+    """Bring what a storage holds to a folder that is not there or empty; return the commit that it is of."""
+    place = open_place(uri)
+    with _said(uri):
+        base = latest(place)
+    if base is None:
+        raise InputError(f"{uri}: holds no run and no search")
+    return _bring(place, folder, lambda made, found: None, base)
+
+
+@contextmanager
+def _taken(place: StorageFolder, kind: str, pace: StorageTimes) -> Iterator[Mirror]:
+    with _said(place.uri):
+        lease = Lease.take(place, pace.lease)
+    mirror = Mirror(place, lease, kind, pace)
+    with mirror.released():
+        yield mirror
+
+
+def _is_newest(folder: Path, uri: str, base: Commit, holder: str) -> bool:
+    """Tell whether a folder is the one that the storage's last writer wrote, which has all that it released."""
+    found = link_of(folder)
+    written = found is not None and found.uri == uri and found.writer != ""
+    return written and found is not None and found.writer in (base.writer, holder)
+
+
+def _is_copy(folder: Path, uri: str, base: Commit) -> bool:
+    """Tell whether a folder has what a commit names; False if it is to be brought. Raises InputError for another."""
+    found = link_of(folder)
+    if found == Link(uri, "", base.name):
+        return True
+    if not _free(folder):
+        older = "an older copy of this storage, which was written to elsewhere since"
+        what = older if found and found.uri == uri else "something else"
+        raise InputError(f"{folder}: holds {what}; choose another --out, or delete it")
+    return False
+
+
+def _free(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
+def _missing(base: Commit, uri: str) -> int:
+    """Return how many updates with fresh noise the writer of a commit may have made after it."""
+    if base.noise == UNBOUNDED:
+        raise NotRecomputable(
+            f"{uri}: its writer was lost, and a wall-clock run stands still for no storage, so that nobody knows how "
+            "many releases with noise of the system's came after the last commit; they would be drawn a second time: "
+            "go on in the folder where it was written, or start a new run"
+        )
+    return base.announced - base.covered if base.noise == ANNOUNCED else 0
+
+
+def _charge(folder: Path, base: Commit, uri: str) -> None:
+    """Put on record what may be missing after a commit."""
+    if missing := _missing(base, uri):
+        add_missing(folder, after=base.covered, updates=missing)
+
+
+def _bring(place: StorageFolder, folder: Path, then: Callable[[Path, Commit], None], base: Commit) -> Commit:
+    """Make a folder of a commit's files, or of a newer one's where these have gone; `then` completes it."""
+    if not _free(folder):
+        raise InputError(f"{folder}: is there already; choose a folder that is not, or delete it")
+    made = folder.with_name(f".{folder.name}.{os.getpid()}")
+    for _ in range(_TRIES):
+        try:
+            if _made(place, made, base):
+                then(made, base)
+                _link(made, Link(place.uri, "", base.name))
+                if folder.exists():
+                    folder.rmdir()
+                made.rename(folder)
+                return base
+        except OSError as error:
+            raise InputError(
+                f"{folder}: cannot bring {place.uri} there ({reason(error)}); see to disk and storage"
+            ) from None
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        found = latest(place)
+        assert found is not None
+        base = found
+    raise InputError(f"{place.uri}: is written to faster than it can be brought; try again")
+
+
+def _made(place: StorageFolder, made: Path, base: Commit) -> bool:
+    """Write the files of a commit to a new folder; False if one of them has gone meanwhile."""
+    made.mkdir(parents=True)
+    for path, file in base.files.items():
+        whole = made / path
+        if made.resolve() not in whole.resolve().parents:
+            raise DataError(
+                f"{place.uri}: {path} lies outside of its folder; the storage's commit is damaged"
+            )
+        data = content(place, path, file)
+        if data is None:
+            return False
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(whole, data, mode=0o600 if whole.name in _OWN_ALONE else 0o666)
+        if whole.name == "scenario.toml":
+            (whole.parent / "rows").mkdir(exist_ok=True)  # storages have no empty folders, and runs have one
+    return True
+
+
+def _link(folder: Path, found: Link) -> None:
+    write_atomically(folder / LINK, as_json(asdict(found)).encode())
+
+
+@contextmanager
+def _said(uri: str) -> Iterator[None]:
+    """Say which storage it was that could not be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{uri}: cannot be read or written ({reason(error)}); see to its permissions and to the way there"
+        ) from None

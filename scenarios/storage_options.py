@@ -1,0 +1,39 @@
+"""What the command line says of storages: URIs, and where their folders are on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from raydpzv.errors import InputError, SpecError
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.storage.copies import begun_at, fetch, link_of
+from raydpzv.storage.place import is_uri
+
+
+def copy_folder(uri: str) -> Path:
+    """Return where the folder of a storage is on this machine, where nobody says so: below runs/, by its name there."""
+    return Path("runs") / (Path(unquote(urlsplit(uri).path)).name or urlsplit(uri).netloc or "storage")
+
+
+def stored_at(what: str, out: Path | None) -> tuple[str | None, Path]:
+    """Return the URI of the storage that a folder or URI is of (None: of none), and its folder on this machine."""
+    if is_uri(what):
+        return what.rstrip("/"), out or copy_folder(what)
+    if out is not None:
+        raise SpecError("--out: says where a storage is brought to, and goes with its URI; leave it out")
+    found = link_of(Path(what))
+    return (found.uri if found else None), Path(what)
+
+
+def found_or_fetched(uri: str, folder: Path) -> Path:
+    """Return a storage's folder on this machine, brought there if it is not; nothing is brought of an empty storage.
+
+    Raises InputError for a folder with another run.
+    """
+    found = link_of(folder)
+    if RunFolder.begun(folder) and (found is None or found.uri != uri.rstrip("/")):
+        raise InputError(f"{folder}: holds a run that is no copy of {uri}; choose another --out")
+    if found is None and begun_at(uri):
+        fetch(uri, folder)
+    return folder

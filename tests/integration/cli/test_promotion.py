@@ -1,0 +1,240 @@
+"""`raydpzv tune --scheduler asha`: who goes on, the bits of who does, kills, what it spends, when Ray's rule holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.search import promotion
+from raydpzv.search.bracket import SHARE
+from raydpzv.search.search_folder import decisions
+from raydpzv.search.search_plan import read_search
+from tests.helpers.searches import (
+    ALONE,
+    FREE,
+    NOISED,
+    SPACE,
+    UPDATES,
+    command,
+    killed_at,
+    losses,
+    ran,
+    raydpzv,
+    searched,
+    table,
+)
+
+RUNGS = (5, 10, 20)
+TRIALS = 7
+ASHA = ("--scheduler", "asha")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("promotion")
+
+
+@pytest.fixture(scope="module")
+def promoted(place):
+    said = searched(place / "free", "digits_dpzv", SPACE, FREE, TRIALS, *ASHA, "--runner", "local")
+    return said, place / "free"
+
+
+@pytest.fixture(scope="module")
+def full(place):
+    """The search of the same space whose trials all spend their budget."""
+    said = searched(place / "full", "digits_dpzv", SPACE, FREE, TRIALS, "--runner", "local")
+    return said, place / "full"
+
+
+def test_decisions_are_by_the_curves_of_whole_runs_and_end_with_who_stays(promoted, full):
+    said, folder = promoted
+    curves = {n: losses(full[1] / "runs" / f"{n:04d}") for n in range(TRIALS)}
+    made = decisions(folder)
+    assert all(d.value == curves[d.trial][d.updates] for d in made)
+    ways = {n: [(d.updates, d.stop) for d in made if d.trial == n] for n in range(TRIALS)}
+    for row in said["trials"]:
+        way = ways[row["trial"]]
+        assert [updates for updates, _ in way] == [*RUNGS][: len(way)]
+        assert [stop for _, stop in way[:-1]] == [False] * (len(way) - 1)
+        stays = way[-1][1]
+        assert (row["status"], row["updates"]) == (
+            ("stopped early", way[-1][0]) if stays else ("done", UPDATES)
+        )
+    assert sum(row["updates"] for row in said["trials"]) <= SHARE * UPDATES * TRIALS
+    ends = {n: curves[n][UPDATES] for n in ways if not ways[n][-1][1]}
+    assert said["best"] == min(ends, key=lambda n: ends[n])
+    for rung in RUNGS:
+        gone = [d.value for d in made if d.updates == rung and not d.stop]
+        stayed = [d.value for d in made if d.updates == rung and d.stop]
+        assert max(gone, default=0) < min(stayed, default=1e9) or rung == RUNGS[0], (
+            "of those that came late too"
+        )
+
+
+def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_has_others(
+    promoted, full, place
+):
+    said, folder = promoted
+    whole = {row["trial"]: row["digest"] for row in full[0]["trials"]}
+    for row in said["trials"]:
+        assert (row["digest"] == whole[row["trial"]]) == (row["status"] == "done")
+    assert ran(folder / "best.toml", place / "best")["digest"] == whole[said["best"]]
+
+
+def test_no_update_is_made_twice(promoted):
+    _, folder = promoted
+    for path in (folder / "runs").iterdir():
+        rounds = RunFolder(path).rows()["service"]["round"].to_pylist()
+        assert rounds == list(range(1, RunFolder(path).summary()["updates"] + 1))
+    assert {path.name for path in (folder / "runs").iterdir()} == {f"{n:04d}" for n in range(TRIALS)}
+
+
+@pytest.mark.parametrize("moment", ["runs/0006/scenario.toml", "decisions.jsonl"])
+def test_killed_at_any_moment_it_goes_on_to_the_same_table(promoted, place, moment):
+    """One at a time, who goes on follows from the results alone."""
+    _, whole = promoted
+    folder = place / f"killed-{len(moment)}-{moment[8]}"
+    words = command(folder, "digits_dpzv", SPACE, FREE, TRIALS, *ASHA, *ALONE)
+    killed_at(words, folder / moment)
+    before = decisions(folder)
+    on = raydpzv("resume", folder, *ALONE)
+    assert on.exit_code == 0, on.output
+    assert table(folder) == table(whole)
+    assert decisions(folder) == decisions(whole)
+    assert decisions(folder)[: len(before)] == before
+    again = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    assert raydpzv("resume", folder, *ALONE).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == again
+
+
+def test_what_was_promoted_before_a_kill_goes_on_first_and_stays_promoted(promoted, place, monkeypatch):
+    """Also where its results would say otherwise now."""
+    folder = place / "promoted"
+    plan, ended = read_search(promoted[1] / "search.toml"), promotion.Promotion.ended
+
+    def kill(todo, leg):
+        ended(todo, leg)
+        if leg.since == RUNGS[0]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(promotion.Promotion, "ended", kill)
+    raydpzv(*command(folder, "digits_dpzv", SPACE, FREE, TRIALS, *ASHA, *ALONE))
+    (one,) = decisions(folder)
+    run = folder / "runs" / f"{one.trial:04d}"
+    (run / "summary.json").unlink()
+    monkeypatch.setattr(promotion, "metric_at", lambda path, metric, updates: 1.0)
+    todo = promotion.Promotion(folder, plan)
+    first = todo.next_leg()
+    assert (first.trial, first.since, first.until) == (one.trial, RUNGS[0], RUNGS[1])
+    assert decisions(folder) == [one], "not decided again"
+
+
+def test_a_decision_of_another_search_is_damage(promoted, place):
+    folder = place / "other"
+    folder.mkdir()
+    (folder / "decisions.jsonl").write_text('{"trial": 0, "updates": 7, "value": 0.5, "stop": false}\n')
+    plan = read_search(promoted[1] / "search.toml")
+    with pytest.raises(promotion.DataError, match=r"trial 0, 7 updates\) is none of this search"):
+        promotion.Promotion(folder, plan)
+
+
+def test_noise_is_that_of_the_whole_budget_and_epsilon_that_of_the_releases(place):
+    space = "method.lr.loguniform = [0.05, 1.0]\n"
+    said = searched(place / "noised", "digits_private", space, NOISED, 4, *ASHA, "--runner", "local")
+    by_end = {}
+    for row in said["trials"]:
+        released = RunFolder(place / "noised" / "runs" / f"{row['trial']:04d}").rows()["release"]
+        assert row["epsilon"] == released["epsilon_client"].to_pylist()[-1]
+        assert set(released["round"].to_pylist()) == set(range(1, int(row["updates"]) + 1))
+        by_end.setdefault(row["updates"], set()).add(row["epsilon"])
+    assert {min(by_end), max(by_end)} <= {*RUNGS, UPDATES}
+    assert len(by_end) > 1
+    assert all(len(found) == 1 for found in by_end.values()), "as many releases, the same ε"
+    assert max(by_end[UPDATES]) == pytest.approx(1e4, rel=1e-2)
+    for one in said["spent"]:
+        assert one["cut"]
+        assert one["spent"] < one["planned"]
+        assert "the plan's is the number to claim" in one["sentence"]
+
+
+def test_nobody_waits_for_a_trial_that_breaks_off(place):
+    space = "method.lr.grid = [0.01, 0.02]\nsplit.clients.grid = [4, 99]\n"
+    folder = place / "broken"
+    words = command(folder, "digits_dpzv", space, FREE, 1, *ASHA, *ALONE)
+    done = raydpzv(*words)
+    assert done.exit_code == 1, done.output
+    assert "2 of 4 trials failed" in " ".join(done.stderr.split())
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    became = {4: set(), 99: set()}
+    for row in rows:
+        became[row["split.clients"]].add(row["status"])
+    assert became == {4: {"done", "stopped early"}, 99: {"failed"}}
+    todo = promotion.Promotion(folder, read_search(folder / "search.toml"))
+    assert [todo.next_leg().trial for _ in range(2)] == [r["trial"] for r in rows if r["split.clients"] == 99]
+
+
+def test_stopped_by_the_user_nobody_is_left_behind(place, monkeypatch):
+    """Who stands then is neither stopped by the search nor lost to it."""
+    folder = place / "stopped"
+    ended = promotion.Promotion.ended
+
+    def stop(todo, leg):
+        ended(todo, leg)
+        if len(decisions(folder)) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(promotion.Promotion, "ended", stop)
+        raydpzv(*command(folder, "digits_dpzv", SPACE, FREE, 4, *ASHA, *ALONE))
+    assert not any(d.stop for d in decisions(folder))
+    assert raydpzv("resume", folder, *ALONE).exit_code == 0
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    assert {r["status"] for r in rows} == {"done", "stopped early"}
+
+
+def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
+    words = command(place / "said", "digits_dpzv", SPACE, FREE, 4, *ASHA)
+    done = raydpzv(*words, "--runner", "local")
+    assert done.exit_code == 0, done.output
+    assert "asha promotes: trials stand at 5, 10, 20 updates, the best 50% of those that have" in done.stderr
+    assert " after 5 updates) goes on to 10 updates" in done.stderr
+    assert " after 20 updates) goes on to the end" in done.stderr
+    rows = pq.read_table(place / "said" / "trials.parquet").to_pylist()
+    assert f"updates: {sum(r['updates'] for r in rows):.0f} of 200 that all trials" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (("budget.seconds=100",), r"budget.seconds: trial 0 \(.*\) may end before it has made its updates"),
+        (
+            ("clock.kind=wall",),
+            r"trial 0 \(.*\) leaves no checkpoint to go on from: real time cannot stand still",
+        ),
+    ],
+)
+def test_where_trials_cannot_stand_the_reason_for_rays_rule_is_said(place, changes, why):
+    """Without Ray here, so that it goes no further."""
+    words = command(place / "never", "digits_dpzv", SPACE, (*FREE, *changes), 4, *ASHA, "--runner", "local")
+    ended = raydpzv(*words)
+    assert ended.exit_code == 2
+    assert re.search(f"asha stops trials by Ray Tune's rule: {why}; use ray", " ".join(ended.stderr.split()))
+    assert not (place / "never").exists()
+
+
+def test_a_search_that_was_begun_by_rays_rule_stays_with_it(promoted, place):
+    """Its plan says nothing of promotions."""
+    plan = replace(read_search(promoted[1] / "search.toml"), promotes=False)
+    folder = place / "older"
+    folder.mkdir()
+    (folder / "search.toml").write_text(plan.as_toml())
+    assert "promotes" not in (folder / "search.toml").read_text()
+    assert read_search(folder / "search.toml") == plan
+    ended = raydpzv("resume", folder, *ALONE)
+    said = " ".join(ended.stderr.split())
+    assert (ended.exit_code, "Ray Tune's rule: this search was begun by it; use ray" in said) == (2, True)

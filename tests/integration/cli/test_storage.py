@@ -1,0 +1,155 @@
+"""`--storage URI`, `resume URI` and `fetch`: what is typed, what is said, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import raydpzv
+import scenarios
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.runner import run_local
+from raydpzv.storage import copies
+from raydpzv.storage.copies import begun_at
+from raydpzv.storage.lease import Lease
+from raydpzv.storage.place import open_place
+from scenarios.cli import app
+from tests.helpers.small_horizontal import stop_after
+from tests.helpers.storages import QUICK
+
+CHANGES = ("privacy.noise=seeded", "budget.updates=60", "evaluate.every=20", "data.train_rows=200")
+SET = [part for change in CHANGES for part in ("--set", change)]
+RUN = ("run", "digits_dpzv", *SET, "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return f"file://{tmp_path}/my storage"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def complaint(result):
+    assert result.exit_code == 2, result.output
+    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
+    return line
+
+
+def summary(folder):
+    return json.loads((Path(folder) / "summary.json").read_text())
+
+
+def stopped(uri, folder, at=25):
+    spec = scenarios.load("digits_dpzv", CHANGES)
+    stop, progress = stop_after(at)
+    with copies.begun(uri, "run") as mirror:
+        run_local(prepare(spec), RunOptions(folder, storage=mirror, progress=progress, stop=stop))
+
+
+def test_one_line_begins_goes_on_and_shows_wherever_it_is_started(uri):
+    digest = scenarios.run(scenarios.load("digits_dpzv", CHANGES)).summary["digest"]
+    line = (*RUN, "--storage", uri, "--or-resume")
+    stopped(uri, Path("first"))
+    done = call(*line)
+    assert done.exit_code == 0, done.output
+    assert summary("runs/my storage")["digest"] == digest
+    shutil.rmtree("runs")
+    shown = call(*line, "--json")
+    assert json.loads(shown.stdout)["digest"] == digest
+    assert summary("runs/my storage")["digest"] == digest
+    assert "method.lr is " in complaint(call(*line, "--set", "method.lr=0.5"))
+
+
+def test_a_storage_is_gone_on_with_by_its_uri_and_by_its_folder(uri):
+    stopped(uri, Path("first"))
+    assert call("resume", uri, "--out", "second", "--quiet").exit_code == 0
+    assert summary("second")["updates"] == 60
+    assert "nothing to resume" in complaint(call("resume", "second", "--quiet"))
+    assert "an older copy of this storage" in complaint(call("resume", "first", "--quiet"))
+    other = f"{uri} 2"
+    stopped(other, Path("third"))
+    assert call("resume", "third", "--quiet").exit_code == 0
+    assert summary("third")["digest"] == summary("second")["digest"]
+
+
+def test_what_is_there_is_fetched_and_read(uri):
+    stopped(uri, Path("first"))
+    assert call("fetch", uri, "copy").stdout == "copy\n"
+    assert call("replay", "copy").exit_code == 0
+    assert call("report", "copy").exit_code == 0
+    assert "is there already" in complaint(call("fetch", uri, "copy"))
+    assert "holds no run" in complaint(call("fetch", f"{uri} 2", "other"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--storage", "ftp://host/x"), 'pyarrow knows no "ftp"'),
+        (("--storage", "runs/x"), "wanted the URI of a folder"),
+        (("--storage", "s3://key:secret@bucket/x"), "does not belong in a URI"),
+        (("--storage", "file:///proc/nothing/x"), "file:///proc/nothing/x: cannot be read or written"),
+        (("--or-resume",), "--or-resume: goes with --out FOLDER"),
+    ],
+)
+def test_what_cannot_be_a_storage_is_refused_before_anything_is_written(arguments, said):
+    assert said in complaint(call(*RUN, *arguments))
+    assert not Path("runs").exists()
+
+
+def test_a_storage_with_a_run_in_it_or_a_live_writer_is_refused(uri, monkeypatch):
+    stopped(uri, Path("first"))
+    assert "holds a run already" in complaint(call(*RUN, "--storage", uri))
+    place = open_place(uri)
+    lease = Lease.take(place, 1.0)
+    monkeypatch.setattr("raydpzv.storage.lease._outlive", moving(lease))
+    said = complaint(call("resume", uri))
+    assert "is writing to this storage; wait for it, stop it, or choose another" in said
+
+
+def moving(lease):
+    from raydpzv.storage import lease as module
+
+    watch = module._outlive
+
+    def outlive(place, last, sleep):
+        watch(place, last, lambda seconds: lease.renew())
+
+    return outlive
+
+
+def test_the_commands_of_the_page_run(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
+    section = page.partition("## Where machines do not last")[2].partition("\n## ")[0]
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
+    commands = [shlex.split(line) for line in blocks.replace("/shared/", f"{tmp_path}/").splitlines()]
+    assert [words[1] for words in commands] == ["run", "fetch", "report"]
+    for words in commands:
+        done = call(*words[1:], *([*SET, "--quiet"] if words[1] == "run" else []))
+        assert done.exit_code == 0, (words, done.output)
+    assert (tmp_path / "runs" / "copy" / "report.html").is_file()
+    (line,) = re.findall(r"`(raydpzv\.run\(spec, .*?\))`", section)
+    there = {"raydpzv": raydpzv, "spec": scenarios.load("digits_dpzv", CHANGES)}
+    eval(line.replace("/shared/digits", f"{tmp_path}/python").replace("runs/digits", "runs/python"), there)
+    assert begun_at(f"file://{tmp_path}/python") == "run"
+
+
+def test_a_folder_that_is_no_copy_is_left_alone(uri):
+    assert call(*RUN, "--out", "own").exit_code == 0
+    assert "is no copy of" in complaint(call(*RUN, "--out", "own", "--storage", uri, "--or-resume"))
+    assert "goes with its URI" in complaint(call("resume", "own", "--out", "other"))
+    assert "holds no run and no search" in complaint(call("resume", uri))

@@ -1,0 +1,96 @@
+"""One writer, by a lease that a dead one loses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from raydpzv.errors import InputError
+from raydpzv.storage.lease import Fenced, Lease, last_writer
+from tests.helpers.storages import KeptPlace
+
+
+def still(seconds):
+    """Time passes, and nobody does anything."""
+
+
+@pytest.fixture
+def place(tmp_path):
+    return KeptPlace(tmp_path / "storage")
+
+
+def test_the_first_writer_need_not_wait(place):
+    lease = Lease.take(place, 30.0, sleep=lambda seconds: pytest.fail("waited"))
+    assert lease.epoch == 1
+    assert last_writer(place) == (1, lease.writer)
+    lease.check()
+
+
+def test_a_lease_that_moves_is_held(place):
+    first = Lease.take(place, 30.0)
+    with pytest.raises(InputError, match=r"process \d+ on .* is writing to this storage; wait for it"):
+        Lease.take(place, 30.0, sleep=lambda seconds: first.renew())
+    first.check()
+
+
+def test_a_dead_writer_loses_it_after_the_time_that_it_named(place):
+    first, waited = Lease.take(place, 8.0), []
+    second = Lease.take(place, 99.0, sleep=waited.append)
+    assert 8.0 <= sum(waited) <= 16.0
+    assert second.epoch == 2
+    with pytest.raises(Fenced, match=r"has taken this storage over.* for 8 s"):
+        first.check()
+    second.check()
+
+
+def test_a_lease_that_moves_at_the_last_look_is_held(place):
+    first, looks = Lease.take(place, 8.0), itertools.count(1)
+    with pytest.raises(InputError, match="is writing"):
+        Lease.take(place, 8.0, sleep=lambda seconds: first.renew() if next(looks) == 10 else None)
+
+
+def test_a_released_lease_is_taken_at_once(place):
+    first = Lease.take(place, 30.0)
+    first.release()
+    assert Lease.take(place, 30.0, sleep=lambda seconds: pytest.fail("waited")).epoch == 2
+
+
+def test_one_that_is_released_while_somebody_waits_is_taken(place):
+    first = Lease.take(place, 30.0)
+    assert Lease.take(place, 30.0, sleep=lambda seconds: first.release()).epoch == 2
+
+
+def test_epochs_are_above_those_of_commits(place):
+    assert Lease.take(place, 30.0, above=7).epoch == 8
+
+
+def test_of_two_that_take_it_at_once_at_most_one_goes_on(place):
+    """Whoever comes second in making its file finds the other's, whichever looks first."""
+    Lease.take(place, 1.0)
+    taken, refused = [], []
+
+    def other(act):
+        if act.name.startswith("leases/00000002") and not taken and not refused:
+            place.before = lambda act: None
+            taken.append(Lease.take(place, 1.0, sleep=still))
+
+    place.before = other  # the other one takes it whole just before this one's file is written
+    with pytest.raises(InputError, match="at this moment"):
+        Lease.take(place, 1.0, sleep=still)
+    assert len(taken) == 1
+    taken[0].check()
+
+
+def test_a_writer_that_was_half_way_through_a_renewal_is_outlived(place):
+    first = Lease.take(place, 8.0)
+    (name,) = place.names("leases")
+    place.write(f"leases/{name}", json.dumps({"host": "here"})[:7].encode())
+    assert Lease.take(place, 8.0, sleep=still).epoch == first.epoch + 1
+
+
+def test_old_leases_are_cleared_away(place):
+    for _ in range(4):
+        Lease.take(place, 1.0, sleep=still)
+    assert [name[:8] for name in place.names("leases")] == ["00000003", "00000004"]
