@@ -330,6 +330,8 @@ def test_what_cannot_be_placed_fails_at_once_with_the_arithmetic(tmp_path):
 
 def test_client_groups_are_as_many_as_fit():
     assert plan_hosts(spec(), {"CPU": 4.0}).actors == (Share(0.8, 0.0),) * 4
+    with pytest.raises(Unplaceable, match=r"1\.5 GPUs asked; above 1 a share must be a whole number"):
+        plan_hosts(spec("resources.host_gpus=1.5", "resources.hosts=1"), {"CPU": 4.0, "GPU": 4.0})
     assert len(plan_hosts(spec(), {"CPU": 64.0}).actors) == 10  # the cohort
     assert len(plan_hosts(spec("method.asynchronous=true"), {"CPU": 64.0}).actors) == 64
     assert len(plan_hosts(spec("resources.hosts=50"), {"CPU": 64.0}).actors) == 10
