@@ -224,12 +224,15 @@ def test_a_search_that_learns_goes_on_where_it_was_killed(place, monkeypatch):
             "--grace: goes with --scheduler asha or halving",
         ),
         (
-            ("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
-            "--runner local",
+            (
+                *("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
+                *("--set", "clock.kind=wall"),
+            ),
+            "--runner local: has no Ray; asha stops trials by Ray Tune's rule: trial 0",
         ),
         (
             ("digits_dpzv", "--space", "space.toml", "--actors", "--runner", "local"),
-            "without --scheduler asha, --actors and --address",
+            "--runner local: runs one trial after the other, without --actors and --address",
         ),
         (("digits_dpzv", "--space", "space.toml", "--to", "x.toml"), "--to: goes with a grid"),
         (("digits_dpzv", "--space", "nowhere.toml"), "cannot read the space file"),

@@ -8,7 +8,9 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, SpecError
+from raydpzv.search import promotion
 from raydpzv.search.promotion import first_rung, rule, rungs, why_not_promoting
+from raydpzv.search.search_folder import decisions
 from raydpzv.search.search_plan import SearchPlan, read_search, trials_of
 
 RATES = [(f"method.lr={0.01 * (n + 1):.6g}",) for n in range(4)]
@@ -86,3 +88,74 @@ def test_a_plan_says_that_it_promotes_and_one_that_says_nothing_does_not(tmp_pat
     path.write_text(found.as_toml().replace('"asha"', '"halving"'))
     with pytest.raises(DataError, match="promotes: is of asha alone"):
         read_search(path)
+
+
+class Runs:
+    """Stands in for the runs of a search: what they came to by trial, and which of them are over."""
+
+    def __init__(self, monkeypatch, values, over=()):
+        self.at = dict[int, int]()
+        monkeypatch.setattr(
+            promotion, "stands_there", lambda trial, path, until: self.at.get(trial.number) == until
+        )
+        monkeypatch.setattr(promotion, "finished", lambda planned, path: int(path.name) in over)
+        monkeypatch.setattr(promotion, "metric_at", lambda path, metric, updates: values[int(path.name)])
+
+    def made(self, folder, found, count):
+        """Let so many legs be made, one after the other, and return them."""
+        legs = []
+        for _ in range(count):
+            leg = found.next_leg()
+            legs.append(leg)
+            path = folder / "runs" / f"{leg.trial:04d}"
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "scenario.toml").write_text("")
+            self.at[leg.trial] = leg.until
+            found.ended(leg)
+        return [(leg.trial, leg.since) for leg in legs]
+
+
+BEGUN = [(0, 0), (1, 0), (2, 0), (3, 0)]
+EIGHT = [(f"method.lr={0.01 * (n + 1):.6g}",) for n in range(8)]
+
+
+def eight(metric="accuracy"):
+    made = trials(points=EIGHT)
+    return SearchPlan("x", metric, "asha", 10, None, made, promotes=True)
+
+
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 0)])
+def test_the_better_of_those_that_stand_goes_on_by_the_metric(tmp_path, monkeypatch, metric, best):
+    runs = Runs(monkeypatch, {n: 0.1 + n / 100 for n in range(8)})
+    found = promotion.Promotion(tmp_path, eight(metric))
+    assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (best, 10)]
+    (told,) = decisions(tmp_path)
+    assert (told.trial, told.updates, told.stop) == (best, 10, False)
+
+
+def test_a_trial_that_is_over_before_its_rung_is_worse_than_all_others(tmp_path, monkeypatch):
+    """Whatever it predicted when it diverged: else it would be one of the better half, and fewer would go on."""
+    values = {n: 0.5 - n / 100 for n in range(8)}
+    runs = Runs(monkeypatch, values, over={0})
+    found = promotion.Promotion(tmp_path, eight())
+    assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (1, 10)]
+    sound = Runs(monkeypatch, values)
+    other = promotion.Promotion(tmp_path / "sound", eight())
+    assert sound.made(tmp_path / "sound", other, 4) == [*BEGUN[:3], (0, 10)]
+
+
+def test_who_was_left_where_it_stands_stays_there_whatever_comes_later(tmp_path, monkeypatch):
+    values = {n: 0.5 - n / 100 for n in range(8)}
+    runs = Runs(monkeypatch, values)
+    first = promotion.Promotion(tmp_path, eight())
+    runs.made(tmp_path, first, 2)
+    first.close()
+    assert [(d.trial, d.updates, d.value, d.stop) for d in decisions(tmp_path)] == [
+        (0, 10, 0.5, True),
+        (1, 10, 0.49, True),
+    ]
+    again = promotion.Promotion(tmp_path, eight())
+    assert runs.made(tmp_path, again, 3) == [(2, 0), (3, 0), (4, 0)], "the best two of these are 0 and 1"
+    assert [d.trial for d in decisions(tmp_path) if not d.stop] == []
+    again.close()
+    assert [d.trial for d in decisions(tmp_path) if d.stop] == [0, 1, 2, 3, 4]
