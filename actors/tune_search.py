@@ -26,7 +26,7 @@ from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
 from raydpzv.errors import RunError
 from raydpzv.experiment.runner import run_local
 from raydpzv.records.operator_file import read_key
-from raydpzv.search.bracket import Leg
+from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, Trial
@@ -48,7 +48,7 @@ _OWN_FILES = "tune"
 class SearchWatch(Protocol):
     """What is told of a search while it is at work."""
 
-    def sent(self, leg: Leg) -> None:
+    def sent(self, leg: TrialLeg) -> None:
         """A trial is to go on, or to begin."""
         ...
 
@@ -259,7 +259,7 @@ def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any
     class Promoting(Searcher):
         def __init__(self) -> None:
             super().__init__()
-            self._legs = dict[str, Leg]()
+            self._legs = dict[str, TrialLeg]()
 
         def suggest(self, trial_id: str) -> Any:
             if stop.is_set() or ((leg := todo.next_leg()) is None and not self._legs):

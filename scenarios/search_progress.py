@@ -19,7 +19,7 @@ from rich.text import Text
 from raydpzv.files import as_json as json_text
 from raydpzv.report import text
 from raydpzv.search import halving, promotion
-from raydpzv.search.bracket import Leg
+from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
 from raydpzv.search.search_folder import Decision
@@ -108,7 +108,7 @@ class SearchProgress:
             end = "the end" if until is None else f"{until:,} updates"
             self._console.print(f"{len(trials)} of {self._plan.size} trials go to {end}", highlight=False)
 
-    def sent(self, leg: Leg) -> None:
+    def sent(self, leg: TrialLeg) -> None:
         """Take in that one trial goes on, or begins; say so of one that goes on from a rung."""
         self._ends[leg.trial] = leg.until
         if self._over.pop(leg.trial, None) is not None:

@@ -27,7 +27,7 @@ SHARE = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
-class Leg:
+class TrialLeg:
     """A trial's way from where it stands, after so many updates (0: its start), to a rung or its end (None).
 
     value: its metric there, NaN at its start.
@@ -58,7 +58,7 @@ class Bracket:
         """Return the trials that stand: each with the updates it has made, and its metric there."""
         return [(n, self._rungs[self._sent[n]], self._came[self._sent[n]][n]) for n in sorted(self._standing)]
 
-    def send(self, trial: int, rung: int) -> Leg:
+    def send(self, trial: int, rung: int) -> TrialLeg:
         """Let a trial go to the rung of this number, from 0 on; that after the last one is its end."""
         if trial in self._waiting:
             self._waiting.remove(trial)
@@ -66,7 +66,7 @@ class Bracket:
         self._on_the_way.add(trial)
         self._sent[trial] = rung
         since, value = (self._rungs[rung - 1], self._came[rung - 1][trial]) if rung else (0, math.nan)
-        return Leg(trial, since, self._rungs[rung] if rung < len(self._rungs) else None, value)
+        return TrialLeg(trial, since, self._rungs[rung] if rung < len(self._rungs) else None, value)
 
     def arrived(self, trial: int, value: float, *, over: bool = False) -> None:
         """Take in that a trial has come to where it was sent; value: its metric there, NaN where there is none.
@@ -84,7 +84,7 @@ class Bracket:
         """Take in that a trial has broken off on its way: nobody waits for it."""
         self._on_the_way.discard(trial)
 
-    def next(self) -> Leg | None:
+    def next(self) -> TrialLeg | None:
         """Send a trial on, or a new one; None where there is none to send before another arrives, if ever."""
         found = self._promotable()
         if found is None and self._waiting:

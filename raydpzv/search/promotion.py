@@ -14,7 +14,7 @@ from pathlib import Path
 from raydpzv.compare.run_comparison import finished
 from raydpzv.errors import DataError
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.search.bracket import FACTOR, SHARE, Bracket, Leg
+from raydpzv.search.bracket import FACTOR, SHARE, Bracket, TrialLeg
 from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
 from raydpzv.search.standing import (
@@ -77,7 +77,7 @@ class Promotion:
         self._folder, self._plan, self._rungs = folder, plan, rungs(plan)
         self._trials = {trial.number: trial for trial in plan.started()}
         self._bracket = Bracket(self._rungs, plan.budget, self._trials, higher=plan.higher)
-        self._begun = list[Leg]()
+        self._begun = list[TrialLeg]()
         self._recall()
 
     def _recall(self) -> None:
@@ -101,11 +101,11 @@ class Promotion:
             if not (made and made[-1].stop) and not self._arrived(leg):
                 self._begun.append(leg)
 
-    def trial(self, leg: Leg) -> Trial:
+    def trial(self, leg: TrialLeg) -> Trial:
         """Return the trial of a leg."""
         return self._trials[leg.trial]
 
-    def next_leg(self) -> Leg | None:
+    def next_leg(self) -> TrialLeg | None:
         """Return which trial goes on, and write it down; None where there is none before another arrives, if ever."""
         if self._begun:
             return self._begun.pop(0)
@@ -115,12 +115,12 @@ class Promotion:
             add_decisions(self._folder, [Decision(leg.trial, leg.since, value, stop=False)])
         return leg
 
-    def ended(self, leg: Leg) -> None:
+    def ended(self, leg: TrialLeg) -> None:
         """Take in that a leg is over: its trial has come to where it was sent, or has broken off."""
         if not self._arrived(leg):
             self._bracket.lost(leg.trial)
 
-    def _arrived(self, leg: Leg) -> bool:
+    def _arrived(self, leg: TrialLeg) -> bool:
         trial = self._trials[leg.trial]
         path = run_path(self._folder, trial)
         if not stands_there(trial, path, leg.until):
@@ -140,7 +140,7 @@ class Promotion:
             add_decisions(self._folder, stay)
 
 
-def said(leg: Leg) -> str:
+def said(leg: TrialLeg) -> str:
     """Return in a line which trial goes on from a rung."""
     end = "the end" if leg.until is None else f"{leg.until:,} updates"
     return f"trial {leg.trial} ({figure(leg.value)} after {leg.since:,} updates) goes on to {end}"

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from raydpzv.search.bracket import SHARE, Bracket, Leg
+from raydpzv.search.bracket import SHARE, Bracket, TrialLeg
 
 NONE = math.nan
 RUNGS, BUDGET = (10, 20), 100
@@ -57,7 +57,7 @@ def test_the_best_of_those_that_came_goes_on_and_the_first_has_nobody_to_be_bett
     found.arrived(0, 0.1)
     assert found.next().trial == 2, "one of one is not the better half"
     found.arrived(1, 0.2)
-    assert found.next() == Leg(best, 10, 20, (0.1, 0.2)[best])
+    assert found.next() == TrialLeg(best, 10, 20, (0.1, 0.2)[best])
     assert found.next().trial == 3, "one of two has gone on"
 
 
@@ -67,7 +67,7 @@ def test_who_stands_is_held_against_those_that_come_later():
     assert found.next().trial == 1
     assert found.next().trial == 3, "0.2 is second of three"
     found.arrived(3, 0.15)
-    assert found.next() == Leg(2, 10, 20, 0.2), "second of four"
+    assert found.next() == TrialLeg(2, 10, 20, 0.2), "second of four"
 
 
 def test_the_highest_rung_comes_first():
@@ -76,8 +76,8 @@ def test_the_highest_rung_comes_first():
     for trial in (3, 2):
         found.send(trial, 1)
         found.arrived(trial, trial / 10)
-    assert found.next() == Leg(3, 20, None, 0.3)
-    assert found.next() == Leg(1, 10, 20, 0.6)
+    assert found.next() == TrialLeg(3, 20, None, 0.3)
+    assert found.next() == TrialLeg(1, 10, 20, 0.6)
 
 
 def test_no_trial_goes_on_beyond_the_share_of_those_that_have_begun_with_the_whole_way_of_one_left():
@@ -85,7 +85,7 @@ def test_no_trial_goes_on_beyond_the_share_of_those_that_have_begun_with_the_who
     begin(found, [0.5, 0.6])
     assert found.next().trial == 2, "20 and 10 more and the 90 of one: 120 of the 100 that two may make"
     found.arrived(2, 0.1)
-    assert found.next() == Leg(1, 10, 20, 0.6), "130 of 150"
+    assert found.next() == TrialLeg(1, 10, 20, 0.6), "130 of 150"
     found.arrived(1, 0.6)
     begin(found, [0.5, 0.6, 0.1, 0.4])
     for trial in (1, 0):
@@ -93,7 +93,7 @@ def test_no_trial_goes_on_beyond_the_share_of_those_that_have_begun_with_the_who
         found.arrived(trial, trial / 10)
     assert found.next().trial == 4, "60 and 80 more and the 90: 230 of the 200 that four may make"
     found.arrived(4, 0.05)
-    assert found.next() == Leg(1, 20, None, 0.1), "240 of 250"
+    assert found.next() == TrialLeg(1, 20, None, 0.1), "240 of 250"
 
 
 def test_what_is_left_goes_to_the_best_as_long_as_it_suffices_for_their_whole_way():
@@ -116,7 +116,7 @@ def test_nobody_is_given_what_is_left_before_all_on_the_way_to_its_rung_have_com
     found.arrived(2, 0.3)
     assert found.next() is None, "trial 3 may be better"
     found.arrived(3, 0.05)
-    assert found.next() == Leg(1, 10, 20, 0.2)
+    assert found.next() == TrialLeg(1, 10, 20, 0.2)
 
 
 def test_one_trial_comes_to_its_end_in_any_case():
@@ -132,7 +132,7 @@ def test_one_trial_comes_to_its_end_in_any_case():
     alone = bracket(1)
     assert alone.next().until == 10
     alone.arrived(0, NONE)
-    assert alone.next() == Leg(0, 10, 20, pytest.approx(NONE, nan_ok=True)), "without a metric too"
+    assert alone.next() == TrialLeg(0, 10, 20, pytest.approx(NONE, nan_ok=True)), "without a metric too"
 
 
 def test_a_trial_without_a_metric_or_that_is_over_does_not_go_on():
@@ -154,7 +154,7 @@ def test_nobody_waits_for_a_trial_that_broke_off():
     found.send(1, 1)
     found.lost(2)
     found.arrived(1, 0.2)
-    assert found.next() == Leg(1, 20, None, 0.2)
+    assert found.next() == TrialLeg(1, 20, None, 0.2)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
