@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -186,11 +187,12 @@ def test_stopped_by_the_user_nobody_is_left_behind(place, monkeypatch):
     def stop(todo, leg):
         ended(todo, leg)
         if len(decisions(folder)) == 1:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr(promotion.Promotion, "ended", stop)
-        raydpzv(*command(folder, "digits_dpzv", SPACE, FREE, 4, *ASHA, *ALONE))
+        done = raydpzv(*command(folder, "digits_dpzv", SPACE, FREE, 4, *ASHA, *ALONE))
+    assert done.exit_code == 130, done.output
     assert not any(d.stop for d in decisions(folder))
     assert raydpzv("resume", folder, *ALONE).exit_code == 0
     rows = pq.read_table(folder / "trials.parquet").to_pylist()

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import scenarios
+from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.search_plan import Population, SearchPlan, trials_of
 from scenarios import search_progress
 from scenarios.search_progress import SearchProgress
@@ -82,6 +83,28 @@ def test_a_leg_is_told_by_the_evaluation_that_trials_are_held_against_one_anothe
         watch.ended(0, "")
     assert "method.lr=0.01): 20 updates, accuracy 0.5\n" in console.file.getvalue()
     assert watch._values == {0: 0.5}
+
+
+def test_a_trial_that_goes_on_is_told_of_and_is_not_over(plan):
+    """By the evaluation that it was held against others by, each to a rung of its own."""
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    with SearchProgress(plan, 3, console, {}) as watch:
+        for leg, updates in (
+            (TrialLeg(0, 0, 10), 10),
+            (TrialLeg(1, 0, 10), 10),
+            (TrialLeg(0, 10, 20, 0.5), 20),
+        ):
+            watch.sent(leg)
+            watch.began(leg.trial)
+            for accuracy in (0.5, 0.25):
+                watch.reported(leg.trial, {"updates": updates, "accuracy": accuracy})
+            watch.ended(leg.trial, "")
+    assert console.file.getvalue().splitlines() == [
+        "1/3 trial 0 (method.lr=0.01): 10 updates, accuracy 0.5",
+        "2/3 trial 1 (method.lr=0.02): 10 updates, accuracy 0.5",
+        "trial 0 (0.5 after 10 updates) goes on to 20 updates",
+        "2/3 trial 0 (method.lr=0.01): 20 updates, accuracy 0.5",
+    ]
 
 
 def test_changes_of_a_step_size_are_lines_of_the_table():
