@@ -52,8 +52,10 @@ class AheadClientActor(ClientActor):
 
 def clocks(address: str) -> list[dict[str, object]]:
     """Return what is on record and said of the machines' clocks: as they are, and of clients that are ahead."""
-    pulled = scenarios.load("digits_decomfl", [*PULLS, 'resources.labels.hosts={zone = "b"}'])
-    ahead = scenarios.load("digits_dpzv", [*SETTINGS, *PLACED, *WALL, "resources.placement=pack"])
+    # Ray packs without going back: where the server may be anywhere it might take what others alone can have
+    apart = ("resources.placement=pack", 'resources.labels.server={zone = "a"}')
+    pulled = scenarios.load("digits_decomfl", [*PULLS, *apart, 'resources.labels.hosts={zone = "b"}'])
+    ahead = scenarios.load("digits_dpzv", [*SETTINGS, *PLACED, *WALL, *apart])
     plain = scenarios.run(pulled, runner="ray", address=address)
     with mock.patch("actors.vertical.actor_set.ClientActor", AheadClientActor):
         wrong = scenarios.run(ahead, runner="ray", address=address)
