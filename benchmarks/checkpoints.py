@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--only", choices=CASES, action="append", help="these methods alone")
     parser.add_argument("--ray", action="store_true", help="on actors, too (some methods)")
     chosen = parser.parse_args()
-    before, repeats = environment(), chosen.repeats or (1 if chosen.quick else 5)
+    before, repeats = environment(), chosen.repeats or (1 if chosen.quick else 3)
     rows, figures = [], {}
     for name in chosen.only or CASES:
         updates = CASES[name][2] // 20 if chosen.quick else CASES[name][2]
