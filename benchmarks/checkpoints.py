@@ -52,7 +52,7 @@ SIZES = {
     "dpzv": ("digits_dpzv", (_SEEDED,), "model.hidden"),
     "decomfl": ("digits_decomfl", (), "model.hidden"),
     "decomfl, asynchronous": ("decomfl_async", (), "model.hidden"),
-    "vafl (the control)": ("vafl_digits", (), "model.hidden"),
+    "vafl (the control)": ("vafl_digits", ("model.bottom=mlp",), "model.hidden"),
 }
 _WIDTHS = 16, 256
 _WAYS = ("without", "with")
@@ -105,7 +105,9 @@ def turns(where: Any, name: str, updates: int, repeats: int, *, warm: bool) -> d
     return found
 
 
-def row(name: str, updates: int, found: dict[str, list[dict[str, float]]]) -> tuple[list[str], dict[str, Any]]:
+def row(
+    name: str, updates: int, found: dict[str, list[dict[str, float]]]
+) -> tuple[list[str], dict[str, Any]]:
     """Return a table's row, and the figures it is made of."""
     pairs = list(zip(found["with"], found["without"], strict=True))
     ratios = {kind: [w[kind] / o[kind] for w, o in pairs] for kind in ("cpu", "wall")}
@@ -163,7 +165,17 @@ def main() -> None:
                 found = turns(on_ray, name, updates, repeats, warm=not chosen.quick)
                 cells, figures[f"{name}, on Ray"] = row(f"{name}, on Ray", updates, found)
                 rows.append(cells)
-    columns = ["method", "updates", "CPU s without", "taken", "CPU", "spread", "wall", "own count", "CPU ratio"]
+    columns = [
+        "method",
+        "updates",
+        "CPU s without",
+        "taken",
+        "CPU",
+        "spread",
+        "wall",
+        "own count",
+        "CPU ratio",
+    ]
     show("Runs with checkpoints, of those without", columns, rows)
     large, bytes_of = sizes(100)
     columns = ["clients of", *(f"{w} wide: parameters" for w in _WIDTHS)]

@@ -5,9 +5,9 @@ on Ray        the driver, the server's actor (with the ledger's, if there is one
 
 Growth: the median of the looks in the last tenth of the updates over that of the fourth tenth, less 1. The three before
 are the warm-up: kernels are compiled, and the first checkpoint, half a second after the start, and the first parts of
-rows are written, which the fastest runs come to at a third of their way. The control keeps 2 KB of every update for good,
-as a leak would; it has to miss the target. Pages of files and of shared memory,
-such as Ray's object store, are not counted.
+rows are written, which the fastest runs come to at a third of their way. The control keeps 2 KB of every update for
+good, as a leak would; it has to miss the target. Pages of files and of shared memory, such as Ray's object store, are
+not counted.
 """
 
 from __future__ import annotations
