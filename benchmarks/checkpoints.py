@@ -7,7 +7,7 @@ count: the seconds that the run's summary says they took, of its CPU seconds: it
 and colder caches.
 
 Sizes: bytes of the last checkpoint, at the same update, of clients' models of two widths. Rounds of user-level methods
-without a ledger end with a checkpoint each, whatever it costs: no other record tells what was released.
+end with a checkpoint each, whatever it costs: no other record tells all that was released.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], int]] = {
     "decomfl, add_back": ("digits_decomfl", _ADD_BACK, 150),
     "decomfl, asynchronous": ("decomfl_async", (), 3000),
     "fedavg": ("digits_decomfl", ("method={}", "method.name=fedavg", "method.cohort=10"), 300),
-    "uldp_zo": ("digits_users_zo", (_SEEDED,), 250),
+    "uldp_zo, each round": ("digits_users_zo", (_SEEDED,), 250),
     "uldp_avg, each round": ("digits_users", (_SEEDED,), 100),
 }
 """Scenario, changes, updates: a second or two of CPU time each."""

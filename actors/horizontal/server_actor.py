@@ -22,7 +22,6 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import (
     OWN_MODELS,
-    MoreReleases,
     checkpoint_of,
     resume_server,
     virtual_run,
@@ -102,7 +101,6 @@ class HorizontalServerActor(EvaluationPort):
             self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate
         )
         self._pace = prepared.pace() if keeps else None
-        self._more_releases = MoreReleases(prepared, self._privacy_filter)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
@@ -252,8 +250,7 @@ class HorizontalServerActor(EvaluationPort):
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
-        more = self._more_releases.come(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=more or self._stopping.is_set()):
+        if not self._prepared.asynchronous and self._due(now=self._stopping.is_set()):
             self._keep(run)
 
     def _ticked(self, run: VirtualRun) -> None:

@@ -196,12 +196,12 @@ class PreparedHorizontal:
     def pace(self) -> Pace | None:
         """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
 
-        A ledger of what was released tells of rounds itself. None: of a run of real time.
+        None: of a run of real time.
         """
         record = self.spec.record
         if self.spec.clock.kind != "virtual":
             return None
-        if self.setting and not self.asynchronous and not self.releases_again:
+        if self.setting and not self.asynchronous:
             return Pace(None, 1, record.flush)
         return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
 
