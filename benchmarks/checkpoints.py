@@ -7,7 +7,7 @@ count: the seconds that the run's summary says they took, of its CPU seconds: it
 and colder caches.
 
 Sizes: bytes of the last checkpoint, at the same update, of clients' models of two widths. Rounds of user-level methods
-without a ledger end with a checkpoint each, whatever it costs: no other record tells what was released.
+end with a checkpoint each, whatever it costs: no other record tells all that was released.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], int]] = {
     "decomfl, add_back": ("digits_decomfl", _ADD_BACK, 150),
     "decomfl, asynchronous": ("decomfl_async", (), 3000),
     "fedavg": ("digits_decomfl", ("method={}", "method.name=fedavg", "method.cohort=10"), 300),
-    "uldp_zo": ("digits_users_zo", (_SEEDED,), 250),
+    "uldp_zo, each round": ("digits_users_zo", (_SEEDED,), 250),
     "uldp_avg, each round": ("digits_users", (_SEEDED,), 100),
 }
 """Scenario, changes, updates: a second or two of CPU time each."""
@@ -52,7 +52,7 @@ SIZES = {
     "dpzv": ("digits_dpzv", (_SEEDED,), "model.hidden"),
     "decomfl": ("digits_decomfl", (), "model.hidden"),
     "decomfl, asynchronous": ("decomfl_async", (), "model.hidden"),
-    "vafl (the control)": ("vafl_digits", (), "model.hidden"),
+    "vafl (the control)": ("vafl_digits", ("model.bottom=mlp",), "model.hidden"),
 }
 _WIDTHS = 16, 256
 _WAYS = ("without", "with")
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--only", choices=CASES, action="append", help="these methods alone")
     parser.add_argument("--ray", action="store_true", help="on actors, too (some methods)")
     chosen = parser.parse_args()
-    before, repeats = environment(), chosen.repeats or (1 if chosen.quick else 5)
+    before, repeats = environment(), chosen.repeats or (1 if chosen.quick else 3)
     rows, figures = [], {}
     for name in chosen.only or CASES:
         updates = CASES[name][2] // 20 if chosen.quick else CASES[name][2]

@@ -5,8 +5,9 @@ on Ray        the driver, the server's actor (with the ledger's, if there is one
 
 Growth: the median of the looks in the last tenth of the updates over that of the fourth tenth, less 1. The three before
 are the warm-up: kernels are compiled, and the first checkpoint, half a second after the start, and the first parts of
-rows are written, which the fastest runs come to at a third of their way. The control keeps 2 KB of every update
-for good, as a leak would; it has to miss the target.
+rows are written, which the fastest runs come to at a third of their way. The control keeps 2 KB of every update for
+good, as a leak would; it has to miss the target. Pages of files and of shared memory, such as Ray's object store, are
+not counted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ TARGET = 0.02
 """Growth, at most."""
 _LEAK = 2048
 """Bytes of every update that the control keeps."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "dpzv": ("digits_dpzv", ("privacy.noise=seeded",)),
     "vafl": ("vafl_digits", ()),
@@ -78,11 +78,12 @@ def _resident(on_ray: bool) -> dict[str, int]:
     groups = Census.take().groups if on_ray else {os.getpid(): "process"}
     for pid, group in groups.items():
         try:
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        except OSError:
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            size = int(status["RssAnon"].split()[0]) << 10
+        except (OSError, KeyError):
             continue  # it has ended
         if group != "ray":  # Ray's own daemons are none of a run's
-            found[group] = found.get(group, 0) + pages * _PAGE
+            found[group] = found.get(group, 0) + size
     return found
 
 

@@ -46,6 +46,11 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "uldp_zo": ("digits_users_zo", ("privacy.noise=seeded",)),
 }
 
+ROUNDS = {"decomfl": 20_000, "decomfl, asynchronous": 20_000, "decomfl, add_back": 1000, "uldp_zo": 2000}
+"""Updates of horizontal methods: fewer where a round takes ten milliseconds."""
+_LONG = 5
+"""CPU seconds from which a run is measured once, since little of it is chance; shorter ones five times."""
+
 
 def measure(scenario: str, changes: tuple[str, ...], updates: int) -> dict[str, Any]:
     """Return CPU seconds of the whole run and of going on, and what checkpoints took of the first."""
@@ -109,23 +114,24 @@ def main() -> None:
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", choices=CASES, action="append", help="these methods alone")
     parser.add_argument("--updates", type=int, default=20_000, metavar="N", help="of vertical methods")
-    parser.add_argument("--rounds", type=int, default=1000, metavar="N", help="of horizontal methods")
+    parser.add_argument("--rounds", type=int, metavar="N", help="of horizontal methods (see `ROUNDS`)")
     parser.add_argument("--processes", action="store_true", help="also as processes")
     chosen = parser.parse_args()
-    before, repeats = environment(), chosen.repeats or (1 if chosen.quick else 3)
-    rows, figures = [], {}
+    before = environment()
+    rows, started, figures = [], [], {}
     for name in chosen.only or CASES:
         scenario, changes = CASES[name]
         vertical = raydpzv.load(scenario, changes).kind == "vertical"
-        updates = chosen.updates if vertical else chosen.rounds
+        updates = chosen.updates if vertical else chosen.rounds or ROUNDS[name]
         if chosen.quick:
             updates = 200 if vertical else 20
-        found = []
-        for turn in range(repeats + 1):
+        turned = measure(scenario, changes, updates)  # imports and compiles
+        found = [turned] if chosen.quick else []
+        repeats = 0 if chosen.quick else chosen.repeats or (1 if turned["cpu"] > _LONG else 5)
+        for _ in range(repeats):
             turned = measure(scenario, changes, updates)
             print(name, turned, file=sys.stderr, flush=True)
-            if turn or chosen.quick:  # the first turn imports and compiles
-                found.append(turned)
+            found.append(turned)
         figures[name] = {"turns": found}
         share = median([turned["share"] for turned in found])
         taken = median([turned["checkpoints"]["share"] for turned in found])
@@ -144,8 +150,11 @@ def main() -> None:
             ]
         )
         if chosen.processes:
-            figures[name]["processes"] = processes(scenario, changes, updates)
-            print(name, figures[name]["processes"], file=sys.stderr, flush=True)
+            whole = figures[name]["processes"] = processes(scenario, changes, updates)
+            print(name, whole, file=sys.stderr, flush=True)
+            started.append(
+                [name, *(f"{whole[what]:.2f}" for what in whole), f"{whole['resume'] / whole['run']:.1%}"]
+            )
     columns = [
         "method",
         "updates",
@@ -159,6 +168,8 @@ def main() -> None:
         "same bits",
     ]
     show("Going on at 90 %", columns, rows)
+    if started:  # imports are the same two or three seconds in both, which no way of going on can save
+        show("As processes, imports included", ["method", "run, CPU s", "resume, CPU s", "share"], started)
     write("resume", {"figures": figures, "environment": before}, chosen.json)
 
 

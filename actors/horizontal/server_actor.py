@@ -24,7 +24,6 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import (
     OWN_MODELS,
-    MoreReleases,
     checkpoint_of,
     resume_server,
     virtual_run,
@@ -113,7 +112,6 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
             self._horizon,
         )
         self._pace = prepared.pace() if keeps else None
-        self._more_releases = MoreReleases(prepared, self._privacy_filter)
 
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
@@ -292,8 +290,7 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
-        more = self._more_releases.come(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=more or self._stopping.is_set()):
+        if not self._prepared.asynchronous and self._due(now=self._stopping.is_set()):
             self._keep(run)
 
     def _ticked(self, run: VirtualRun) -> None:

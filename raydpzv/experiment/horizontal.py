@@ -206,12 +206,12 @@ class PreparedHorizontal:
     def pace(self) -> Pace | None:
         """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
 
-        A ledger of what was released tells of rounds itself. None: of a run of real time that can go on from none.
+        None: of a run of real time that can go on from none.
         """
         record = self.spec.record
         if self.no_leg:
             return None
-        if self.setting and not self.asynchronous and not self.releases_again:
+        if self.setting and not self.asynchronous:
             return Pace(None, 1, record.flush)
         return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
 

@@ -37,7 +37,7 @@ from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel
 from raydpzv.sim.executor import Executor, GroupExecutor
-from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Budget, PrivacyFilter, Status, Stop
+from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Budget, Status, Stop
 from raydpzv.sim.pull import PullLoop, PullRun, PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import Timing, VirtualRun
@@ -88,23 +88,6 @@ def parties(
     return group, executor, server, ReplicaEvaluator(prepared, cast(LedgerGroup, group), executor, device)
 
 
-class MoreReleases:
-    """Tells of releases beside one for each round: only a checkpoint keeps a run that goes on from forgetting them.
-
-    Such are a second sum of a silo that was lost, and what a run that was broken off may have released.
-    """
-
-    def __init__(self, prepared: PreparedHorizontal, privacy_filter: PrivacyFilter) -> None:
-        self._counts = prepared.releases_again and prepared.setting is not None and not prepared.asynchronous
-        self._privacy_filter, self._known = privacy_filter, 0
-
-    def come(self, updates: int) -> bool:
-        """Tell, after an update, whether there are more than at the last call."""
-        spent = self._privacy_filter.spent() if self._counts else None
-        before, self._known = self._known, spent.releases - updates if spent else 0
-        return self._known > before
-
-
 class _Session:
     """One run in this process, from the first order to the summary."""
 
@@ -125,7 +108,6 @@ class _Session:
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
         self._pace = prepared.pace() if folder else None
-        self._more_releases = MoreReleases(prepared, self._privacy_filter)
         self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
@@ -196,8 +178,7 @@ class _Session:
         self._snapshots.look(self._server_loop.updates)
         self._resume_point.look(self._server_loop.updates)
         self._stop_at.count(self._server_loop.updates)
-        more = self._more_releases.come(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=more or self._stop_at.is_set()):
+        if not self._prepared.asynchronous and self._due(now=self._stop_at.is_set()):
             self._keep(run)
 
     def _due(self, *, now: bool = False) -> bool:

@@ -141,7 +141,7 @@ class HorizontalRecordSection(Section):
     checkpoint: Positive | None = None
     """Seconds between checkpoints, from which `raydpzv resume` goes on; left out: so often that at most
     1/100 of what was computed is lost, and at least every `flush` seconds. They take at most 1/40 of a run's time.
-    Rounds that release something about users end with one each, where no ledger holds it."""
+    Rounds that release something about users end with one each."""
     checkpoint_updates: Count | None = None
     """Updates between checkpoints, in place of seconds."""
     snapshots: Count | None = None

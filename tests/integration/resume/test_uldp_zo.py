@@ -15,7 +15,6 @@ from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import check_rebuilt, rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish
-from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_horizontal import OFTEN, resume, same, stopped
 
 SMALL = (
@@ -117,30 +116,3 @@ def test_what_is_published_of_a_private_run_is_rebuilt_from_its_ledger(tmp_path)
     )
     assert said == ["model rebuilt from it"]
     assert rebuild(made.path).verified
-
-
-def test_rounds_on_the_ledger_need_checkpoints_only_for_what_it_does_not_tell(tmp_path: Path) -> None:
-    """Sums of attempts that failed count too, and the ledger has no word of them."""
-    spec = small(
-        "rounds",
-        *(SEEDED, "method.aggregation=masked", "split.clients=4", "method.least_silos=2"),
-        *("method.dropout=0.3", "method.late_uploads=1.0", "budget.updates=7"),
-    )
-    counted = checkpoints(spec, tmp_path / "each", OFTEN)
-    assert counted.keys() == set(range(1, 7))
-    more = {r for r in counted if counted[r] - counted.get(r - 1, 0) > 1}
-    assert checkpoints(spec, tmp_path / "seldom", "record.checkpoint=3600") == {r: counted[r] for r in more}
-    assert 0 < len(more) < len(counted)
-
-
-def checkpoints(spec: HorizontalScenario, folder: Path, often: str) -> dict[int, int]:
-    """Return after which rounds of a run a checkpoint was taken, and how many releases it counts."""
-    found: dict[int, int] = {}
-
-    def look(status: Any) -> None:
-        checkpoint = RunFolder.open(folder).checkpoint() if status.updates else None
-        if checkpoint and checkpoint.round == status.updates and not status.stop_reason:
-            found[status.updates] = checkpoint.state["status"]["privacy"]["releases"]
-
-    scenarios.run(scenarios.override(spec, [often]), folder, progress=look)
-    return found
