@@ -111,7 +111,8 @@ def test_a_storage_that_fails_for_good_stops_the_search(uri, monkeypatch):
         done = CliRunner().invoke(app, [*SEARCH, *long])
     assert done.exit_code == 1
     assert "cannot be written (No space left on device)" in done.stderr
-    assert pq.read_table("out/trials.parquet")["status"].to_pylist() != ["done"] * 3
+    made = pq.read_table("out/trials.parquet")["updates"].to_pylist()
+    assert max(n for n in made if n == n) < 20000
 
 
 def test_on_the_machine_that_is_not_lost_nothing_is_charged(uri, monkeypatch):

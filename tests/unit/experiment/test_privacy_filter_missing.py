@@ -123,6 +123,24 @@ def test_a_budget_bounds_what_was_lost_too(kind):
     assert after == (16, whole[1])
 
 
+def test_a_budget_against_outsiders_is_one_against_clients_where_coins_hide_nobody():
+    poisson = replace(MEAN, batches="poisson")
+    upload = Upload(0, 0, Embeddings(np.arange(BATCH, dtype=np.int32), np.zeros((BATCH, 2), np.float32)))
+
+    def made(adversary, missing):
+        account = MeanPrivacyFilter(
+            poisson, BudgetSection(updates=60, epsilon=2.0, adversary=adversary), missing
+        )
+        count = 0
+        while count < 60 and account.refuses(upload) is None:
+            account.charge(0, upload.ids, MEAN.perturbations)
+            count += 1
+        return count
+
+    assert made("external", 0) > made("client", 0) > 4
+    assert made("external", 4) == made("client", 4)
+
+
 def test_users_of_all_rounds_that_were_lost_are_charged():
     account = UserPrivacyFilter(USERS, None, missing=4)
     assert account.spent().releases == 4
