@@ -21,8 +21,8 @@ def why_not_standing(spec: AnyScenario, scheduler: str) -> str:
     """Return why a scheduler's trials of a scenario cannot stand and go on, or nothing."""
     if spec.clock.kind == "wall":
         return (
-            f"clock.kind: --scheduler {scheduler} goes on from checkpoints after so many updates, at which runs of "
-            'real time do not stand still; use "virtual"'
+            f"clock.kind: --scheduler {scheduler} goes on from checkpoints after so many updates, and real time does "
+            'not stand still there; use "virtual"'
         )
     if why := without_checkpoint(spec):
         return f"--scheduler {scheduler}: goes on from checkpoints, and these runs have none, since {why}; use asha"

@@ -13,21 +13,22 @@ from raydpzv.privacy.gdp import mu_of
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.kills import kill_at
 from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
 
 WALL = ("clock.kind=wall", "clock.compute=0.005", "network.latency=0.002", "record.checkpoint_updates=20")
 SMALL = (
-    *("data.train_rows=150", "data.test_rows=60", "budget.updates=150", "evaluate.every=40"),
+    *("data.train_rows=150", "data.test_rows=60", "budget.updates=150", "evaluate.every=25"),
     *("resources.hosts=2", "record.flush=1000"),
 )
 DECOMFL = (
     "split.clients=12",
     "method.batch=8",
     "method.perturbations=3",
-    "arrivals.rate=30",
+    "arrivals.rate=12",
     "model.hidden=[6]",
 )
 USERS = (
-    *("split.clients=3", "users.count=12", "method.perturbations=3", "arrivals.rate=80"),
+    *("split.clients=3", "users.count=12", "method.perturbations=3", "arrivals.rate=50"),
     *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
 )
 KINDS = {
@@ -58,8 +59,8 @@ def updates_of(folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_killed_twice_goes_on_in_a_second_and_a_third_leg(tmp_path, kind):
     spec, folder = scenario(kind), tmp_path / "run"
-    for updates in (40, 80):
-        kill_at(updates, spec, folder, checkpoints=2)
+    for updates in (40, 60):
+        kill_at(updates, spec, folder, checkpoints=3)
         before = updates_of(folder)
     end = go_on(folder)
     assert end["status"] == "done"
@@ -75,20 +76,36 @@ def test_a_run_killed_twice_goes_on_in_a_second_and_a_third_leg(tmp_path, kind):
     assert rebuild(folder).verified
     served = rows["service"].sort_by("round").column("served").to_pylist()
     assert served == sorted(served)
+    evaluated = [row["round"] // 25 for row in rows["evaluation"].to_pylist()[:-1]]
+    assert len(set(evaluated)) == len(evaluated), "no leg evaluates once more what another has"
+
+
+def mu(summary):
+    stated = {claim["adversary"]: claim["epsilon"] for claim in summary["epsilon"]}
+    return mu_of(stated["external"], 1e-3)
+
+
+def test_a_run_that_was_stopped_has_nothing_under_way(tmp_path):
+    """What had been sent was charged when the run was stopped."""
+    spec, folder = scenario("users"), tmp_path / "run"
+    stop, progress = stop_after(40)
+    first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+    assert RunFolder.open(folder).checkpoint().round == first["updates"] < 150
+    end, rows = go_on(folder), RunFolder.open(folder).rows()
+    (leg,) = rows["leg"].to_pylist()
+    assert (leg["round"], leg["recovered"]) == (first["updates"], 0)
+    whole = scenarios.run(spec)
+    one = mu(whole.summary) ** 2 / whole.rows("release").num_rows
+    assert mu(end) ** 2 / one == pytest.approx(rows["release"].num_rows, rel=1e-4)
 
 
 def test_every_release_of_every_leg_counts_and_one_more_of_each_silo_for_each_kill(tmp_path):
     """What was under way may have been seen by somebody, and nobody can tell."""
-
-    def mu(summary):
-        stated = {claim["adversary"]: claim["epsilon"] for claim in summary["epsilon"]}
-        return mu_of(stated["external"], 1e-3)
-
     spec, folder = scenario("users"), tmp_path / "run"
     whole = scenarios.run(spec)
     one = mu(whole.summary) ** 2 / whole.rows("release").num_rows
-    for updates in (40, 80):
-        kill_at(updates, spec, folder, checkpoints=2)
+    for updates in (40, 60):
+        kill_at(updates, spec, folder, checkpoints=3)
     end, rows = go_on(folder), RunFolder.open(folder).rows()
     recovered = sum(leg["recovered"] for leg in rows["leg"].to_pylist())
     counted = rows["release"].num_rows + recovered + 2 * SILOS

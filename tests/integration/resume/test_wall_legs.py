@@ -32,7 +32,7 @@ from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.sound_runs import sound, table
 
-WALL = ("clock.kind=wall", "arrivals.rate=150", "record.checkpoint_updates=20", "record.flush=1000")
+WALL = ("clock.kind=wall", "arrivals.rate=40", "record.checkpoint_updates=20", "record.flush=1000")
 SMALL = ("budget.updates=150", "evaluate.every=40", "data.train_rows=150", "data.test_rows=40")
 SCENARIOS = {"dpzv": "digits_dpzv"}
 PLAIN = ("privacy.mode=none",)
@@ -87,6 +87,8 @@ def check_legs(folder, end, legs):
     service = rows["service"].sort_by("round").to_pylist()
     assert [trip["served"] for trip in service] == sorted(trip["served"] for trip in service)
     for leg in found:
+        before = [trip["applied"] for trip in service[: leg["round"]]]
+        assert all(math.isnan(at) or at <= leg["time"] for at in before), "nobody knows when it was"
         assert all(trip["due"] >= leg["time"] for trip in service[leg["round"] :] if trip["due"] > 0)
         again = service[leg["round"] - leg["recovered"] : leg["round"]]
         assert all(trip["served"] == leg["time"] for trip in again)
@@ -238,6 +240,7 @@ def test_a_ledger_without_a_checkpoint_is_gone_on_with_from_its_first_update(tmp
     assert math.isnan(leg["gap"])
     assert end["legs"] == {"count": 2, "gaps": [None], "recovered": kept}
     assert end["ledger"]["updates"] == 150
+    assert end["checkpoints"]["count"] > 0
 
 
 def test_reports_say_where_legs_begin_and_that_clocks_leave_the_gaps_out(tmp_path):
