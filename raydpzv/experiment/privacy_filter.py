@@ -343,7 +343,8 @@ class UserPrivacyFilter(_Accountant):
         self._fewest = setting.silos
         self._loss = UNACCOUNTED
         self._missing = missing
-        self._lose(lost + missing)
+        self._lose(missing)
+        self._lose_last(lost)
         self._charged = missing
 
     def refuses(self, upload: Upload) -> str | None:
@@ -385,11 +386,17 @@ class UserPrivacyFilter(_Accountant):
         self._fewest = int(state.get("fewest", self._setting.silos))
         self._lose(max(0, self._missing - int(state.get("missing", 0))))
         self._charged = self._missing
-        self._lose(int(lost) * (self._setting.silos if self._setting.asynchronous else 1))
+        self._lose_last(int(lost) * (self._setting.silos if self._setting.asynchronous else 1))
 
     def _lose(self, releases: int) -> None:
+        self._count_lost(releases, self._spending.add)
+
+    def _lose_last(self, releases: int) -> None:
+        self._count_lost(releases, self._spending.add_lost)
+
+    def _count_lost(self, releases: int, add: Callable[[np.ndarray], None]) -> None:
         for _ in range(releases):
-            self._spending.add(np.arange(self._setting.users))
+            add(np.arange(self._setting.users))
             self._fewest = min(self._fewest, self._setting.fewest or self._fewest)
         self._made[:] = self._spending.releases
         if self._spending.releases:
@@ -417,7 +424,7 @@ class UserPrivacyFilter(_Accountant):
     def _counted(self) -> Spent:
         fewest = None if self._setting.fewest is None else self._fewest
         s = self._spending
-        return Spent(s.releases, s.participations, 0, fewest=fewest, missing=self._missing)
+        return Spent(s.releases, s.participations, 0, fewest=fewest, missing=self._missing, remade=s.remade)
 
 
 class RowPrivacyFilter(_Accountant):
@@ -502,6 +509,7 @@ def final_setting(
             releases=spent.releases,
             counted=spent.counted,
             fewest=spent.fewest,
+            remade=spent.remade,
             late=False,
             planned=True,
         )

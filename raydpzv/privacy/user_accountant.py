@@ -31,6 +31,8 @@ _EVERY = 32  # releases whose ε is worked out one by one; of more, 16 an e-fold
 
 def user_epsilon(setting: UserSetting, adversary: str = "external", relation: str = "add_remove") -> float:
     """Return ε of one user against an adversary: releases as planned or made, participation as planned or counted."""
+    if setting.remade and (setting.amplified(adversary) or (setting.kind == "group" and setting.rate < 1)):
+        return _remade_epsilon(setting, adversary, relation)
     if setting.kind == "group":
         return group_epsilon(
             multiplier=setting.multiplier,
@@ -50,6 +52,23 @@ def user_epsilon(setting: UserSetting, adversary: str = "external", relation: st
             relation=relation,
         )
     return epsilon_of(user_mu(setting, adversary, relation), setting.delta)
+
+
+def _remade_epsilon(setting: UserSetting, adversary: str, relation: str) -> float:
+    """Return ε where coins were drawn on for two releases each: as if these had none, beside what is left.
+
+    Two releases on one draw are not what two draws are. Whoever knows the draw sees no less, so that they are charged
+    as without sampling; the others have coins of their own, and half of δ goes to each part.
+    """
+    both = min(2 * setting.remade, setting.releases)
+    single = replace(setting, remade=0, sampling=1.0, rate=1.0, counted=None)
+    bound = user_epsilon(single, adversary, relation)
+    if both == setting.releases:
+        return bound
+    half = setting.delta / 2
+    rest = replace(setting, remade=0, releases=setting.releases - both, delta=half)
+    twice = replace(single, releases=both, delta=half)
+    return min(bound, user_epsilon(twice, adversary, relation) + user_epsilon(rest, adversary, relation))
 
 
 def user_mu(setting: UserSetting, adversary: str = "external", relation: str = "add_remove") -> float:
@@ -137,16 +156,17 @@ class UserSpending:
     def __init__(self, setting: UserSetting, state: Mapping[str, Any] | None = None) -> None:
         self._setting = setting
         self._drawn = Participations(setting.users) if setting.sampled else None
-        self.releases = 0
+        self.releases = self.remade = 0
         if state:
-            self.releases = int(state["releases"])
+            self.releases, self.remade = int(state["releases"]), int(state.get("remade", 0))
             if self._drawn:
                 self._drawn.restore(np.array(state["drawn"], np.int64))
 
     def state(self) -> dict[str, Any]:
         """Return what another account goes on from: releases, and how often each user was drawn."""
         drawn = {"drawn": self._drawn.counts.tolist()} if self._drawn else {}
-        return {"releases": self.releases, **drawn}
+        remade = {"remade": self.remade} if self.remade else {}
+        return {"releases": self.releases, **remade, **drawn}
 
     @property
     def participations(self) -> int:
@@ -158,6 +178,11 @@ class UserSpending:
         if self._drawn:
             self._drawn.add(users, 1)
         self.releases += 1
+
+    def add_lost(self, users: Rows) -> None:
+        """Count a release of which no record tells, and which is made once more for the users that its coins drew."""
+        self.add(users)
+        self.remade += 1
 
     def epsilon(self, adversary: str) -> float:
         """Return ε (add_remove) so far; of hidden coins rounded up to a number of releases that was worked out."""
@@ -185,7 +210,8 @@ class UserSpending:
     def _exact(self, adversary: str, releases: int, drawn: int) -> float:
         if releases == 0:
             return 0.0
-        return user_epsilon(replace(self._setting, releases=releases, counted=drawn), adversary)
+        made = replace(self._setting, releases=releases, counted=drawn, remade=self.remade)
+        return user_epsilon(made, adversary)
 
 
 def _rung(releases: int) -> int:

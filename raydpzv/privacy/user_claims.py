@@ -122,8 +122,11 @@ def _proved(setting: UserSetting, adversary: str, relation: str) -> Claim:
     else:
         accountant = _PLD if setting.amplified(adversary) else _CLOSED
         note = " ".join(filter(None, (_sight(setting, adversary), _of_coins(setting, adversary))))
-    second = _figure(user_epsilon_rdp(setting, adversary))
-    note += f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
+    if setting.remade:
+        note += _of_remade(setting)
+    else:
+        second = _figure(user_epsilon_rdp(setting, adversary))
+        note += f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
     if setting.group_rule:
         note += f" {_read_off(setting)}."
     if setting.weights == "records" and setting.aggregation != "private_weights" and setting.kind == "sum":
@@ -136,6 +139,14 @@ def _of_group(setting: UserSetting) -> str:
     return (
         f"Every step of every silo is seen; of a user at most k = {setting.group} records are used, each drawn by a "
         f"coin that only its silo knows. For one record (k = 1) ε is {_figure(one)} (add_remove)."
+    )
+
+
+def _of_remade(setting: UserSetting) -> str:
+    noun = "releases" if setting.asynchronous else "rounds"
+    return (
+        f" {setting.remade:,} of the {noun} were lost by a kill, after they may have been seen, and made once more: "
+        "counted twice, and as if no coins hid who was in them."
     )
 
 

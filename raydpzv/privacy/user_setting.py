@@ -34,7 +34,8 @@ class UserSetting:
     is. planned: does the budget say how many releases there are (else all of this is of one)? exposed: why the users'
     coins hide nobody from outsiders, "" if they do. fitted: where one user moves what others are before any release,
     one clause each. counted: of a finished run, the most releases that one user was drawn in; None before, when the
-    plan bounds it.
+    plan bounds it. remade: releases (of single silos, or rounds) that a kill lost and that were made once more on the
+    same coins; `releases` has both.
     """
 
     users: int
@@ -62,6 +63,7 @@ class UserSetting:
     exposed: str = ""
     fitted: tuple[str, ...] = ()
     counted: int | None = None
+    remade: int = 0
 
     def __post_init__(self) -> None:
         for name in ("users", "silos", "releases", "clip", "multiplier", "group", "steps"):

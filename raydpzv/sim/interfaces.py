@@ -36,7 +36,7 @@ class Spent:
     rows, uploads: only where rows of arrays are released: rows (each with its own noise) and uploads, of the client
     with most of them if every client releases its own. fewest: silos that took part in a release, at the least.
     missing: updates among them that no record tells of, which another machine may have made on the same rows before it
-    was lost.
+    was lost. remade: releases about users that a kill lost, and that were made once more on the same coins.
     """
 
     releases: int
@@ -46,6 +46,7 @@ class Spent:
     uploads: int = 0
     fewest: int | None = None
     missing: int = 0
+    remade: int = 0
 
 
 class PrivacyLoss(NamedTuple):

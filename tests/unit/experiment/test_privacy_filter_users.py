@@ -10,9 +10,12 @@ import pytest
 
 from raydpzv.experiment.privacy_filter import UserPrivacyFilter, final_setting
 from raydpzv.methods.roles import Release, Upload
+from raydpzv.privacy.mean_accountant import poisson_epsilon
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.privacy.user_accountant import user_epsilon
+from raydpzv.privacy.user_claims import user_claims
 from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.sim.interfaces import Spent
 from raydpzv.wire.messages import Start
 
 RECEIPT = Receipt("discrete gaussian", "system", 1.0, 2.0, 1.0, 1, 3, 0)
@@ -116,3 +119,51 @@ def test_an_account_goes_on_with_what_was_spent_and_what_may_be_lost() -> None:
         assert spent is not None
         assert (spent.releases, spent.counted) == (2 + lost, 2 + lost)
     assert releases(UserPrivacyFilter(setting(), None, lost=1)) == 1
+
+
+@pytest.mark.parametrize("kind", ["sum", "group"])
+def test_a_round_that_was_lost_and_made_again_hides_nobody_by_its_coins(kind: str) -> None:
+    sampled = {"sampling": 0.1} if kind == "sum" else {"kind": "group", "rate": 0.1}
+    plan = setting(releases=20, **sampled)
+    account = UserPrivacyFilter(plan, None)
+    served(account, upload(0, [1]), upload(1, [1]))
+    spending = {}
+    for lost, remade in ((False, 0), (True, 1)):
+        again = UserPrivacyFilter(plan, None)
+        again.restore(account.state(), lost=lost)
+        more = UserPrivacyFilter(plan, None)
+        more.restore(again.state(), lost=False)
+        served(more, upload(0, [1]), upload(1, [1]))
+        spent = more.spent()
+        assert spent is not None
+        assert (spent.releases, spent.remade) == (2 + lost, remade), "a second interruption forgets none"
+        final = final_setting(plan, spent, done=True)
+        assert isinstance(final, UserSetting)
+        assert final.remade == remade
+        (note,) = (
+            c.note for c in user_claims(final) if (c.adversary, c.relation) == ("external", "add_remove")
+        )
+        assert ("1 of the rounds were lost by a kill" in note) == lost
+        spending[lost] = more.charge(0, np.array([1]), 1).external
+    assert spending[False] < spending[True], "what is said while the run goes on, too"
+    assert UserPrivacyFilter(plan, None, lost=2).spent() == Spent(2, 2, 0, remade=2)
+
+
+def test_two_releases_on_one_draw_are_charged_at_least_what_they_cost() -> None:
+    """Second opinion: of the pair there is one release with noise less by the square root of 2, on one draw."""
+    plan = {"multiplier": 0.7, "sampling": 0.1}
+    charged = user_epsilon(setting(releases=2, remade=1, **plan))
+    apart = user_epsilon(setting(releases=2, **plan))
+    exact = poisson_epsilon(
+        noise_multiplier=0.7 / math.sqrt(2), rate=0.1, releases=1, delta=1e-5, relation="add_remove"
+    )
+    assert apart < exact <= charged, "as two draws they cost too little"
+    assert charged == pytest.approx(user_epsilon(setting(releases=2, multiplier=0.7)))
+    many = user_epsilon(setting(releases=500, remade=1, multiplier=5.0, sampling=0.1))
+    assert user_epsilon(setting(releases=500, multiplier=5.0, sampling=0.1)) < many
+    assert many < user_epsilon(setting(releases=500, multiplier=5.0)), "the others' coins count"
+    for adversary in ("client", "server"):
+        known = setting(releases=9, multiplier=5.0, sampling=0.1)
+        assert user_epsilon(known, adversary) == user_epsilon(
+            setting(releases=9, remade=1, multiplier=5.0, sampling=0.1), adversary
+        )
