@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from raydpzv.errors import LaneError, Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.runner import gone_back
+from raydpzv.experiment.runner import begin_leg, gone_back
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 
@@ -101,6 +101,7 @@ class Restarts:
         fault = {"time": status.time, "party": party, "kind": LOST, "message": message}
         again = experiment.spec.clock.kind == "virtual"
         self._writer.go_back(fault, again=again)
+        begin_leg(experiment, folder)
         self._told = self._heard if again else -1
         return experiment
 

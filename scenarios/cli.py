@@ -351,7 +351,7 @@ def resume(
     explain: Explain = False,
     verbose: Verbose = False,
 ) -> None:
-    """Continue a virtual-clock run that was stopped or killed, to the same bits; or a comparison, or a search."""
+    """Continue a run that was stopped or killed (virtual clock: to the same bits); or a comparison, or a search."""
     with errors(verbose):
         require_room()
         with leaving_at_once():

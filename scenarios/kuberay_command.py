@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import raydpzv
 from actors.kuberay import LONGEST_NAME, POD, RUNS, SCENARIO, RayJobOptions, cluster_plan, manifest
@@ -63,6 +64,19 @@ def show(
         noised = spec.privacy.mode != "none" and spec.descriptor.noise(spec.method) is not None
         if no_new_leg(spec, noised=noised):  # an attempt after the first would be refused
             options = replace(options, retries=0)
+    if storage is not None and "claim" not in given:
+        if urlsplit(storage).scheme == "file":
+            raise SpecError(
+                f"--storage {storage}: lies on the disk of a pod, which goes with it, where no --claim is mounted; "
+                "give one, or the URI of a storage elsewhere"
+            )
+        if (
+            spec.clock.kind == "wall"
+            and spec.privacy
+            and spec.privacy.mode != "none"
+            and "retries" not in given
+        ):
+            options = replace(options, retries=0)  # such a run does not go on from a storage alone
     options.check()
     path = Path(scenario)
     own = path.read_text() if path.suffix == ".toml" or path.exists() else None

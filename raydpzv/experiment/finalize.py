@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -140,7 +141,16 @@ def _brought(options: RunOptions, experiment: Prepared, folder: RunFolder | None
         yield
         return
     link(folder.path, options.storage)
-    with options.storage.of(folder.path, fresh_noise(experiment)):
+    noise = fresh_noise(experiment)
+    if noise.kind == UNBOUNDED:
+        warnings.warn(
+            f"{options.storage.uri}: real time stands still for no storage, so that this run, whose noise is the "
+            "system's, cannot go on from there if this machine is lost with the run's folder: releases would be drawn "
+            "twice",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    with options.storage.of(folder.path, noise):
         yield
 
 

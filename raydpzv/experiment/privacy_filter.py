@@ -342,7 +342,7 @@ class UserPrivacyFilter(_Accountant):
         self._sums = OpenSums(hidden=setting.aggregation != "plain")
         self._fewest = setting.silos
         self._loss = UNACCOUNTED
-        self._missing = missing
+        self._missing, self._lost = missing, lost
         self._lose(missing)
         self._lose_last(lost)
         self._charged = missing
@@ -380,13 +380,14 @@ class UserPrivacyFilter(_Accountant):
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; lost: more may have been released, of which the record says nothing.
 
-        That is one round, or without rounds a sum of each silo.
+        That is one round, or without rounds a sum of each silo; beside what other legs from there have lost.
         """
         self._spending = UserSpending(self._setting, state)
         self._fewest = int(state.get("fewest", self._setting.silos))
         self._lose(max(0, self._missing - int(state.get("missing", 0))))
         self._charged = self._missing
-        self._lose_last(int(lost) * (self._setting.silos if self._setting.asynchronous else 1))
+        under_way = self._setting.silos if self._setting.asynchronous else 1
+        self._lose_last(self._lost + int(lost) * under_way)
 
     def _lose(self, releases: int) -> None:
         self._count_lost(releases, self._spending.add)

@@ -25,6 +25,7 @@ from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.tail_mean import TailMean
+from raydpzv.records.begun_legs import legs_begun, note_leg
 from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -110,7 +111,14 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     prepared = gone_back_horizontal(prepared, began)
     folder = RunFolder.reopened(path, moved)
     folder.sweep()
+    note_horizontal_leg(prepared, folder)
     return prepared, folder, str(folder.environment().get("scenario", ""))
+
+
+def note_horizontal_leg(prepared: PreparedHorizontal, folder: RunFolder) -> None:
+    """Put on record that a leg begins in a folder that this process writes, if what it releases is accounted for."""
+    if prepared.setting:
+        note_leg(folder)
 
 
 def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
@@ -122,9 +130,10 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
     recorded = _checked_updates(prepared, folder)
-    if prepared.setting and folder.checkpoint() is None:  # what was under way may have been released
+    if prepared.setting:  # what was under way may have been released, in each leg that came no further
         under_way = prepared.spec.split.clients if prepared.asynchronous else 1
-        prepared = replace(prepared, lost=prepared.lost + under_way)
+        legs = legs_begun(folder) + (folder.checkpoint() is None)
+        prepared = replace(prepared, lost=legs * under_way)
     return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
 
 

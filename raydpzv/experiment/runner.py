@@ -15,8 +15,9 @@ from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.rebuild import gone_back_horizontal, resuming_horizontal
+from raydpzv.experiment.rebuild import gone_back_horizontal, note_horizontal_leg, resuming_horizontal
 from raydpzv.experiment.reexecute import gone_back as gone_back_vertical
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
@@ -28,7 +29,7 @@ from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import copies
-from raydpzv.storage.copies import begun, link_of
+from raydpzv.storage.copies import begun, check_apart, link_of
 from raydpzv.storage.mirror import FreshNoise, Mirror
 from raydpzv.storage.missing import missing_updates
 
@@ -74,6 +75,8 @@ def run(
         raise InputError(
             "storage: goes with out, the folder on this machine that is brought there; give both"
         )
+    if storage is not None and out is not None:
+        check_apart(Path(out), storage)
     options = RunOptions(
         Path(out) if out is not None else None,
         scenario,
@@ -168,6 +171,12 @@ def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
     has written is damaged.
     """
     return _GONE_BACK[experiment.spec.kind](experiment, folder)
+
+
+def begin_leg(experiment: Prepared, folder: RunFolder) -> None:
+    """Put on record that what `gone_back` returned begins, before it releases anything."""
+    if isinstance(experiment, PreparedHorizontal):
+        note_horizontal_leg(experiment, folder)
 
 
 def _lost(folder: RunFolder, missing: int) -> Rows:

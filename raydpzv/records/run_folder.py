@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -212,6 +213,11 @@ class RunFolder:
         """Return the place from which a run can go on, if one was written; see `read_checkpoint`."""
         found = self._written(only_last=only_last)
         return found.checkpoint if found else None
+
+    def checkpoint_sha256(self) -> str:
+        """Return the digest of the last checkpoint's file, by which it is told from others; "" if there is none."""
+        path = self.path / _CHECKPOINT
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     def _written(self, *, only_last: bool = False) -> Written | None:
         return read_checkpoint(self.path / _CHECKPOINT, only_last=only_last)

@@ -84,7 +84,9 @@ class Promotion:
         """Take in what was promoted before, and where runs stand; what is on its way is to be gone on with first."""
         known: dict[int, list[Decision]] = {number: [] for number in self._trials}
         for told in decisions(self._folder):
-            if told.trial not in known or told.updates not in self._rungs:
+            due = self._rungs[len(known.get(told.trial, ())) :][:1]
+            stands = known.get(told.trial) and known[told.trial][-1].stop
+            if told.trial not in known or [told.updates] != list(due) or stands:
                 raise DataError(
                     f"{self._folder}: a decision on record (trial {told.trial}, {told.updates} updates) is none of "
                     "this search; start a new one"

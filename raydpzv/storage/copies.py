@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
-from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED, Commit, content, latest
+from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, UNBOUNDED, Commit, commit_names, content, latest
 from raydpzv.storage.lease import Lease, last_writer
 from raydpzv.storage.mirror import Mirror, StorageTimes
 from raydpzv.storage.missing import add_missing
@@ -49,8 +49,18 @@ def link_of(folder: Path) -> Link | None:
         ) from None
 
 
+def check_apart(folder: Path, uri: str) -> None:
+    """Raise InputError for a storage that is in the folder that it is a copy of, or has that in it."""
+    there, here = open_place(uri).on_this_disk, folder.resolve()
+    if there and (there.is_relative_to(here) or here.is_relative_to(there)):
+        raise InputError(
+            f"--storage {uri}: lies in {folder}, or has it in itself; choose another --storage or --out"
+        )
+
+
 def link(folder: Path, mirror: Mirror) -> None:
-    """Write down that a folder is what a mirror brings to its storage, before anything else is written there."""
+    """Write down that a folder is what a mirror brings to its storage, before anything else is brought there."""
+    check_apart(folder, mirror.uri)
     _link(folder, Link(mirror.uri, mirror.writer, ""))
 
 
@@ -108,7 +118,7 @@ def continued(
             )
 
         def charged(made: Path, found: Commit) -> None:
-            _charge(made, found, place.uri)
+            _charge(made, found, place)
             charge(made, found)
 
         missing = 0
@@ -117,7 +127,7 @@ def continued(
                 charged(folder, base)
             else:
                 base = _bring(place, folder, charged, base)
-            missing = _missing(base, place.uri)
+            missing = _missing(base, place)
         mirror.go_on_from(base)
         link(folder, mirror)
         yield mirror, missing
@@ -165,20 +175,29 @@ def _free(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
-def _missing(base: Commit, uri: str) -> int:
-    """Return how many updates with fresh noise the writer of a commit may have made after it."""
+def _missing(base: Commit, place: StorageFolder) -> int:
+    """Return how many updates with fresh noise the writer of a commit may have made after it.
+
+    A newer commit that is damaged may have been whole once, and have announced as many more.
+    """
+    damaged = sum(name > base.name for name in commit_names(place)) if base.noise != NO_NOISE else 0
+    if damaged and base.announced == base.covered:
+        raise DataError(
+            f"{place.uri}: its newest commit is damaged, so that nobody knows how many releases came after the one "
+            "before it; bring it back from a copy"
+        )
     if base.noise == UNBOUNDED:
         raise NotRecomputable(
-            f"{uri}: its writer was lost, and a wall-clock run stands still for no storage, so that nobody knows how "
-            "many releases with noise of the system's came after the last commit; they would be drawn a second time: "
-            "go on in the folder where it was written, or start a new run"
+            f"{place.uri}: its writer was lost, and a wall-clock run stands still for no storage, so that nobody knows "
+            "how many releases with noise of the system's came after the last commit; they would be drawn a second "
+            "time: go on in the folder where it was written, or start a new run"
         )
-    return base.announced - base.covered if base.noise == ANNOUNCED else 0
+    return (base.announced - base.covered) * (1 + damaged) if base.noise == ANNOUNCED else 0
 
 
-def _charge(folder: Path, base: Commit, uri: str) -> None:
+def _charge(folder: Path, base: Commit, place: StorageFolder) -> None:
     """Put on record what may be missing after a commit."""
-    if missing := _missing(base, uri):
+    if missing := _missing(base, place):
         add_missing(folder, after=base.covered, updates=missing)
 
 
@@ -204,6 +223,10 @@ def _bring(place: StorageFolder, folder: Path, then: Callable[[Path, Commit], No
             shutil.rmtree(made, ignore_errors=True)
         found = latest(place)
         assert found is not None
+        if found.name == base.name:
+            raise DataError(
+                f"{place.uri}: objects of its newest commit are missing; bring them back from a copy"
+            )
         base = found
     raise InputError(f"{place.uri}: is written to faster than it can be brought; try again")
 

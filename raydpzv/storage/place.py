@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -33,6 +34,11 @@ class StorageFolder:
     def __init__(self, filesystem: Any, base: str, uri: str) -> None:
         self._filesystem, self._base = filesystem, base.rstrip("/")
         self.uri = uri
+
+    @property
+    def on_this_disk(self) -> Path | None:
+        """Where on this machine it lies, if it does."""
+        return Path(self._base).resolve() if self._filesystem.type_name == "local" else None
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content; None if there is no such file."""

@@ -188,6 +188,10 @@ def test_data_outside_the_project_stay_where_they_are_and_that_is_said(cluster, 
         (["vafl", "--storage", "runs/x"], "--storage: wanted the URI of a folder"),
         (["--job", "x", "--storage", "s3://a/b"], "--storage: is what a job is submitted with"),
         (["vafl", "--kuberay", "--image", "x", "--storage", "x"], "--storage: wanted the URI of a folder"),
+        (
+            ["vafl", "--kuberay", "--image", "x", "--storage", "file:///x"],
+            "lies on the disk of a pod, which goes with",
+        ),
         (["vafl", "--out", "full"], "full: is there already"),
         (["vafl", "--out", "x", "--no-fetch"], "--out: is where the run folder is brought to"),
         (["vafl", "--project", "none"], "--project: wanted a folder, got none"),
@@ -330,6 +334,11 @@ def test_with_a_storage_a_manifest_needs_no_claim_and_its_run_is_there():
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     assert "volumes" not in head
     assert "volumeMounts" not in head["containers"][0]
+    assert job["spec"]["backoffLimit"] == 3
+    wall = ("digits_dpzv", *words[1:], "--set", "clock.kind=wall", "--memory", "4")
+    assert [
+        next(yaml.safe_load_all(submit(*w).stdout))["spec"]["backoffLimit"] for w in (wall, (*wall, *POD[2:]))
+    ] == [*(0, 3)], "with noise of the system's it does not go on from a storage alone"
     (both,) = yaml.safe_load_all(submit(*words, *POD[2:]).stdout)
     assert shlex.split(both["spec"]["entrypoint"])[-1] == "/raydpzv/vafl-0"
 

@@ -10,7 +10,7 @@ import pytest
 
 import raydpzv
 import scenarios
-from raydpzv.errors import InputError, NotRecomputable
+from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.reexecute import replay
@@ -18,7 +18,7 @@ from raydpzv.experiment.runner import bring_rest, continued, continued_at, run_l
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage import copies
-from raydpzv.storage.commits import content, latest
+from raydpzv.storage.commits import ANNOUNCED, Commit, content, latest
 from raydpzv.storage.missing import missing_updates
 from raydpzv.storage.place import open_place
 from tests.helpers.kills import Killed
@@ -123,6 +123,9 @@ def test_a_machine_that_is_lost_is_charged_with_what_it_may_have_released(tmp_pa
     run = go_on(uri, tmp_path / "here")
     missing = stored.announced - stored.covered
     assert missing == 1500 // 50
+    assert any(
+        f"{missing} updates that a lost machine may have made" in said for said in run.summary["warnings"]
+    )
     (claim,) = (c for c in run.summary["epsilon"] if (c["adversary"], c["relation"]) == ("client", "replace"))
     assert run.rows("release").num_rows == 1500
     assert run.summary["updates"] == 1500
@@ -146,6 +149,44 @@ def test_a_machine_that_is_lost_is_charged_with_what_it_may_have_released(tmp_pa
         InputError, match=f"machine's copy of {uri}, which another machine may have gone on with"
     ):
         continued(lost)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_damaged_commit_may_have_announced_as_much_as_the_one_before_it(tmp_path, monkeypatch, *, over):
+    place = open_place((tmp_path / "storage").as_uri())
+    covered = 40 if over else 20
+    for number, announced in ((1, 40), (2, 60)):
+        commit = Commit(1, number, "run", "me", {}, ANNOUNCED, covered, covered if over else announced, over)
+        place.write(commit.name, commit.encoded())
+    (tmp_path / "storage" / commit.name).write_bytes(commit.encoded()[:-40])
+    charged = []
+    monkeypatch.setattr(copies, "add_missing", lambda folder, **how: charged.append(how))
+    if over:
+        with pytest.raises(DataError, match="its newest commit is damaged, so that nobody knows"):
+            go_on(place.uri, tmp_path / "here")
+        assert not charged
+        return
+    with pytest.raises(DataError, match="not a run folder"):
+        go_on(place.uri, tmp_path / "here")
+    assert charged == [{"after": 20, "updates": 2 * (40 - 20)}]
+
+
+def test_objects_that_are_gone_are_named_as_that(tmp_path, small):
+    uri = (tmp_path / "storage").as_uri()
+    raydpzv.run(small("privacy.noise=seeded"), tmp_path / "run", storage=uri)
+    found = latest(open_place(uri))
+    (tmp_path / "storage" / min(found.objects)).unlink()
+    with pytest.raises(DataError, match="objects of its newest commit are missing"):
+        copies.fetch(uri, tmp_path / "here")
+
+
+@pytest.mark.parametrize(("out", "storage"), [("run", "run"), ("run", "run/storage"), ("run/here", "run")])
+def test_a_storage_and_the_folder_that_is_brought_there_lie_apart(tmp_path, small, out, storage):
+    uri = (tmp_path / storage).as_uri()
+    with pytest.raises(InputError, match="or has it in itself; choose another"):
+        raydpzv.run(small("privacy.noise=seeded"), tmp_path / out, storage=uri)
+    assert not list(tmp_path.iterdir())
+    raydpzv.run(small("privacy.noise=seeded"), tmp_path / "run", storage=(tmp_path / "runs").as_uri())
 
 
 def test_where_the_machine_is_not_lost_nothing_is_charged(tmp_path):
@@ -255,7 +296,8 @@ def test_seeded_noise_needs_no_account_of_what_was_lost(tmp_path):
 def test_a_wall_clock_run_whose_machine_is_lost_is_refused(tmp_path, small):
     uri = (tmp_path / "storage").as_uri()
     spec = small("clock.kind=wall", "arrivals.rate=200", "budget.updates=40", "privacy.noise=system")
-    die_in(spec, uri, tmp_path / "lost", evaluated=lambda *how: die())
+    with pytest.warns(RuntimeWarning, match="cannot go on from there if this machine is lost"):
+        die_in(spec, uri, tmp_path / "lost", evaluated=lambda *how: die())
     with pytest.raises(NotRecomputable, match="a wall-clock run stands still for no storage"):
         go_on(uri, tmp_path / "here")
     assert not (tmp_path / "here").exists()

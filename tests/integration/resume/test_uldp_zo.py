@@ -11,10 +11,14 @@ import pytest
 
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
+from raydpzv.errors import DataError
+from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import check_rebuilt, rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish
+from raydpzv.sim.executor import GroupExecutor
+from tests.helpers.kills import Killed, kill_at
 from tests.helpers.small_horizontal import OFTEN, resume, same, stopped
 
 SMALL = (
@@ -116,3 +120,41 @@ def test_what_is_published_of_a_private_run_is_rebuilt_from_its_ledger(tmp_path)
     )
     assert said == ["model rebuilt from it"]
     assert rebuild(made.path).verified
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@each_kind
+def test_what_legs_that_came_no_further_may_have_released_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, checkpoint: bool
+) -> None:
+    """Each draws noise anew for the same sums, and is killed before ledger or checkpoint know of them."""
+    kill_at(4, small(kind), tmp_path / "once")
+    if not checkpoint:
+        for path in tmp_path.glob("once/checkpoint*"):
+            path.unlink()
+    shutil.copytree(tmp_path / "once", tmp_path / "often")
+    do = GroupExecutor._do
+
+    def dying(self: GroupExecutor, orders: Any) -> None:
+        do(self, orders)
+        if any(upload.releases for upload in self._done.values()):
+            raise Killed
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupExecutor, "_do", dying)
+            patch.setattr(RunFinalizer, "failed", lambda *_: None)
+            with pytest.raises(Killed):
+                resume(tmp_path / "often")
+    once, often = (resume(tmp_path / name).summary["epsilon"] for name in ("once", "often"))
+    counts = [int(claims[0]["scope"].split()[0]) for claims in (once, often)]
+    assert counts[1] - counts[0] == 3 * (1 if kind == "rounds" else 3), "a round, or a sum of each silo"
+    assert counts[0] > (10 if kind == "rounds" else 9), "and the first kill"
+    assert all(more["epsilon"] >= one["epsilon"] for one, more in zip(once, often, strict=True))
+
+
+def test_a_damaged_count_of_legs_is_refused(tmp_path: Path) -> None:
+    kill_at(4, small("rounds"), tmp_path / "run")
+    (tmp_path / "run" / "begun_legs.json").write_text('{"legs": "some"}')
+    with pytest.raises(DataError, match=r"begun_legs\.json: is damaged"):
+        resume(tmp_path / "run")
