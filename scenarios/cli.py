@@ -340,7 +340,8 @@ def resume(
     runner: Annotated[
         str | None,
         typer.Option(
-            help="local (this process) or ray (actors) [default: local; comparisons and searches: auto]."
+            help="local (this process) or ray (actors) [default: local, under the wall clock what the run began with; "
+            "comparisons and searches: auto]."
         ),
     ] = None,
     moved: Moved = None,

@@ -129,9 +129,12 @@ def resume(
             compare.ComparisonOptions(output, runner or "auto", address=address, verbose=verbose),
         )
         return
-    chosen = chosen_runner(runner or "local")
+    asked = chosen_runner(runner) if runner else None
     with continued_at(uri, run, moved) if uri else _continued_here(run, moved) as (here, mirror):
         experiment, folder, name = here
+        chosen = asked or _runner_of(experiment.spec, folder)
+        if experiment.spec.clock.kind == "wall" and not output.quiet:
+            screen.console(stderr=True).print(_leg(folder), highlight=False, soft_wrap=True)
         _watch(
             experiment.spec,
             folder.path,
@@ -142,6 +145,18 @@ def resume(
                 RunOptions(folder, name, None, stop, address, verbose, callbacks=watch, storage=mirror),
             ),
         )
+
+
+def _runner_of(spec: AnyScenario, folder: RunFolder) -> str:
+    """Return what a run goes on with where nobody says: under the wall clock, whose times it makes, what it had."""
+    began = str(folder.environment().get("runner"))
+    return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
+
+
+def _leg(folder: RunFolder) -> str:
+    found = folder.checkpoint()
+    place = f"the checkpoint after update {found.round:,}" if found else "its start"
+    return f"goes on as a new leg from {place}; what only its ledger has beyond that is served again first"
 
 
 @contextmanager

@@ -100,7 +100,10 @@ class RunFolder:
         """
         try:
             if held := _held(path):
-                raise InputError(f"{path}: holds a run already ({held}); choose another --out, or delete it")
+                raise InputError(
+                    f"{path}: holds a run already ({held}); choose another --out, or go on with it: "
+                    f"raydpzv resume {path}"
+                )
             path.mkdir(parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")

@@ -218,7 +218,8 @@ def _times(summary: Summary, clock: str) -> list[tuple[str, str]]:
         return [
             (
                 "real time",
-                f"{text.seconds(run)} in {legs['count']} legs; the last one {text.seconds(real)} in all",
+                f"{text.seconds(run)} by the run's clock, in {legs['count']} legs; the last of them took "
+                f"{text.seconds(real)} with its begin and end",
             ),
             ("gaps between legs", _gaps(legs)),
             *_rate("real", updates, run),

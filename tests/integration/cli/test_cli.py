@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import scenarios
 from raydpzv.config.catalog import names
+from raydpzv.errors import RunError
 from raydpzv.records.store import read_rows
+from scenarios import run_commands
 from scenarios.cli import app
 from tests.helpers.programs import start
 
@@ -220,6 +223,33 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_go_on(tmp_path, clock):
     assert summary["updates"] == read_rows(folder, "release").num_rows > 0
     assert call("report", folder).exit_code == 0
     assert call("replay", folder).exit_code == 0
+
+
+@pytest.mark.parametrize(("clock", "runner"), [("wall", "ray"), ("virtual", "local")])
+def test_real_time_goes_on_with_the_runner_that_made_it(tmp_path, monkeypatch, clock, runner):
+    """Else the times of its legs would be those of two machines; virtual time is the same with any."""
+    changes = [f"clock.kind={clock}", "arrivals.rate=200", "budget.updates=4000"]
+
+    def stop(status):
+        if status.updates > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scenarios.run(scenarios.load("digits_dpzv", changes), tmp_path / "run", progress=stop)
+    path = tmp_path / "run" / "environment.json"
+    path.write_text(path.read_text().replace('"runner": "local"', '"runner": "ray"'))
+
+    def chosen(name):
+        def went_on(experiment, options):
+            raise RunError(f"went on with {name}")
+
+        return went_on
+
+    monkeypatch.setattr(run_commands, "RUNNERS", {name: chosen(name) for name in ("local", "ray")})
+    result = call("resume", tmp_path / "run")
+    assert f"went on with {runner}" in result.stderr
+    assert ("goes on as a new leg from the checkpoint after update" in result.stderr) == (clock == "wall")
+    assert "went on with local" in call("resume", tmp_path / "run", "--runner", "local").stderr
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,10 @@ def test_client_rows_of_a_real_folder(tmp_path: Path) -> None:
 def test_legs_of_a_run_of_real_time_stand_with_their_gaps() -> None:
     interrupted = summary(legs={"count": 3, "gaps": [12.0, None], "recovered": 7}, simulated_seconds=60.0)
     rows = dict(tables.summary_rows(interrupted, "wall"))
-    assert rows["real time"] == "60 s in 3 legs; the last one 1.5 s in all"
+    assert (
+        rows["real time"]
+        == "60 s by the run's clock, in 3 legs; the last of them took 1.5 s with its begin and end"
+    )
     assert (
         rows["gaps between legs"] == "12 s, – (in no time of the run's); 7 updates were on the ledger alone"
     )

@@ -10,7 +10,7 @@ import scenarios
 from raydpzv.errors import DataError, SpecError
 from raydpzv.search import promotion
 from raydpzv.search.promotion import first_rung, rule, rungs, why_not_promoting
-from raydpzv.search.search_folder import decisions
+from raydpzv.search.search_folder import Decision, add_decisions, decisions
 from raydpzv.search.search_plan import SearchPlan, read_search, trials_of
 
 RATES = [(f"method.lr={0.01 * (n + 1):.6g}",) for n in range(4)]
@@ -159,3 +159,20 @@ def test_who_was_left_where_it_stands_stays_there_whatever_comes_later(tmp_path,
     assert [d.trial for d in decisions(tmp_path) if not d.stop] == []
     again.close()
     assert [d.trial for d in decisions(tmp_path) if d.stop] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [Decision(0, 10, 0.5, stop=True), Decision(0, 20, 0.5, stop=False)],
+        [Decision(0, 20, 0.5, stop=False)],
+        [Decision(0, 10, 0.5, stop=False), Decision(0, 10, 0.5, stop=False)],
+        [Decision(9, 10, 0.5, stop=False)],
+    ],
+    ids=["after its stop", "a rung left out", "twice", "no trial"],
+)
+def test_a_record_that_no_search_writes_is_refused(tmp_path, monkeypatch, made):
+    Runs(monkeypatch, {})
+    add_decisions(tmp_path, made)
+    with pytest.raises(DataError, match="a decision on record"):
+        promotion.Promotion(tmp_path, eight())
