@@ -10,7 +10,7 @@ from typing import Any
 
 _FIRST = 0.5
 """Seconds until a first checkpoint, where no setting says how often they are taken."""
-_SHARE = 50
+_SHARE = 100
 """Where no setting says so, one part in so many of what was computed may be lost."""
 _REST = 40
 """Times its own cost that pass between two checkpoints, at the least: they take at most a fortieth of a run's time."""

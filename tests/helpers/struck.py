@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
+
+from raydpzv.experiment.parties import ClientFactory, ServerFactory
+from raydpzv.experiment.vertical import prepare_vertical
 
 
 class Struck:
@@ -35,3 +39,45 @@ def _taken(mark):
     except FileNotFoundError:
         return False
     return True
+
+
+@dataclasses.dataclass(frozen=True)
+class StruckClient(ClientFactory):
+    call: str = "process"
+    calls: int = 40
+    marks: tuple[str, ...] = ()
+    number: int = signal.SIGKILL
+
+    def make(self, device="cpu"):
+        return Struck(ClientFactory.make(self, device), self.call, self.calls, self.marks, self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class StruckServer(ServerFactory):
+    calls: int = 150
+    marks: tuple[str, ...] = ()
+    number: int = signal.SIGKILL
+
+    def make(self, device="cpu"):
+        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.marks, self.number)
+
+
+def strikes(folder, **usual):
+    """Return what makes an experiment in which client 1's process, or the server's, gets a signal, `times` times.
+
+    folder: where marks are; usual: by party, settings of `StruckClient` and `StruckServer`.
+    """
+
+    def make(spec, party, times=1, **how):
+        marks = tuple(str(folder / f"mark {n}") for n in range(times))
+        for mark in marks:
+            Path(mark).touch()
+        how = {**usual.get(party, {}), **how, "marks": marks}
+        experiment = prepare_vertical(spec)
+        if party == "server":
+            return dataclasses.replace(experiment, server=StruckServer(**vars(experiment.server), **how))
+        clients = list(experiment.clients)
+        clients[1] = StruckClient(**vars(clients[1]), **how)
+        return dataclasses.replace(experiment, clients=tuple(clients))
+
+    return make

@@ -29,6 +29,7 @@ from raydpzv.search.population import take_turn, to_go, turns
 from raydpzv.search.search_plan import read_search
 from scenarios.cli import app
 from tests.helpers.programs import Forked
+from tests.helpers.searches import ran
 
 UPDATES, INTERVAL = 50, 10
 SHORT = (f"budget.updates={UPDATES}", "evaluate.every=5", "data.train_rows=120", "data.test_rows=60")
@@ -53,14 +54,8 @@ def trained(folder, scenario, space, *changes):
     return json.loads(done.stdout)
 
 
-def ran(scenario, out):
-    done = raydpzv("run", scenario, "--out", out, "--quiet", "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
 BOTH = "method.lr.loguniform = [1e-3, 1e-1]\nmethod.server_lr.choice = [0.01, 0.03, 0.1]\n"
-PRIVATE = "method.lr.loguniform = [0.05, 1.0]\nmethod.server_lr.choice = [0.01, 0.03]\n"
+PRIVATE = "method.lr.loguniform = [0.05, 1.0]\n"
 FREE = ("privacy.mode=none",)
 NOISED = ("privacy.epsilon=1e4", "method.perturbations=2")
 """So little noise that the order of trials is the same each time."""

@@ -133,7 +133,7 @@ def test_a_run_that_goes_on_keeps_what_is_spent(name: str, sampling: str, tmp_pa
     cut_off(name, tmp_path / "run", 2, *NOISE, f"method.sampling={sampling}")
     prepared, folder, scenario_name = continued(tmp_path / "run")
     run = run_local(prepared, RunOptions(folder, scenario_name))
-    spent = one_round(releases=5, sampling=float(sampling))
+    spent = one_round(releases=5, sampling=float(sampling), remade=1)
     assert stated(run, "external") == pytest.approx(user_epsilon(spent), rel=1e-6)
     rows = run.rows("user_epsilon").to_pylist()
     assert [row["round"] for row in rows] == [1, 2, 3, 4]

@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0")
 LIVE = ("clock.kind=wall", "arrivals.rate=40", "budget.updates=120", "resources.client_actors=2")
+ALONE = "resources.restarts=0"
+"""No new leg in place of one that lost a process."""
 
 
 class Struck:
@@ -179,14 +181,14 @@ def test_a_client_that_is_killed_when_all_are_to_stop_is_replaced_too(small, tmp
 
 def test_a_killed_server_ends_the_run_with_one_line(small, struck, tmp_path):
     with pytest.raises(RunError, match="an actor was lost") as caught:
-        run_prepared(struck(small(*LIVE), "server"), tmp_path / "run", runner="ray")
+        run_prepared(struck(small(*LIVE, ALONE), "server"), tmp_path / "run", runner="ray")
     assert "\n" not in str(caught.value)
     assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
 
 
 def test_a_stopped_client_is_a_stall_that_says_what_was_waited_for(small, struck, tmp_path):
     scenarios.run(small(*LIVE, "budget.updates=8"), runner="ray")  # leaves processes that come up in time
-    spec = small(*LIVE, "resources.timeout=5", "budget.updates=100000")
+    spec = small(*LIVE, ALONE, "resources.timeout=5", "budget.updates=100000")
     with pytest.raises(Stalled, match="waited 5 s for"):
         run_prepared(struck(spec, "client", number=signal.SIGSTOP), tmp_path / "run", runner="ray")
     assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import signal
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 import raydpzv
 import scenarios
 from raydpzv.errors import Lost
-from raydpzv.experiment.parties import ClientFactory, ServerFactory
 from raydpzv.experiment.runner import continued
-from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 from tests.helpers import struck as struck_roles
 from tests.helpers.runs import run_prepared
-from tests.helpers.struck import Struck
+from tests.helpers.struck import strikes
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -32,53 +27,17 @@ SMALL = (
 WITHOUT_LEDGER = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
 
 
-@dataclasses.dataclass(frozen=True)
-class StruckClient(ClientFactory):
-    calls: int = 40
-    marks: tuple[str, ...] = ()
-    number: int = signal.SIGKILL
-
-    def make(self, device="cpu"):
-        return Struck(ClientFactory.make(self, device), "process", self.calls, self.marks, self.number)
-
-
-@dataclasses.dataclass(frozen=True)
-class StruckServer(ServerFactory):
-    calls: int = 150
-    marks: tuple[str, ...] = ()
-    number: int = signal.SIGKILL
-
-    def make(self, device="cpu"):
-        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.marks, self.number)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _by_value(ray_session):
-    """Workers cannot import this file: send its classes along."""
+    """Workers cannot import tests: send the classes along."""
     import ray
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray.cloudpickle.register_pickle_by_value(struck_roles)
 
 
 @pytest.fixture
 def struck(tmp_path):
-    """An experiment in which client 1's process, or the server's, gets a signal, `times` times."""
-
-    def make(spec, party, times=1, **how):
-        marks = tuple(str(tmp_path / f"mark {n}") for n in range(times))
-        for mark in marks:
-            Path(mark).touch()
-        experiment = prepare_vertical(spec)
-        if party == "server":
-            return dataclasses.replace(
-                experiment, server=StruckServer(**vars(experiment.server), marks=marks, **how)
-            )
-        clients = list(experiment.clients)
-        clients[1] = StruckClient(**vars(clients[1]), marks=marks, **how)
-        return dataclasses.replace(experiment, clients=tuple(clients))
-
-    return make
+    return strikes(tmp_path)
 
 
 def spec_of(method, *more):

@@ -6,7 +6,6 @@ import dataclasses
 import re
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +13,13 @@ import raydpzv
 import scenarios
 from raydpzv.errors import Lost
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
-from raydpzv.experiment.parties import ClientFactory, ServerFactory
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import continued
-from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers import struck as struck_roles
 from tests.helpers.runs import run_prepared
-from tests.helpers.struck import Struck
+from tests.helpers.struck import Struck, strikes
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -38,26 +35,6 @@ SMALL = (
 PLAIN = ("privacy.mode=none",)
 
 
-@dataclasses.dataclass(frozen=True)
-class StruckClient(ClientFactory):
-    calls: int = 20
-    marks: tuple[str, ...] = ()
-    number: int = signal.SIGKILL
-
-    def make(self, device="cpu"):
-        return Struck(ClientFactory.make(self, device), "work", self.calls, self.marks, self.number)
-
-
-@dataclasses.dataclass(frozen=True)
-class StruckServer(ServerFactory):
-    calls: int = 120
-    marks: tuple[str, ...] = ()
-    number: int = signal.SIGKILL
-
-    def make(self, device="cpu"):
-        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.marks, self.number)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _by_value(ray_session):
     """Workers cannot import this file: send its classes along."""
@@ -69,21 +46,7 @@ def _by_value(ray_session):
 
 @pytest.fixture
 def struck(tmp_path):
-    """An experiment in which client 1's process, or the server's, gets a signal, `times` times."""
-
-    def make(spec, party, times=1, **how):
-        marks = tuple(str(tmp_path / f"mark {n}") for n in range(times))
-        for mark in marks:
-            Path(mark).touch()
-        experiment = prepare_vertical(spec)
-        if party == "server":
-            server = StruckServer(**vars(experiment.server), marks=marks, **how)
-            return dataclasses.replace(experiment, server=server)
-        clients = list(experiment.clients)
-        clients[1] = StruckClient(**vars(clients[1]), marks=marks, **how)
-        return dataclasses.replace(experiment, clients=tuple(clients))
-
-    return make
+    return strikes(tmp_path, client={"call": "work", "calls": 20}, server={"calls": 120})
 
 
 class Listening(raydpzv.Callback):
