@@ -22,6 +22,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
+from raydpzv.records.begun_legs import went_on
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
@@ -332,9 +333,10 @@ class RunFinalizer:
         rest = {name: fact for name, fact in facts.items() if name != "kernels"}
         if kernels.compiled:
             rest["kernels"] = {"compiled": kernels.compiled, "seconds": round(kernels.seconds, 3)}
-        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, rest)
-        summary = summarise(self._scenario, self._experiment, rows, ending)
         folder = self._writer.folder
+        beyond = folder is not None and went_on(folder)
+        ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, rest, beyond)
+        summary = summarise(self._scenario, self._experiment, rows, ending)
         if folder:
             folder.write_summary(summary)
         self._watch.summary(summary)

@@ -480,21 +480,22 @@ class RowPrivacyFilter(_Accountant):
 
 
 def final_setting(
-    setting: AnySetting, spent: Spent | None, *, done: bool, missing: int = 0
+    setting: AnySetting, spent: Spent | None, *, done: bool, beyond_plan: bool = False
 ) -> AnySetting | None:
     """Return a finished run's setting: what was planned replaced by what was counted.
 
     done: did a budget end it? When a run breaks off, or its user stops it, may hang on what its batches held.
 
-    Without an account (the server was lost) the plan still bounds what was released, if there was one and nothing was
-    made elsewhere (missing: updates that may have been); else nothing does, and None is returned.
+    Without an account (the server was lost) the plan still bounds what was released, if there was one; else, or where
+    more may have been released (beyond_plan: by a machine or in a leg that was lost), nothing does, and None is
+    returned.
     """
     if isinstance(setting, MemoizedSetting):
         return setting
     if not isinstance(setting, RowSetting) and (not done or (spent and spent.missing)):
         why = _MADE_TWICE if spent and spent.missing else _BROKE_OFF
         setting = dataclasses.replace(setting, exposed=setting.exposed or why)
-    if spent is None and missing:
+    if spent is None and beyond_plan:
         return None
     if spent is None:
         return setting if isinstance(setting, SoundSetting) or setting.planned else None

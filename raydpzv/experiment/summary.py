@@ -24,14 +24,15 @@ from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST
 from raydpzv.sim.interfaces import Spent
 
-NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no number of updates was planned."
+NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no planned number of updates bounds them."
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
     """How a run ended: status "done", "stopped" or "failed", why, and how long it took in real seconds.
 
-    fault: the class of the error that ended it.
+    fault: the class of the error that ended it. beyond_plan: may legs that were lost have released more than the plan
+    counts?
     """
 
     status: str
@@ -42,6 +43,7 @@ class Ending:
     spent: Spent | None
     fault: str = ""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    beyond_plan: bool = False
 
 
 def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -> dict[str, Any]:
@@ -49,11 +51,9 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     spec, setting = experiment.spec, experiment.setting
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
-    final = (
-        final_setting(setting, ending.spent, done=ending.status == "done", missing=experiment.missing)
-        if setting
-        else None
-    )
+    beyond = ending.beyond_plan or experiment.missing > 0
+    done = ending.status == "done"
+    final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found

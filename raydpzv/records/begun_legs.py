@@ -31,6 +31,11 @@ def legs_begun(folder: RunFolder) -> int:
     return legs if place == folder.checkpoint_sha256() else 0
 
 
+def went_on(folder: RunFolder) -> bool:
+    """Tell whether any leg went on from a place of a folder's run, which may have released what was released before."""
+    return (folder.path / _FILE).is_file()
+
+
 def note_leg(folder: RunFolder) -> None:
     """Put on record, for good, that another leg begins; call it before it releases anything."""
     facts = {"place": folder.checkpoint_sha256(), "legs": legs_begun(folder) + 1}

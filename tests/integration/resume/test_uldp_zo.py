@@ -11,13 +11,16 @@ import pytest
 
 import scenarios
 from raydpzv.config.scenario import HorizontalScenario
-from raydpzv.errors import DataError
-from raydpzv.experiment.finalize import RunFinalizer
+from raydpzv.errors import DataError, RunError
+from raydpzv.experiment.finalize import RowWriter, RunFinalizer, RunOptions
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import check_rebuilt, rebuild
+from raydpzv.experiment.runner import continued
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.publish import publish
 from raydpzv.sim.executor import GroupExecutor
+from raydpzv.sim.interfaces import Status
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.small_horizontal import OFTEN, resume, same, stopped
 
@@ -158,3 +161,17 @@ def test_a_damaged_count_of_legs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "begun_legs.json").write_text('{"legs": "some"}')
     with pytest.raises(DataError, match=r"begun_legs\.json: is damaged"):
         resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("legs", [0, 1])
+def test_the_plan_is_no_bound_for_a_run_that_went_on_and_whose_account_is_lost(
+    tmp_path: Path, legs: int
+) -> None:
+    kill_at(4, small("rounds"), tmp_path / "run")
+    prepared, folder, _ = continued(tmp_path / "run")
+    if not legs:
+        (tmp_path / "run" / "begun_legs.json").unlink()
+    with folder:
+        writer = RowWriter(folder, 1.0, Callbacks([]))
+        RunFinalizer(prepared, writer, RunOptions()).failed(RunError("the server was lost"), Status(), None)
+        assert bool(folder.summary()["epsilon"]) == (not legs)

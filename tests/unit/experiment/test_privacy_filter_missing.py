@@ -163,7 +163,7 @@ def test_coins_hide_nobody_whose_releases_were_made_twice_on_the_same_rows():
 
 def test_without_an_account_the_plan_bounds_nothing_that_was_lost():
     assert final_setting(SOUND, None, done=True) is not None
-    assert final_setting(SOUND, None, done=True, missing=1) is None
+    assert final_setting(SOUND, None, done=True, beyond_plan=True) is None
 
 
 def test_sampled_records_that_the_same_coins_draw_again_are_refused():
