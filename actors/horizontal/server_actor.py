@@ -29,9 +29,9 @@ from raydpzv.experiment.run_horizontal import (
     virtual_run,
     warm_up,
 )
+from raydpzv.legs.pull_leg import PullLeg
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint, Piece
-from raydpzv.records.pull_leg import PullLeg
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
 from raydpzv.sim.clock import WallClock

@@ -27,12 +27,12 @@ from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
+from raydpzv.legs.wall_leg import WallLeg
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.role_states import RoleStates
-from raydpzv.records.wall_leg import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.interfaces import Activation, Spent, Status

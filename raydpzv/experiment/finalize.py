@@ -22,7 +22,7 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
-from raydpzv.records.begun_legs import went_on
+from raydpzv.legs.begun_legs import went_on
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment

@@ -24,8 +24,8 @@ from raydpzv.experiment.run_horizontal import own_models
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.legs.begun_legs import legs_begun, note_leg
 from raydpzv.methods.tail_mean import TailMean
-from raydpzv.records.begun_legs import legs_begun, note_leg
 from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows

@@ -126,7 +126,7 @@ def resuming(
     its time): beside the record or, with `in_place`, over it, so that checkpoints are taken, where the ledger holds
     all that was released. Releases on record are given out again, then the run goes on with fresh noise. What only
     the ledger knows of, since a kill lost its rows, counts as recorded too. All is read and checked before anything
-    is changed. Under the wall clock it goes on as a new leg (`raydpzv.records.wall_leg`). Raises InputError if the
+    is changed. Under the wall clock it goes on as a new leg (`raydpzv.legs.wall_leg`). Raises InputError if the
     run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
     if rows, ledger or checkpoints are damaged or do not belong together.
     """

@@ -16,12 +16,12 @@ from raydpzv.experiment.release_ledger import LedgerServer, open_release_ledger,
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
 from raydpzv.ledger.ledger import Ledger, ledger_facts
+from raydpzv.legs.wall_leg import WallLeg
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.role_states import RoleStates
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.wall_leg import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status

@@ -11,9 +11,9 @@ from typing import cast
 
 from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.legs.leg import Leg
 from raydpzv.methods.roles import PullServer, ResumableServer, Upload
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.leg import Leg
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import wake
 from raydpzv.wire.seeds import SeededScalars

@@ -11,10 +11,10 @@ from raydpzv.experiment.release_ledger import LedgerServer
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.legs.wall_leg import WallLeg
 from raydpzv.methods.roles import Order
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.state_tree import packed
-from raydpzv.records.wall_leg import WallLeg
 from raydpzv.registry import METHODS
 from raydpzv.settings.sections import BudgetSection
 from raydpzv.sim.interfaces import Activation, Budget, NoPrivacyFilter

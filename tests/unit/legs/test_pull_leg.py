@@ -5,7 +5,7 @@ from __future__ import annotations
 import scenarios
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.pull_leg import PullLeg
+from raydpzv.legs.pull_leg import PullLeg
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.interfaces import Activation, Budget
 from raydpzv.sim.pull import wake

@@ -14,9 +14,9 @@ from typing import Protocol, cast
 import numpy as np
 
 from raydpzv.ledger.entries import Slice
+from raydpzv.legs.leg import Leg
 from raydpzv.methods.roles import Order, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.leg import Leg
 from raydpzv.records.role_states import ledger_history, tell
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import Activation, Observer
