@@ -13,10 +13,10 @@ from raydpzv.records.run_folder import write_npz
 
 
 def whose(client: int | None, at: int | None) -> str:
-    """Say whose model was rebuilt: a client holds the one that it last caught up to."""
+    """Say whose model was rebuilt: a client holds the one that its last update, or catching up, made."""
     if client is None:
         return "rebuilt: the model"
-    return f"rebuilt: what client {client} last caught up to{'' if at is None else f' by update {at}'}, the model"
+    return f"rebuilt: what client {client} last had{'' if at is None else f' by update {at}'}, the model"
 
 
 def print_models(models: Mapping[str, np.ndarray], out: Path | None) -> None:

@@ -9,7 +9,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -123,7 +123,8 @@ def search(
             "data.validation_fraction=0.2",
             soft_wrap=True,
         )
-    asked = shlex.join([scenario, "--space", str(space), *(part for c in changes for part in ("--set", c))])
+    words = [scenario, "--space", str(space), *_given(options), *(w for c in changes for w in ("--set", c))]
+    asked = shlex.join(words)
     with _stored(storage, out) as (found, mirror):
         out = found
         if drawing and out and is_search(out) and (begun := read_search(out / SEARCH)).same_as(plan):
@@ -153,6 +154,17 @@ def _stored(storage: str | None, out: Path | None) -> Iterator[tuple[Path | None
 def _continued(uri: str, folder: Path) -> Iterator[tuple[Path, Mirror]]:
     with copies.continued(uri, folder, charge=charge_lost_trials) as (mirror, _):
         yield folder, mirror
+
+
+def _given(options: SearchOptions) -> Iterator[str]:
+    """Yield the words of the command line that ask for these options, but for those that nobody has to say."""
+    usual = SearchOptions(None, None, "none", None, None, 0)
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value != getattr(usual, field.name):
+            yield f"--{field.name.replace('_', '-')}"
+            if value is not True:
+                yield str(value)
 
 
 def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions, uri: str | None = None) -> None:

@@ -190,7 +190,8 @@ class SearchProgress:
 
     def _say(self) -> None:
         at_work = "; ".join(self._lines()) or _NO_TRIAL
-        self._console.print(Text(f"{self._done}/{self._total} trials over; {at_work}"), soft_wrap=True)
+        over = "over or standing" if self._plan.promotes else "over"
+        self._console.print(Text(f"{self._done}/{self._total} trials {over}; {at_work}"), soft_wrap=True)
 
     def _lines(self) -> list[str]:
         lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]

@@ -66,7 +66,7 @@ def rule(plan: SearchPlan) -> str:
     stand = ", ".join(f"{rung:,}" for rung in rungs(plan))
     return (
         f"asha promotes: trials stand at {stand} updates, the best {1 / FACTOR:.0%} of those that have come there go "
-        f"on, and at most {float(SHARE):.0%} of the updates of all trials in full are made"
+        f"on first, then the best left, and at most {float(SHARE):.0%} of the updates of all trials in full are made"
     )
 
 

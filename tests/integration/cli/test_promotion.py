@@ -85,6 +85,10 @@ def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_h
     for row in said["trials"]:
         assert (row["digest"] == whole[row["trial"]]) == (row["status"] == "done")
     assert ran(folder / "best.toml", place / "best")["digest"] == whole[said["best"]]
+    made_by = (folder / "best.toml").read_text().splitlines()[0]
+    assert "--samples 7 --metric loss --scheduler asha --draw-seed 1 --set" in made_by, (
+        "so that it can be made again"
+    )
 
 
 def test_no_update_is_made_twice(promoted):
