@@ -21,7 +21,8 @@ from typing import IO, Any
 import numpy as np
 
 from raydpzv.errors import DataError
-from raydpzv.records.packed_rows import PackedRows
+from raydpzv.records.packed_rows import unpacked_rows
+from raydpzv.records.row_log import LogExtent, read_log
 from raydpzv.records.state_tree import packed, unpacked
 from raydpzv.records.store import Extent, Rows
 
@@ -50,11 +51,23 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint as it was found, and the rows that it stands for: those of the first parts, by type, and its own."""
+    """A checkpoint, and the rows that it stands for: those of the first parts, by type, and of a log."""
 
     checkpoint: Checkpoint
     extents: Mapping[str, Extent]
-    tail: Rows
+    log: LogExtent | None = None
+
+
+@dataclass(frozen=True)
+class Found(Written):
+    """The same, with the rows of the log as bytes."""
+
+    packed: bytes = b""
+
+    @property
+    def tail(self) -> Rows:
+        """Return the rows of the log, of every type; parsed anew each time."""
+        return unpacked_rows(self.packed)
 
 
 _EXTENT = ("parts", "rows", "digest")
@@ -68,20 +81,19 @@ Piece = tuple[Rows, Checkpoint | None]
 
 
 def write_checkpoint(
-    path: Path, checkpoint: Checkpoint, extents: Mapping[str, Extent], tail: PackedRows | None = None
+    path: Path, checkpoint: Checkpoint, extents: Mapping[str, Extent], log: LogExtent | None = None
 ) -> int:
     """Write a checkpoint that says which rows it stands for; return its size. The one before it is kept.
 
-    tail: rows after those of the parts, which it holds itself.
+    log: of rows after those of the parts.
     """
     state, data = packed(checkpoint.state)
     facts: dict[str, Any] = {"round": checkpoint.round, "state": state}
     for kind in _EXTENT:
         facts[kind] = {name: getattr(extent, kind) for name, extent in extents.items()}
-    held = {"data": data}
-    if tail:
-        facts["tail"], held["tail"] = tail.sizes, tail.data
-    held["facts"] = json.dumps(facts).encode()
+    if log:
+        facts["log"] = [log.number, log.size, log.sha256]
+    held = {"data": data, "facts": json.dumps(facts).encode()}
     arrays = {name: np.frombuffer(content, np.uint8) for name, content in held.items()}
     if checkpoint.weights is not None:
         arrays["weights"] = checkpoint.weights
@@ -124,8 +136,8 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
-def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
-    """Return the last checkpoint that can be read, or None if there is none.
+def read_checkpoint(path: Path, *, only_last: bool = False) -> Found | None:
+    """Return the last checkpoint that can be read with its rows, or None if there is none.
 
     Raises DataError if all are damaged, with `only_last` also if the last one is.
     """
@@ -133,7 +145,9 @@ def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
     for place in (path, before(path)):
         if place.is_file() and not (damage and only_last):
             try:
-                found = _read(place)
+                written = _read(place)
+                held = read_log(path.parent, written.log) if written.log else b""
+                found = Found(written.checkpoint, written.extents, written.log, held)
                 break
             except DataError as error:
                 damage = damage or error
@@ -142,9 +156,9 @@ def read_checkpoint(path: Path, *, only_last: bool = False) -> Written | None:
     return found
 
 
-def check_checkpoint(file: IO[bytes], path: Path) -> None:
-    """Raise DataError, which names this path, unless a file's content is a whole checkpoint."""
-    _read(path, file)
+def log_of(file: IO[bytes], path: Path) -> LogExtent | None:
+    """Return of which log a checkpoint tells. Raises DataError, which names this path, unless it is a whole one."""
+    return _read(path, file).log
 
 
 def _read(path: Path, file: IO[bytes] | None = None) -> Written:
@@ -169,8 +183,10 @@ def _read(path: Path, file: IO[bytes] | None = None) -> Written:
             )
             for name, count in parts.items()
         }
-        tail = PackedRows(facts.get("tail", []), arrays.get("tail", _NOTHING).tobytes())
-        return Written(Checkpoint(facts["round"], state, weights), extents, tail.rows())
+        if "tail" in arrays:
+            raise ValueError("it holds rows itself, as those of an earlier version did")
+        log = LogExtent(*facts["log"]) if "log" in facts else None
+        return Written(Checkpoint(facts["round"], state, weights), extents, log)
     except (*_FAULTS, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one") from None

@@ -14,11 +14,12 @@ from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import DataError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.operator_file import OPERATOR
+from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
 
 _STATE = ("checkpoint.npz", "ledger")
 """What a run goes on from."""
-_RECORD = ("rows", OPERATOR)
+_RECORD = ("rows", TAIL, OPERATOR)
 """What says how it came there."""
 
 
@@ -32,7 +33,9 @@ class Size:
 
 def fork_size(run: Path) -> Size:
     """Return how much a fork of a run copies."""
-    return Size(sum(_bytes(run / name) for name in _STATE), _bytes(run / "rows"))
+    return Size(
+        sum(_bytes(run / name) for name in _STATE), sum(_bytes(run / name) for name in ("rows", TAIL))
+    )
 
 
 def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:

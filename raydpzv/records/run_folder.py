@@ -27,10 +27,10 @@ from raydpzv.config.toml import as_toml, as_tree, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import as_json, write_atomically
-from raydpzv.records.checkpoint import Checkpoint, Written, before, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import Checkpoint, Found, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
-from raydpzv.records.packed_rows import PackedRows
 from raydpzv.records.publication import Publication
+from raydpzv.records.row_log import TAIL, RowLog
 from raydpzv.records.store import (
     Extent,
     Rows,
@@ -50,14 +50,16 @@ SUMMARY_FORMAT = 3
 """Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
 `private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
 is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
-_LONGEST_TAIL = 1 << 20
-"""Bytes of rows that a checkpoint holds before they become parts: to write these takes a few milliseconds."""
+_LONGEST_TAIL = 1 << 21
+"""Bytes of rows in a log before they become parts: to write these takes a few milliseconds."""
+_LONGEST_PIECE = _LONGEST_TAIL // 2
+"""Bytes of rows that become parts at once: the log would save few of these, and take as long for many bytes."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _CHECKPOINT, _MODELS = "checkpoint.npz", "models.npz"
 _SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
 _PUBLISHED = "published.json"
 """In place of the summary in a folder that `publish` wrote."""
-_CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, "ledger", _CHECKPOINT, _MODELS, _SUMMARY)
+_CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", _CHECKPOINT, _MODELS, _SUMMARY)
 
 
 def _held(path: Path) -> str:
@@ -79,8 +81,9 @@ class RunFolder:
         self.path = path
         self._where, self._moved = where, check_moved(moved)
         self._extents: dict[str, Extent] = {}  # of each type of which there are rows
-        self._tail: list[Rows] = []  # in no part yet, but in the last checkpoint
-        self._packed = PackedRows([], b"")  # the same
+        self._tail: list[Rows] = []  # in no part yet, but in the log
+        self._counts = Counter[str]()  # rows of each type, those of the tail among them
+        self._log = RowLog(path)
         self._went_back = False
         self._lock = FileLock(path / ".lock")
 
@@ -182,7 +185,7 @@ class RunFolder:
 
         Of one that is computed again beside its record, which has no checkpoints, all that was computed.
         """
-        self._tail, self._packed = [], PackedRows([], b"")
+        self._tail, self._counts = [], Counter()
         if self.is_recomputed:
             shutil.rmtree(self.path / self._where, ignore_errors=True)
             self._extents = {}
@@ -190,6 +193,8 @@ class RunFolder:
         found = self._written()
         self._extents = checked_extents(self.path, found.extents if found else {})
         cut_parts(self.path, self._extents)
+        self._counts.update({name: extent.rows or 0 for name, extent in self._extents.items()})
+        self._log = RowLog(self.path, found.log if found else None)
         if found:
             self.hold(found.tail)
         self._went_back = True
@@ -197,10 +202,7 @@ class RunFolder:
     @property
     def counts(self) -> Mapping[str, int]:
         """How many rows of each type the run has that this object writes."""
-        found = Counter({name: extent.rows or 0 for name, extent in self._extents.items()})
-        for rows in self._tail:
-            found.update({name: table.num_rows for name, table in rows.items()})
-        return found
+        return self._counts
 
     @property
     def published(self) -> bool:
@@ -222,7 +224,7 @@ class RunFolder:
         path = self.path / _CHECKPOINT
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
-    def _written(self, *, only_last: bool = False) -> Written | None:
+    def _written(self, *, only_last: bool = False) -> Found | None:
         return read_checkpoint(self.path / _CHECKPOINT, only_last=only_last)
 
     @property
@@ -233,18 +235,24 @@ class RunFolder:
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write the place from which the run can go on, which stands for all rows so far; return its bytes."""
         with self._reported():
-            return write_checkpoint(self.path / _CHECKPOINT, checkpoint, self._extents, self._packed)
+            log = self._log.write()
+            size = write_checkpoint(self.path / _CHECKPOINT, checkpoint, self._extents, log)
+            self._log.checkpointed()
+            return size
 
     def hold(self, rows: Rows) -> None:
-        """Add rows for the next checkpoint, which holds them and those of calls before.
+        """Add rows that a checkpoint follows, with which they are written to a log.
 
         When they are many, or others are added, they become parts: these are larger and fewer than if each checkpoint
         made its own.
         """
+        size = sum(table.nbytes for table in rows.values() if table.num_rows)
+        if size > _LONGEST_PIECE or self._log.size + size > _LONGEST_TAIL:
+            self.append(rows)
+            return
         self._tail.append(rows)
-        self._packed += PackedRows.of(rows)
-        if len(self._packed.data) > _LONGEST_TAIL:
-            self.append({})
+        self._log.add(rows)
+        self._count(rows)
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""
@@ -256,6 +264,8 @@ class RunFolder:
         """Delete what a run that has come to its end needs no more."""
         for path in (self.path / _CHECKPOINT, before(self.path / _CHECKPOINT)):
             path.unlink(missing_ok=True)
+        if (self.path / TAIL).is_dir():
+            shutil.rmtree(self.path / TAIL)
 
     def scenario(self) -> str:
         """Return the text of scenario.toml, as it was written."""
@@ -364,9 +374,14 @@ class RunFolder:
 
     def append(self, rows: Rows) -> None:
         """Add rows, and all that were in a checkpoint alone. Raises RunError if they cannot be written."""
-        held, self._tail, self._packed = [*self._tail, rows], [], PackedRows([], b"")
+        held, self._tail = [*self._tail, rows], []
+        self._log.clear()
         with self._reported():
             append_rows(self.path, joined(held) if len(held) > 1 else rows, self._where, self._extents)
+        self._count(rows)
+
+    def _count(self, rows: Rows) -> None:
+        self._counts.update({name: table.num_rows for name, table in rows.items()})
 
     def commit_continuation(self, released: int = 0) -> bool:
         """Let a continuation take the place of what it continued, unless it did not come as far; say which.

@@ -17,7 +17,7 @@ from typing import Any
 from raydpzv.errors import DataError
 from raydpzv.storage.place import StorageFolder
 
-_FOLDER = "commits"
+COMMITS = "commits"
 _FORMAT = 1
 NO_NOISE, ANNOUNCED, TRIALS, UNBOUNDED = "none", "announced", "trials", "unbounded"
 """What may have been released with fresh noise beyond a commit: nothing, so many updates, all of a search's trials that
@@ -54,7 +54,7 @@ class Commit:
     @property
     def name(self) -> str:
         """The file's name in the storage."""
-        return f"{_FOLDER}/{self.epoch:08d}-{self.number:08d}.json"
+        return f"{COMMITS}/{self.epoch:08d}-{self.number:08d}.json"
 
     @property
     def objects(self) -> frozenset[str]:
@@ -71,11 +71,11 @@ class Commit:
 def latest(place: StorageFolder) -> Commit | None:
     """Return the newest commit that is whole; None if there is none. Raises DataError if all are damaged."""
     for _ in range(_TRIES):
-        names = place.names(_FOLDER)
+        names = place.names(COMMITS)
         found = next(_whole(place, names), None)
         if found or not names:
             return found
-        if place.names(_FOLDER) == names:  # else a writer has deleted what was listed
+        if place.names(COMMITS) == names:  # else a writer has deleted what was listed
             break
     raise DataError(f"{place.uri}: all its commits are damaged; bring it back from a copy")
 
@@ -86,7 +86,7 @@ _TRIES = 10
 
 def _whole(place: StorageFolder, names: list[str]) -> Iterator[Commit]:
     for name in reversed(names):
-        data = place.read(f"{_FOLDER}/{name}")
+        data = place.read(f"{COMMITS}/{name}")
         if data is not None and (found := _decoded(place, data)):
             yield found
 
@@ -120,9 +120,9 @@ def content(place: StorageFolder, path: str, file: StoredFile) -> bytes | None:
 
 def delete_commit(place: StorageFolder, epoch: int, number: int) -> None:
     """Delete a commit that newer ones have replaced."""
-    place.delete(f"{_FOLDER}/{epoch:08d}-{number:08d}.json")
+    place.delete(f"{COMMITS}/{epoch:08d}-{number:08d}.json")
 
 
 def commit_names(place: StorageFolder) -> list[str]:
     """Return the names of all commits."""
-    return [f"{_FOLDER}/{name}" for name in place.names(_FOLDER)]
+    return [f"{COMMITS}/{name}" for name in place.names(COMMITS)]

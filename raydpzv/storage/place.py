@@ -28,7 +28,8 @@ class StorageFolder:
     """A folder: named files in it are written whole, read whole and listed.
 
     Files are written under names that are new, but for the writer's own lease: an interrupted write leaves a file that
-    nothing refers to, on whatever file system. What fails raises OSError.
+    nothing refers to, on whatever file system, and on a disk one whose name begins with a dot. What fails raises
+    OSError.
     """
 
     def __init__(self, filesystem: Any, base: str, uri: str) -> None:
@@ -61,8 +62,9 @@ class StorageFolder:
                 self._put(path, data)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files right in a folder of it, sorted."""
-        return sorted(name for name in self._below(folder, recursive=False) if "/" not in name)
+        """Return the names of the files right in a folder of it, sorted; none that is still being written to a disk."""
+        found = self._below(folder, recursive=False)
+        return sorted(name for name in found if "/" not in name and not name.startswith("."))
 
     def below(self, folder: str) -> list[str]:
         """Return the names of all files below a folder of it, as paths from there."""
@@ -89,8 +91,14 @@ class StorageFolder:
                 yield info.path[len(base) + 1 :]
 
     def _put(self, path: str, data: bytes) -> None:
-        with self._filesystem.open_output_stream(path) as file:
+        """Write a file whole: object stores show none before that, disks must be kept from it."""
+        folder, _, name = path.rpartition("/")
+        local = self._filesystem.type_name == "local"
+        scratch = f"{folder}/.{name}.{os.getpid()}" if local else path
+        with self._filesystem.open_output_stream(scratch) as file:
             file.write(data)
+        if local:
+            os.replace(scratch, path)
 
     def _make(self, folder: str) -> None:
         if self._filesystem.type_name == "local" and not os.path.isdir(self._base):

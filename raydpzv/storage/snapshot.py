@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records.checkpoint import check_checkpoint
+from raydpzv.records.checkpoint import log_of
+from raydpzv.records.row_log import TAIL, LogExtent
 
 LINK = "storage.json"
 """In a folder on a disk: of which storage it is a copy. It stays there."""
 _NOT_BROUGHT = (LINK, "checkpoint.before.npz")
-_FIRST = ("summary.json", "checkpoint.npz", "scenario.toml")
+_CHECKPOINT = "checkpoint.npz"
+_FIRST = ("summary.json", _CHECKPOINT, "scenario.toml")
 _LAST = ("decisions.jsonl", "population.jsonl", "search.toml")
 """Of a search: written before what follows from them, so that all runs are read before."""
 _ROWS = ("rows", "rows.next", "rows.old")
@@ -45,11 +47,12 @@ def snapshot(
     reader = _Reader(root, unchanged)
     listed = list(_files(root, ""))
     runs = [path.rpartition("/")[0] for path in listed if path.rpartition("/")[2] == "scenario.toml"]
-    below = tuple(f"{_under(run, name)}/" for run in runs for name in (*_ROWS, _LEDGER))
+    below = tuple(f"{_under(run, name)}/" for run in runs for name in (TAIL, *_ROWS, _LEDGER))
     heads = [path for path in listed if not path.startswith(below)] if below else listed
     last = [path for path in heads if path in _LAST]
     yield from map(reader.read, sorted(set(heads) - set(last), key=_rank))
     for run in runs:
+        yield from _tail(root, run, reader)
         for name in _ROWS:
             yield from map(reader.read, sorted(_files(root, _under(run, name))))
     for run in runs:
@@ -60,32 +63,39 @@ def snapshot(
 class _Reader:
     def __init__(self, root: Path, unchanged: Callable[[str, os.stat_result], bool]) -> None:
         self._root, self._unchanged = root, unchanged
+        self.logs: dict[str, LogExtent | None] = {}
+        """Of each run whose checkpoint was read, the log that this tells of."""
 
     def read(self, path: str) -> tuple[str, bytes | None]:
         """Return a file; of a checkpoint one that is whole."""
         whole = self._root / path
         try:
-            if self._unchanged(path, whole.stat()):
-                return path, None
-            if whole.name != "checkpoint.npz":
-                return path, whole.read_bytes()
-            return path, _checkpoint(whole)
+            known = self._unchanged(path, whole.stat())
+            if whole.name == _CHECKPOINT:
+                data, self.logs[path.rpartition("/")[0]] = _checkpoint(whole)
+            elif not known:
+                data = whole.read_bytes()
         except FileNotFoundError:
             raise Moving(path) from None
+        return path, None if known else data
 
 
-def _checkpoint(path: Path) -> bytes:
-    """Return a checkpoint's bytes, read anew where they were written over meanwhile."""
+def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
+    """Return a checkpoint's bytes, read anew where they were written over meanwhile, and of which log it tells."""
     for last in reversed(range(_TRIES)):
         data = path.read_bytes()
         try:
-            check_checkpoint(io.BytesIO(data), path)
+            return data, log_of(io.BytesIO(data), path)
         except DataError:
             if not last:
                 raise
-            continue
-        return data
     raise RunError(f"{path}: changed each time that it was read")
+
+
+def _tail(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the rows that a run's checkpoint alone tells of, which go when later ones have others."""
+    if log := reader.logs.get(run):
+        yield reader.read(_under(run, log.path))
 
 
 def _ledger(root: Path, folder: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:

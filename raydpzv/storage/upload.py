@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydpzv.errors import RunError
-from raydpzv.storage.commits import Commit, StoredFile, commit_names
+from raydpzv.storage.commits import COMMITS, Commit, StoredFile
 from raydpzv.storage.lease import Lease
 from raydpzv.storage.place import StorageFolder
 from raydpzv.storage.snapshot import Moving, snapshot
@@ -164,9 +164,9 @@ class Uploader:
     def _sweep(self, needed: frozenset[str]) -> None:
         """Delete what writers of earlier epochs left that were interrupted."""
         names = {each.name for each in self._kept}
-        for name in commit_names(self.place):
-            if name not in names:
-                self.place.delete(name)
+        for name in self.place.below(COMMITS):
+            if f"{COMMITS}/{name}" not in names:
+                self.place.delete(f"{COMMITS}/{name}")
         for epoch in range(1, self.lease.epoch):
             folder = f"by-{epoch:08d}"
             for name in self.place.below(folder):

@@ -23,6 +23,7 @@ from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import run as raydpzv_run
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search import population
 from raydpzv.search.population import take_turn, to_go, turns
@@ -287,6 +288,7 @@ def test_a_trial_that_was_gone_on_with_alone_ends_the_search(place, who, left):
         remove(path / name)
         (shutil.copytree if (stood / name).is_dir() else shutil.copy)(stood / name, path / name)
     shutil.copy(stood / "checkpoint.npz", path / "checkpoint.npz")
+    shutil.copytree(stood / TAIL, path / TAIL, dirs_exist_ok=True)
     said = f"trial {number} .* wanted to stand after {INTERVAL} updates"
     with pytest.raises(RunError, match=said):
         take_turn(folder, plan, INTERVAL)

@@ -21,7 +21,6 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.mezo import mezo_settings
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from raydpzv.records.packed_rows import PackedRows
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 from tests.helpers.kills import kill_at
@@ -108,7 +107,7 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
         path,
         Checkpoint(checkpoint.round, state, checkpoint.weights),
         found.extents,
-        PackedRows.of(found.tail),
+        found.log,
     )
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]

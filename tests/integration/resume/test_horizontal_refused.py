@@ -18,7 +18,6 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import run_folder
 from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.checkpoint import before as before_it
-from raydpzv.records.packed_rows import PackedRows
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
 
 
@@ -72,7 +71,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
         assert found is not None
         it, was = found.checkpoint, good.checkpoint
         assert (it.round, it.state, found.extents) == (was.round, was.state, good.extents)
-        assert PackedRows.of(found.tail) == PackedRows.of(good.tail)
+        assert (found.log, found.packed) == (good.log, good.packed)
         if was.weights is not None:
             assert it.weights is not None
             assert it.weights.tobytes() == was.weights.tobytes()
@@ -151,9 +150,7 @@ def test_a_run_that_adds_back_cannot_go_on_where_its_clients_models_are_gone(tmp
     found = read_checkpoint(path)
     assert found is not None
     state = {name: held for name, held in found.checkpoint.state.items() if name != OWN_MODELS}
-    write_checkpoint(
-        path, Checkpoint(found.checkpoint.round, state), found.extents, PackedRows.of(found.tail)
-    )
+    write_checkpoint(path, Checkpoint(found.checkpoint.round, state), found.extents, found.log)
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=r"add_back.*of an earlier version, keeps none"):
         resuming_horizontal(tmp_path / "run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydpzv.records.packed_rows import PackedRows
+from raydpzv.records.packed_rows import packed_rows, unpacked_rows
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import joined
@@ -22,20 +22,19 @@ def drained(first, count):
 
 def test_rows_of_several_calls_come_back_in_their_order():
     pieces = [drained(0, 3), drained(3, 0), drained(3, 2)]
-    packed = PackedRows([], b"")
-    for piece in pieces:
-        packed += PackedRows.of(piece)
-    found, wanted = packed.rows(), joined(pieces)
+    found, wanted = unpacked_rows(b"".join(map(packed_rows, pieces))), joined(pieces)
     assert set(found) == set(SCHEMAS)
     for name, table in wanted.items():
-        assert PackedRows.of({name: found[name].combine_chunks()}) == PackedRows.of({name: table}), name
+        assert packed_rows({name: found[name].combine_chunks()}) == packed_rows({name: table}), name
     assert found["numbers"]["round"].to_pylist() == [0, 1, 2, 3, 4]
     assert found["message"].num_rows == 0
+    assert packed_rows(pieces[1]) == b""
 
 
 def test_other_bytes_are_an_error():
-    packed = PackedRows.of(drained(0, 3))
-    with pytest.raises(ValueError, match="7 bytes of rows too many"):
-        PackedRows(packed.sizes, packed.data + bytes(7)).rows()
-    with pytest.raises((ValueError, IndexError)):
-        PackedRows(packed.sizes, packed.data[: len(packed.data) // 2]).rows()
+    packed = packed_rows(drained(0, 3))
+    with pytest.raises(ValueError, match="7 bytes of fault rows are missing"):
+        unpacked_rows(packed[:-7])
+    for other in (packed + bytes(7), packed[: len(packed) // 2], packed[:20], packed[1:]):
+        with pytest.raises((ValueError, TypeError, KeyError, IndexError)):
+            unpacked_rows(other)

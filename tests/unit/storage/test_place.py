@@ -99,3 +99,19 @@ def test_a_folder_that_is_not_to_be_written_raises(tmp_path):
 def test_paths_are_no_uris():
     assert is_uri("s3://a/b")
     assert not is_uri("runs/a")
+
+
+def test_on_a_disk_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    place = open_place((tmp_path / "storage").as_uri())
+    place.write("commits/x", b"whole")
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        for name in ("commits/x", "commits/y"):
+            with pytest.raises(KeyboardInterrupt):
+                place.write(name, b"half")
+    assert (place.names("commits"), place.read("commits/x")) == (["x"], b"whole")
+    assert {name[:3] for name in place.below("commits")} == {"x", ".x.", ".y."}, "for who sweeps"

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import scenarios
+from raydpzv.records.row_log import TAIL
 from raydpzv.storage import snapshot as module
 from raydpzv.storage.snapshot import LINK, Moving, snapshot
 from tests.helpers.small_horizontal import stop_after
@@ -85,7 +86,7 @@ def test_a_checkpoint_that_is_written_over_while_it_is_read_is_read_again(run, t
         return whole[: len(whole) // 2] if len(reads) < 3 else whole
 
     monkeypatch.setattr(module.Path, "read_bytes", torn)
-    assert module._checkpoint(copy / "checkpoint.npz") == whole
+    assert module._checkpoint(copy / "checkpoint.npz")[0] == whole
     assert len(reads) == 3
 
 
@@ -109,3 +110,17 @@ def test_a_run_that_has_not_begun_has_neither_rows_nor_ledger(run, tmp_path):
 
 def test_what_has_not_changed_is_named_and_not_read(run):
     assert {data for _, data in snapshot(run, lambda path, stat: True)} == {None}
+
+
+def test_of_the_rows_that_grow_those_of_the_checkpoint_are_read_after_it(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / TAIL / "00077.rows").write_bytes(b"of another checkpoint")
+    order = [path for path, _ in snapshot(copy, changed)]
+    assert order.index("checkpoint.npz") < order.index(f"{TAIL}/00000.rows")
+    assert f"{TAIL}/00077.rows" not in order
+    known = dict(snapshot(copy, lambda path, stat: path == "checkpoint.npz"))
+    assert known["checkpoint.npz"] is None
+    assert known[f"{TAIL}/00000.rows"] == (copy / TAIL / "00000.rows").read_bytes()
+    (copy / TAIL / "00000.rows").unlink()
+    with pytest.raises(Moving):
+        dict(snapshot(copy, changed))

@@ -1,0 +1,119 @@
+"""Rows that are in no part yet, in a file that grows with each checkpoint, which says how far it goes.
+
+What a kill left beyond that is nobody's. A new file is begun when its rows have become parts, and when a run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from raydpzv.errors import DataError
+from raydpzv.records.packed_rows import packed_rows
+from raydpzv.records.store import Rows
+
+TAIL = "rows.tail"
+"""Where these files are in a run's folder."""
+
+
+@dataclass(frozen=True)
+class LogExtent:
+    """How far a file of rows goes: its number, its bytes, and their sha256 in hexadecimal digits."""
+
+    number: int
+    size: int
+    sha256: str
+
+    @property
+    def path(self) -> str:
+        """Return where the file is, from the run's folder."""
+        return f"{TAIL}/{self.number:05d}.rows"
+
+
+class RowLog:
+    """Writes the rows of a run that are in no part yet.
+
+    last: how far the file goes from which rows are taken over, if there is one.
+    """
+
+    def __init__(self, run: Path, last: LogExtent | None = None) -> None:
+        self._run = run
+        self._waiting: list[Rows] = []
+        self._extent: LogExtent | None = None
+        self._digest = hashlib.sha256()
+        self._needed: deque[LogExtent | None] = deque([last], maxlen=2)
+        self._next: int | None = None  # no number comes twice while somebody may read these files
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file that grows."""
+        return self._extent.size if self._extent else 0
+
+    def add(self, rows: Rows) -> None:
+        """Take in rows, which are written with the next checkpoint."""
+        self._waiting.append(rows)
+
+    def clear(self) -> None:
+        """Forget all rows: they have become parts."""
+        self._waiting, self._extent, self._digest = [], None, hashlib.sha256()
+
+    def write(self) -> LogExtent | None:
+        """Write the rows that wait; return how far the file goes, None if there are no rows. Raises OSError."""
+        data = b"".join(map(packed_rows, self._waiting))
+        if data:
+            number, size = (self._extent.number, self._extent.size) if self._extent else (self._begun(), 0)
+            digest = self._digest.copy()
+            digest.update(data)
+            made = LogExtent(number, size + len(data), digest.hexdigest())
+            with open(self._run / made.path, "r+b" if size else "wb", buffering=0) as file:
+                file.seek(size)
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
+            self._digest, self._extent = digest, made
+        self._waiting = []
+        return self._extent
+
+    def checkpointed(self) -> None:
+        """Delete the files that neither the checkpoint that was just written needs nor the one before it."""
+        known = _paths(self._needed)
+        self._needed.append(self._extent)
+        if (needed := _paths(self._needed)) != known:
+            for path in self._files():
+                if f"{TAIL}/{path.name}" not in needed:
+                    path.unlink()
+
+    def _begun(self) -> int:
+        """Return the number of a new file."""
+        if self._next is None:
+            (self._run / TAIL).mkdir(exist_ok=True)
+            self._next = max((int(path.stem) for path in self._files()), default=-1) + 1
+        self._next += 1
+        return self._next - 1
+
+    def _files(self) -> list[Path]:
+        return [path for path in (self._run / TAIL).glob("*.rows") if path.stem.isdecimal()]
+
+
+def read_log(run: Path, extent: LogExtent) -> bytes:
+    """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError where they are missing or others."""
+    path = run / extent.path
+    try:
+        with open(path, "rb") as file:
+            data = file.read(extent.size)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); the run cannot go on, start a new one"
+        ) from None
+    if hashlib.sha256(data).hexdigest() != extent.sha256:
+        raise DataError(
+            f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint stands for; the run cannot "
+            "go on: bring the folder back from a copy, or start a new one"
+        )
+    return data
+
+
+def _paths(extents: deque[LogExtent | None]) -> set[str]:
+    return {extent.path for extent in extents if extent}
