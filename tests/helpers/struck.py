@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
+import threading
 from pathlib import Path
 
 from raydpzv.experiment.parties import ClientFactory, ServerFactory
@@ -26,7 +26,8 @@ class Struck:
         def call(*arguments):
             self._count += 1
             if self._count == self._calls and any(map(_taken, self._marks)):
-                os.kill(os.getpid(), self._number)
+                # to this thread: where another takes a signal, this one may go on until that one has its turn
+                signal.pthread_kill(threading.get_ident(), self._number)
             return found(*arguments)
 
         return call
