@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import sys
 import threading
@@ -66,7 +65,7 @@ class Mortal(PreparedHorizontal):
 
             ray.kill(updates._connection._actor)
         else:
-            os.kill(os.getpid(), self.number)
+            signal.pthread_kill(threading.get_ident(), self.number)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ What `test_recovery.py` and `test_vertical.py` test under the virtual clock is o
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ class Struck:
             self._left -= 1
             if self._left == 0 and Path(self._mark).exists():
                 Path(self._mark).unlink()
-                os.kill(os.getpid(), self._number)
+                signal.pthread_kill(threading.get_ident(), self._number)
             return found(*arguments)
 
         return call
