@@ -123,6 +123,16 @@ def search(
             "data.validation_fraction=0.2",
             soft_wrap=True,
         )
+    wanted = (
+        0
+        if drawing
+        else (options.samples or 1) * math.prod(len(d.values) for d in dimensions if d.kind == "grid")
+    )
+    if (repeated := wanted - len(points)) > 0 and not how.output.quiet:
+        console.print(
+            f"{len(points)} trials, not {wanted}: {repeated} of the draws came to the settings of another one",
+            soft_wrap=True,
+        )
     words = [scenario, "--space", str(space), *_given(options), *(w for c in changes for w in ("--set", c))]
     asked = shlex.join(words)
     with _stored(storage, out) as (found, mirror):

@@ -307,3 +307,19 @@ def test_less_than_one_trial_asks_for_ends_with_the_arithmetic_before_a_ray_is_s
     assert not (tmp_path / "out").exists()
     assert not any(sessions.iterdir())
     assert not ray_watcher.marked(mark)
+
+
+@pytest.mark.parametrize(
+    ("space", "samples", "said"), [("[1, 2]", 3, True), ("[1, 2, 3, 4, 5, 6, 7, 8]", 1, False)]
+)
+def test_draws_that_repeat_one_another_are_said(tmp_path, space, samples, said):
+    (tmp_path / "space.toml").write_text(f"seed.choice = {space}\n")
+    words = ["tune", "digits_dpzv", *(w for change in SHORT for w in ("--set", change)), "--samples", samples]
+    done = raydpzv(
+        *(*words, "--space", tmp_path / "space.toml", "--runner", "local", "--out", tmp_path / "out")
+    )
+    assert done.exit_code == 0, done.output
+    found = [tuple(trial.settings) for trial in read_search(tmp_path / "out" / "search.toml").trials]
+    text = f"{len(found)} trials, not {samples}: {samples - len(found)} of the draws came to the settings of another"
+    assert (text in done.stderr) == said
+    assert (len(found) < samples) == said
