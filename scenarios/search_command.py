@@ -123,11 +123,8 @@ def search(
             "data.validation_fraction=0.2",
             soft_wrap=True,
         )
-    wanted = (
-        0
-        if drawing
-        else (options.samples or 1) * math.prod(len(d.values) for d in dimensions if d.kind == "grid")
-    )
+    grid = math.prod(len(d.values) for d in dimensions if d.kind == "grid")
+    wanted = 0 if drawing else _samples(dimensions, options) * grid
     if (repeated := wanted - len(points)) > 0 and not how.output.quiet:
         console.print(
             f"{len(points)} trials, not {wanted}: {repeated} of the draws came to the settings of another one",
@@ -275,8 +272,7 @@ def _points(
         near = suggest(options.search, SEARCHES)
         raise SpecError(f'--search: wanted {" or ".join(SEARCHES)}, got "{options.search}". {near}'.rstrip())
     if options.search == "random":
-        random = any(d.kind != "grid" for d in space)
-        return None, drawn(space, options.samples or (DRAWS if random else 1), options.draw_seed)
+        return None, drawn(space, _samples(space, options), options.draw_seed)
     if options.scheduler != "none":
         raise SpecError(
             "--search optuna: goes by whole trials, without --scheduler; leave one of the two out"
@@ -287,6 +283,11 @@ def _points(
     first = min(samples, RANDOM_FIRST)
     points = suggested(space, [], first, drawing.seed, higher=higher, accepts=lambda point: True)
     return drawing, points
+
+
+def _samples(space: Sequence[Dimension], options: SearchOptions) -> int:
+    """Return how many draws a search makes that does not learn, at each point of its grid."""
+    return options.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
 
 
 _Todo = Sequence[Trial] | Promotion
