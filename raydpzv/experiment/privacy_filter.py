@@ -385,7 +385,6 @@ class UserPrivacyFilter(_Accountant):
         self._spending = UserSpending(self._setting, state)
         self._fewest = int(state.get("fewest", self._setting.silos))
         self._lose(max(0, self._missing - int(state.get("missing", 0))))
-        self._charged = self._missing
         under_way = self._setting.silos if self._setting.asynchronous else 1
         self._lose_last(self._lost + int(lost) * under_way)
 
@@ -400,8 +399,6 @@ class UserPrivacyFilter(_Accountant):
             add(np.arange(self._setting.users))
             self._fewest = min(self._fewest, self._setting.fewest or self._fewest)
         self._made[:] = self._spending.releases
-        if self._spending.releases:
-            self._loss = self._spent_so_far()
 
     def _opens(self, client: int, attempt: Attempt | None) -> bool:
         if self._setting.asynchronous:

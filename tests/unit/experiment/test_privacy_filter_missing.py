@@ -144,8 +144,12 @@ def test_a_budget_against_outsiders_is_one_against_clients_where_coins_hide_nobo
 def test_users_of_all_rounds_that_were_lost_are_charged():
     account = UserPrivacyFilter(USERS, None, missing=4)
     assert account.spent().releases == 4
+    assert account.spent().remade == 0, (
+        "coins, which hide nobody then, were not drawn on by a kill of this machine"
+    )
     account.restore({"releases": 9}, lost=True)
     assert account.spent().releases == 9 + 4 + 1
+    assert account.spent().remade == 1
 
 
 def test_coins_hide_nobody_whose_releases_were_made_twice_on_the_same_rows():

@@ -15,6 +15,7 @@ from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.privacy.user_accountant import user_epsilon
 from raydpzv.privacy.user_claims import user_claims
 from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import Spent
 from raydpzv.wire.messages import Start
 
@@ -119,6 +120,28 @@ def test_an_account_goes_on_with_what_was_spent_and_what_may_be_lost() -> None:
         assert spent is not None
         assert (spent.releases, spent.counted) == (2 + lost, 2 + lost)
     assert releases(UserPrivacyFilter(setting(), None, lost=1)) == 1
+
+
+def test_without_rounds_a_sum_of_each_silo_may_be_lost_beside_those_of_other_legs() -> None:
+    account = UserPrivacyFilter(setting(asynchronous=True, silos=3), None, lost=6)
+    account.restore({"releases": 5}, lost=True)
+    assert releases(account) == 5 + 6 + 3
+
+
+def test_a_second_leg_knows_of_the_fewest_silos_that_an_attempt_of_the_first_had() -> None:
+    plan = setting(silos=4, fewest=2, aggregation="masked")
+    first = UserPrivacyFilter(plan, None)
+    first.charge(0, np.zeros(0, int), 1, Attempt(0, 0, (0, 1, 2)))
+    assert first.state()["fewest"] == 3
+    again = UserPrivacyFilter(plan, None)
+    again.restore(first.state(), lost=False)
+    spent = again.spent()
+    assert spent is not None
+    assert spent.fewest == 3
+    again.restore(first.state(), lost=True)
+    spent = again.spent()
+    assert spent is not None
+    assert spent.fewest == 2, "of what was lost nobody knows how many took part"
 
 
 @pytest.mark.parametrize("kind", ["sum", "group"])
