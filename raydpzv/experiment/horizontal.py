@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from raydpzv.accounts.privacy_filter import user_privacy_filter
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.horizontal import Partition, split_rows
@@ -24,7 +25,6 @@ from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
-from raydpzv.experiment.privacy_filter import user_privacy_filter
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts

@@ -8,11 +8,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from raydpzv.accounts.final_setting import final_setting
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.privacy_filter import final_setting
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.statements import NO_NOISE, claims, verdict
 from raydpzv.privacy.user_setting import UserSetting

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raydpzv.accounts.privacy_filter import check_first_release, privacy_filter
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
@@ -22,7 +23,6 @@ from raydpzv.experiment.prepare import (
     no_new_leg,
     unrecorded_noise,
 )
-from raydpzv.experiment.privacy_filter import check_first_release, privacy_filter
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import scenarios
+from raydpzv.accounts.record_filters import RowPrivacyFilter
 from raydpzv.errors import Diverged, SpecError
-from raydpzv.experiment.privacy_filter import RowPrivacyFilter
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.methods.vertical.zoo_vfl import ZooVflClient, ZooVflServer
 from raydpzv.privacy.gdp import epsilon_of

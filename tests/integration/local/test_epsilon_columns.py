@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import raydpzv as scenarios
-from raydpzv.experiment.privacy_filter import MeanPrivacyFilter, RowPrivacyFilter
+from raydpzv.accounts.record_filters import MeanPrivacyFilter, RowPrivacyFilter
 from raydpzv.records.schema import MU_COLUMNS
 from tests.helpers.public_data import PUBLIC
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.experiment.privacy_filter import privacy_filter
+from raydpzv.accounts.privacy_filter import privacy_filter
 from raydpzv.experiment.release_ledger import LedgerServer
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key

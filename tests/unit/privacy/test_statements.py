@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import raydpzv
-from raydpzv.experiment.privacy_filter import final_setting
+from raydpzv.accounts.final_setting import final_setting
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.statements import AnySetting, claims, verdict

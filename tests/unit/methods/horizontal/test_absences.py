@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydpzv.experiment.privacy_filter import UserPrivacyFilter
+from raydpzv.accounts.user_filter import UserPrivacyFilter
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.absences import Absences, AvailableSilos, of_absences
 from raydpzv.privacy.user_setting import UserSetting

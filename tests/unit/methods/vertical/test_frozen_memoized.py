@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 import raydpzv
+from raydpzv.accounts.privacy_filter import privacy_filter
 from raydpzv.errors import RunError, SpecError
-from raydpzv.experiment.privacy_filter import privacy_filter
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydpzv.experiment.privacy_filter import SoundPrivacyFilter
+from raydpzv.accounts.record_filters import SoundPrivacyFilter
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.sound_accountant import clients_mu

@@ -7,13 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from raydpzv.accounts.final_setting import final_setting
+from raydpzv.accounts.record_filters import MeanPrivacyFilter, SoundPrivacyFilter
+from raydpzv.accounts.user_filter import UserPrivacyFilter
 from raydpzv.errors import NotRecomputable
-from raydpzv.experiment.privacy_filter import (
-    MeanPrivacyFilter,
-    SoundPrivacyFilter,
-    UserPrivacyFilter,
-    final_setting,
-)
 from raydpzv.keys import Key
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.gdp import epsilon_of

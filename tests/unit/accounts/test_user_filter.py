@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydpzv.experiment.privacy_filter import UserPrivacyFilter, final_setting
+from raydpzv.accounts.final_setting import final_setting
+from raydpzv.accounts.user_filter import UserPrivacyFilter
 from raydpzv.methods.roles import Release, Upload
 from raydpzv.privacy.mean_accountant import poisson_epsilon
 from raydpzv.privacy.mechanisms import Receipt
