@@ -100,7 +100,6 @@ class SoundPrivacyFilter(AccountWithMissing):
         self._setting, self._budget = setting, budget
         self._spending = SoundSpending(setting)
         self._held: dict[int, list[np.ndarray]] = {}  # rows of uploads that wait for their client's release
-        self._largest_batch = 0
         self._charge_missing()
 
     def refuses(self, upload: Upload) -> str | None:
@@ -125,20 +124,17 @@ class SoundPrivacyFilter(AccountWithMissing):
     ) -> PrivacyLoss:
         """Account one release of so many numbers on these rows; return what is proved against the clients."""
         self._held.pop(client, None)
-        self._largest_batch = max(self._largest_batch, len(ids))
         self._spending.add(ids)
         return PrivacyLoss(math.nan, self._spending.mu(), self._setting.delta)
 
     def state(self) -> dict[str, Any]:
         """Return what an account goes on from."""
-        held = sorted(self._held.items())
-        found = {"largest_batch": self._largest_batch, "held": held}
-        return self._spending.state() | found | self._marked()
+        return self._spending.state() | {"held": sorted(self._held.items())} | self._marked()
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; releases that a run makes after it are those of the record once more."""
         self._spending.restore(state)
-        self._largest_batch, self._held = state["largest_batch"], dict(state["held"])
+        self._held = dict(state["held"])
         self._charge_missing(state.get("missing", 0))
 
     def _charge_unknown(self, updates: int) -> None:
@@ -146,7 +142,7 @@ class SoundPrivacyFilter(AccountWithMissing):
 
     def _counted(self) -> Spent:
         s = self._spending
-        return Spent(s.releases, s.participations, self._largest_batch, missing=self._missing)
+        return Spent(s.releases, s.participations, missing=self._missing)
 
 
 class MemoizedPrivacyFilter(PrivacyAccount):
@@ -161,7 +157,7 @@ class MemoizedPrivacyFilter(PrivacyAccount):
         super().__init__(setting.delta)
         self._setting = setting
         self._records = [Participations(setting.rows) for _ in range(setting.clients)]
-        self._releases, self._largest_batch = 0, 0
+        self._releases = 0
 
     def refuses(self, upload: Upload) -> str | None:
         """Refuse nothing."""
@@ -180,11 +176,10 @@ class MemoizedPrivacyFilter(PrivacyAccount):
                 f"client {client} noised a row a second time, so that its ε is not the one stated; start a new run"
             )
         self._releases += releases
-        self._largest_batch = max(self._largest_batch, len(ids))
         return PrivacyLoss(math.nan, self._setting.mu, self._setting.delta)
 
     def _counted(self) -> Spent:
-        return Spent(self._releases, max(r.most for r in self._records), self._largest_batch)
+        return Spent(self._releases, max(r.most for r in self._records))
 
 
 class RowPrivacyFilter(PrivacyAccount):
@@ -235,7 +230,7 @@ class RowPrivacyFilter(PrivacyAccount):
 
     def _counted(self) -> Spent:
         s = self._spending
-        return Spent(s.releases, s.participations, s.largest_batch, s.rows, s.uploads)
+        return Spent(s.releases, s.participations, rows=s.rows, uploads=s.uploads)
 
 
 def _most_of(setting: MeanSetting | SoundSetting, updates: int) -> int:

@@ -129,7 +129,7 @@ class UserPrivacyFilter(AccountWithMissing):
     def _counted(self) -> Spent:
         fewest = None if self._setting.fewest is None else self._fewest
         s = self._spending
-        return Spent(s.releases, s.participations, 0, fewest=fewest, missing=self._missing, remade=s.remade)
+        return Spent(s.releases, s.participations, fewest=fewest, missing=self._missing, remade=s.remade)
 
 
 def _require_chargeable(setting: UserSetting) -> None:

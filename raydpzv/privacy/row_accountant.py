@@ -32,7 +32,6 @@ class RowSpending:
         self._rows, self._uploads = [0] * groups, [0] * groups
         self.rows = self.uploads = 0  # rows, and batches (once or several times), of the account with most
         self.releases = self.participations = 0
-        self.largest_batch = 0
         self._ceilings: dict[tuple[str, float], int] = {}
 
     def add(self, client: int, ids: Rows, releases: int) -> None:
@@ -45,11 +44,10 @@ class RowSpending:
         self.rows, self.uploads = max(self.rows, self._rows[group]), max(self.uploads, self._uploads[group])
         self.releases += releases
         self.participations = max(self.participations, records.most)
-        self.largest_batch = max(self.largest_batch, len(ids))
 
     def state(self) -> dict[str, Any]:
         """Return what another account of the same setting goes on from."""
-        counts = (self.rows, self.uploads, self.releases, self.participations, self.largest_batch)
+        counts = (self.rows, self.uploads, self.releases, self.participations)
         return {
             "counts": counts,
             "accounts": list(zip(self._rows, self._uploads, strict=True)),
@@ -58,7 +56,8 @@ class RowSpending:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of another account."""
-        self.rows, self.uploads, self.releases, self.participations, self.largest_batch = state["counts"]
+        # checkpoints of earlier versions have a fifth
+        self.rows, self.uploads, self.releases, self.participations = state["counts"][:4]
         self._rows = [rows for rows, _ in state["accounts"]]
         self._uploads = [uploads for _, uploads in state["accounts"]]
         for records, counts in zip(self._records, state["records"], strict=True):

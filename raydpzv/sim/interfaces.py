@@ -31,17 +31,18 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Spent:
-    """What was released: how often, the most releases that one record took part in, the largest batch.
+    """What was released: how often, and the most releases that one record took part in.
 
-    rows, uploads: only where rows of arrays are released: rows (each with its own noise) and uploads, of the client
-    with most of them if every client releases its own. fewest: silos that took part in a release, at the least.
-    missing: updates among them that no record tells of, which another machine may have made on the same rows before it
-    was lost. remade: releases about users that a kill lost, and that were made once more on the same coins.
+    largest_batch: only where means over batches are released, whose bound hangs on it. rows, uploads: only where rows
+    of arrays are released: rows (each with its own noise) and uploads, of the client with most of them if every client
+    releases its own. fewest: silos that took part in a release, at the least. missing: updates among them that no
+    record tells of, which another machine may have made on the same rows before it was lost. remade: releases about
+    users that a kill lost, and that were made once more on the same coins.
     """
 
     releases: int
     counted: int
-    largest_batch: int
+    largest_batch: int = 0
     rows: int = 0
     uploads: int = 0
     fewest: int | None = None
