@@ -40,7 +40,7 @@ class UserPrivacyFilter(AccountWithMissing):
         super().__init__(setting.delta, missing)
         if missing:
             _require_chargeable(setting)
-            setting = dataclasses.replace(setting, exposed=setting.exposed or MADE_TWICE)
+            setting = dataclasses.replace(setting, exposed=MADE_TWICE)
         self._setting, self._limit, self._sample = setting, limit, sample
         self._proves = not defect(setting) and not missing_premises(
             dataclasses.replace(setting, planned=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def kill_at(updates: int, spec: Any, folder: Path, checkpoints: int = 0) -> None
             raise Killed
 
     def lost(self: RowWriter, rows: Any) -> None:
-        if not any(frame.f_code.co_name in _OF_A_RUN for frame, _ in traceback.walk_stack(None)):
+        if not any(frame.f_code.co_name in _OF_A_RUN for frame, _ in traceback.walk_stack(sys._getframe())):
             raise Killed
         add(self, rows)
 

@@ -170,3 +170,4 @@ def test_without_an_account_the_plan_bounds_nothing_that_was_lost():
 def test_sampled_records_that_the_same_coins_draw_again_are_refused():
     with pytest.raises(NotRecomputable, match="start a new run"):
         UserPrivacyFilter(replace(USERS, kind="group", rate=0.1, steps=3), None, missing=1)
+    assert UserPrivacyFilter(replace(USERS, kind="group", steps=3), None, missing=1).spent().releases == 1

@@ -15,7 +15,7 @@ from raydpzv.privacy.mean_accountant import poisson_epsilon
 from raydpzv.privacy.mechanisms import Receipt
 from raydpzv.privacy.user_accountant import user_epsilon
 from raydpzv.privacy.user_claims import user_claims
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.user_setting import ADVERSARIES, UserSetting
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import Spent
 from raydpzv.wire.messages import Start
@@ -90,6 +90,9 @@ def test_the_budget_ends_before_the_round_that_would_pass_it() -> None:
     account = UserPrivacyFilter(setting(), limit)
     served(account, upload(0), upload(1), upload(0), upload(1))
     assert "the next round would exceed the budget" in str(account.refuses(upload(0)))
+    assert account.refuses(Upload(0, 0, Start())) is None, "it releases nothing"
+    account = UserPrivacyFilter(setting(asynchronous=True), user_epsilon(setting(releases=1)) / 2)
+    assert "the next release would exceed the budget" in str(account.refuses(upload(0)))
 
 
 def test_participation_is_counted_and_all_are_drawn_where_nothing_says_who() -> None:
@@ -108,6 +111,36 @@ def test_participation_is_counted_and_all_are_drawn_where_nothing_says_who() -> 
     broken = final_setting(setting(sampling=0.5), spent, done=False)
     assert isinstance(broken, UserSetting)
     assert broken.exposed
+
+
+@pytest.mark.parametrize(("aggregation", "made"), [("plain", 2), ("masked", 1)])
+def test_a_silos_second_sum_of_an_attempt_is_another_release_where_it_is_seen(
+    aggregation: str, made: int
+) -> None:
+    account, attempt = UserPrivacyFilter(setting(aggregation=aggregation), None), Attempt(0, 0, (0, 1))
+    for _ in range(2):
+        loss = account.charge(0, np.zeros(0, int), 1, attempt)
+    assert releases(account) == made
+    assert loss.user_epsilons() == pytest.approx(
+        [user_epsilon(setting(releases=made, aggregation=aggregation), who) for who in ADVERSARIES]
+    )
+
+
+def test_who_was_drawn_for_an_attempt_is_asked_where_silos_cannot_say_it() -> None:
+    drawn = {3: [0, 1], 4: [1], 5: [1, 2]}
+    account = UserPrivacyFilter(setting(sampling=0.5), None, sample=lambda round: np.array(drawn[round]))
+    for round in drawn:
+        account.charge(0, np.zeros(0, int), 1, Attempt(round, 0, (0, 1)))
+    spent = account.spent()
+    assert spent is not None
+    assert (spent.releases, spent.counted) == (3, 3), "user 1 each time, and not all"
+    account = UserPrivacyFilter(setting(sampling=0.5), None, sample=lambda round: np.array([round % 4]))
+    for round in range(4):
+        account.charge(0, np.zeros(0, int), 1, Attempt(round, 0, (0, 1)))
+    spent = account.spent()
+    assert spent is not None
+    assert (spent.releases, spent.counted) == (4, 1)
+    served(account, upload(0, [3]))  # what is of no attempt says it
 
 
 def test_an_account_goes_on_with_what_was_spent_and_what_may_be_lost() -> None:
@@ -143,6 +176,11 @@ def test_a_second_leg_knows_of_the_fewest_silos_that_an_attempt_of_the_first_had
     spent = again.spent()
     assert spent is not None
     assert spent.fewest == 2, "of what was lost nobody knows how many took part"
+    first.charge(0, np.zeros(0, int), 1, Attempt(1, 0, (0,)))
+    again.restore(first.state(), lost=True)
+    spent = again.spent()
+    assert spent is not None
+    assert spent.fewest == 1, "of what is on record one is known"
 
 
 @pytest.mark.parametrize("kind", ["sum", "group"])

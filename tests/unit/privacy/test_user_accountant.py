@@ -12,6 +12,7 @@ import pytest
 from raydpzv.errors import SpecError
 from raydpzv.privacy import group_accountant
 from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.mean_accountant import poisson_epsilon
 from raydpzv.privacy.user_accountant import (
     UserSpending,
     calibrated,
@@ -185,6 +186,19 @@ def test_an_account_counts_releases_and_how_often_each_user_was_drawn() -> None:
         assert epsilon_of(mu, 1e-5) == pytest.approx(user_epsilon(known, who), rel=1e-9)
     again = UserSpending(given, account.state())
     assert (again.state(), again.mus()) == (account.state(), account.mus())
+    assert not any(UserSpending(given).epsilon(who) for who in ADVERSARIES)
+
+
+def test_an_account_charges_what_was_lost_as_made_again_on_the_same_coins() -> None:
+    account, everybody = UserSpending(setting(sampling=0.1, weights="uniform")), np.arange(1000)
+    for _ in range(20):
+        account.add(everybody)
+    account.add_lost(everybody)
+    made = setting(sampling=0.1, weights="uniform", releases=21, counted=21)
+    assert account.epsilon("external") == user_epsilon(replace(made, remade=1)) > user_epsilon(made)
+    limit = user_epsilon(replace(made, releases=22, counted=22, remade=1))
+    assert not account.would_exceed(everybody, limit, "external")
+    assert account.would_exceed(everybody, 0.99 * limit, "external")
 
 
 def test_epsilon_of_hidden_coins_is_worked_out_for_some_numbers_of_releases_and_never_below() -> None:
@@ -193,6 +207,18 @@ def test_epsilon_of_hidden_coins_is_worked_out_for_some_numbers_of_releases_and_
     account.releases = 40
     exact = user_epsilon(replace(given, releases=40))
     assert exact <= account.epsilon("external") <= 1.05 * exact
+
+
+@pytest.mark.parametrize(
+    ("changed", "most"), [({}, 32), ({"sampling": 0.3}, 8), ({"kind": "group", "rate": 0.3}, 8)]
+)
+def test_only_epsilon_that_takes_long_is_worked_out_for_few_numbers_of_releases(
+    changed: dict[str, Any], most: int
+) -> None:
+    account, found = UserSpending(setting(**changed)), set[float]()
+    for account.releases in range(64, 96):
+        found.add(account.epsilon("external"))
+    assert most // 2 < len(found) <= most
 
 
 @pytest.mark.usefixtures("coarse")
@@ -219,3 +245,32 @@ def test_a_budget_against_the_server_counts_participation() -> None:
         served += 1
     assert served == 5  # the sixth would draw user 0 a third time
     assert mu_of(limit, 1e-5) == pytest.approx(account.mus()[2])
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "replace"])
+@pytest.mark.parametrize(("kind", "coin", "each"), [("sum", "sampling", 1), ("group", "rate", 3)])
+def test_releases_that_were_made_twice_are_charged_without_coins_and_the_others_with_theirs(
+    relation: str, kind: str, coin: str, each: int
+) -> None:
+    """Each part by itself at half of δ; never more than all releases without coins."""
+
+    def without_coins(releases: int, delta: float) -> float:
+        moved = {"add_remove": 1, "replace": 2}[relation]
+        return epsilon_of(moved * math.sqrt(releases * each) / 5.0, delta)
+
+    def with_coins(rate: float, releases: int) -> float:
+        steps = releases * each
+        return poisson_epsilon(noise_multiplier=5.0, rate=rate, releases=steps, delta=5e-6, relation=relation)
+
+    def made(rate: float, releases: int, remade: int) -> float:
+        counts = {"releases": releases, "remade": remade, "counted": 3}
+        plan = setting(kind=kind, weights="uniform", steps=each, **{coin: rate}, **counts)
+        return user_epsilon(plan, relation=relation)
+
+    apart = without_coins(4, 5e-6) + with_coins(0.1, 196)
+    assert apart < without_coins(200, 1e-5), "the control: coins are worth something"
+    assert made(0.1, 200, 2) == pytest.approx(apart)
+    assert without_coins(30, 1e-5) < without_coins(10, 5e-6) + with_coins(0.95, 20)
+    assert made(0.95, 30, 5) == pytest.approx(without_coins(30, 1e-5)), "not worth half of δ"
+    for remade in (3, 5):
+        assert made(0.1, 5, remade) == pytest.approx(without_coins(5, 1e-5)), "none has coins of its own"
