@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 from filelock import FileLock
 
 import actors.restarts
-from actors.restarts import Restarts
+import scenarios
+from actors.restarts import GoesBack, Restarts
 from raydpzv.errors import Lost, RunError, Stalled
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.prepare import prepare
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.callbacks import Callbacks
+from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Status, unheard
 from tests.helpers.kills import kill_at
@@ -26,9 +30,9 @@ LOSS = Lost("an actor was lost", "")
 
 
 @contextmanager
-def restarts(spec, folder, evaluated=unheard) -> Iterator[Restarts]:
+def restarts(spec, folder, evaluated=unheard, checkpoints=1) -> Iterator[Restarts]:
     """What a driver has of a run that was lost after four updates."""
-    kill_at(4, spec, folder, checkpoints=1)
+    kill_at(4, spec, folder, checkpoints=checkpoints)
     with RunFolder.reopened(folder) as opened:
         writer = RowWriter(opened, spec.record.flush, Callbacks(()))
         yield Restarts(prepare_horizontal(spec), writer, evaluated)
@@ -40,7 +44,8 @@ def test_every_leg_that_came_no_further_is_charged_to_a_run_of_users(
     tmp_path: Path, kind: str, each: int, *, checkpoint: bool
 ) -> None:
     """Each may have released what was under way; of the leg that wrote the checkpoint the account itself knows."""
-    with restarts(small(kind, "record.checkpoint_updates=2"), tmp_path / "run") as lost:
+    spec = small(kind, "record.checkpoint_updates=2", "record.flush=1e-3")
+    with restarts(spec, tmp_path / "run") as lost:
         if not checkpoint:
             for path in tmp_path.glob("run/checkpoint*"):
                 path.unlink()
@@ -48,12 +53,24 @@ def test_every_leg_that_came_no_further_is_charged_to_a_run_of_users(
     first = 0 if checkpoint else 1
     assert [each * legs for legs in range(first, first + 3)] == [prepared.lost for prepared in found]
     assert found[-1].privacy_filter().spent().releases == each * (first + 2)
+    *_, fault = RunFolder.open(tmp_path / "run").rows()["fault"].to_pylist()
+    assert (fault["party"], fault["kind"]) == ("server", "Lost")
+    place = "its checkpoint after update \\d" if checkpoint else "its start"
+    assert re.search(
+        rf"^an actor was lost; .* \(0 of 3\), and the run goes on from {place}$", fault["message"]
+    )
 
 
 def test_a_run_without_an_account_notes_no_legs(tmp_path: Path) -> None:
     with restarts(small_rounds("decomfl", "record.checkpoint_updates=2"), tmp_path / "run") as lost:
         lost.go_back(LOSS, "server", Status(updates=4))
     assert not (tmp_path / "run" / "begun_legs.json").exists()
+
+
+def test_a_run_without_a_ledger_gets_none(tmp_path: Path) -> None:
+    with restarts(small_rounds("fedavg", "record.checkpoint_updates=2"), tmp_path / "run") as lost:
+        lost.go_back(LOSS, "server", Status(updates=4))
+    assert not (tmp_path / "run" / "ledger").exists()
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
@@ -84,11 +101,75 @@ def test_a_loss_is_survived_as_often_as_is_allowed(tmp_path: Path) -> None:
         assert not lost.allow(LOSS, "client group 0", Status(updates=8), 0), "three are allowed"
     with restarts(spec, tmp_path / "another") as lost:
         assert not lost.allow(LOSS, "server", Status(updates=4), 3), "that were made again in place"
-    with restarts(
-        spec.model_copy(update={"resources": spec.resources.model_copy(update={"restarts": 0})}),
-        tmp_path / "none",
-    ) as lost:
+
+
+def test_who_dies_again_is_replaced_if_the_run_came_further(tmp_path: Path) -> None:
+    spec = small_rounds("decomfl", "record.checkpoint_updates=2", "resources.restarts=9")
+    with restarts(spec, tmp_path / "run") as lost:
+        for updates, goes_on in ((4, True), (8, True), (6, False), (8, False), (9, True)):
+            assert lost.allow(LOSS, "server", Status(updates=updates), 0) == goes_on, updates
+
+
+def test_actors_that_were_made_again_in_place_count_and_those_of_earlier_sessions_do_not(
+    tmp_path: Path,
+) -> None:
+    spec = small_rounds("decomfl", "record.checkpoint_updates=2", "resources.restarts=3")
+    with restarts(spec, tmp_path / "run") as first:
+        first.go_back(LOSS, "server", Status(updates=4))  # which puts a fault on record
+    with RunFolder.reopened(tmp_path / "run") as opened:
+        writer = RowWriter(opened, spec.record.flush, Callbacks(()))
+        second = Restarts(prepare_horizontal(spec), writer, unheard)
+        for _ in range(2):
+            second.go_back(LOSS, "host 0", Status(updates=4))
+        assert second.allow(LOSS, "server", Status(updates=4), 0)
+        assert second.count == 3
+        assert not second.allow(LOSS, "host 1", Status(updates=4), 0)
+
+
+NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0")
+UNABLE = {
+    "": ("privacy.noise=seeded",),
+    "its noise on every embedding row came from the operating system and was not kept": (),
+    "keeps no ledger of what it releases": ("privacy.noise=seeded", "clock.kind=wall"),
+}
+
+
+@pytest.mark.parametrize("why", UNABLE)
+def test_a_run_that_cannot_go_on_says_why_it_ends_with_a_loss(tmp_path: Path, why: str) -> None:
+    small = ("data.train_rows=150", "data.test_rows=40")
+    spec = scenarios.load("vafl", [*small, *NOISE, *UNABLE[why]])
+    with RunFolder.create(tmp_path / "run", spec, {}, OperatorSecrets(bytes(16), None)) as folder:
+        lost = Restarts(prepare(spec), RowWriter(folder, 1.0, Callbacks(())), unheard)
+        assert lost.possible == (not why)
+        assert lost.allow(LOSS, "server", Status(), 0) == (not why)
+        said = lost.explained(Lost("an actor was lost", "f00"))
+        assert isinstance(said, Lost)
+        assert said.actor == "f00"
+        assert re.fullmatch(
+            f"an actor was lost; the run cannot go on: .*{why}.*" if why else "an actor was lost", str(said)
+        )
+        wrong = RunError("wrong")
+        assert lost.explained(wrong) is wrong
+
+
+def test_nowhere_to_go_on_from_and_nobody_to_go_on_with(tmp_path: Path) -> None:
+    spec = small_rounds("decomfl")
+    prepared = prepare_horizontal(spec)
+    assert not Restarts(prepared, RowWriter(None, 1.0, Callbacks(())), unheard).possible
+    with restarts(small_rounds("decomfl", "resources.restarts=0"), tmp_path / "none", checkpoints=0) as lost:
         assert not lost.possible
+    with restarts(small_rounds("decomfl", "resources.restarts=1"), tmp_path / "one", checkpoints=0) as lost:
+        assert lost.possible
+
+
+@pytest.mark.parametrize(("failure", "answer"), [(LOSS, True), (Stalled("waited"), False)])
+def test_of_who_is_only_waited_for_in_vain_nobody_knows_who_else_answers(
+    failure: RunError, answer: bool
+) -> None:
+    loss = GoesBack(failure, "server", Status(updates=7))
+    assert (loss.failure, loss.party, loss.status.updates) == (failure, "server", 7)
+    assert loss.others_answer == answer
+    assert str(loss) == str(failure)
 
 
 def test_a_run_whose_ledger_somebody_still_writes_does_not_go_back(
