@@ -1,0 +1,48 @@
+"""Rows that tell which they are: faults, or releases, whose time or round is a number."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.store import Rows
+
+
+def faults(*numbers: int) -> Rows:
+    """All row types; of faults one for each number, in that order."""
+    return _rows("fault", [fault(number) for number in numbers])
+
+
+def fault(number: int) -> dict[str, object]:
+    return {"time": float(number), "party": "host 0", "kind": "host lost", "message": f"number {number}"}
+
+
+def evaluations(*numbers: int) -> Rows:
+    """The same, of evaluations of the test rows."""
+    blank = dict.fromkeys(SCHEMAS["evaluation"].names, 0)
+    return _rows("evaluation", [blank | {"round": number, "part": "test"} for number in numbers])
+
+
+def releases(*numbers: int) -> Rows:
+    """The same, of releases."""
+    blank = dict.fromkeys(SCHEMAS["release"].names, 0)
+    words = {field.name: "" for field in SCHEMAS["release"] if pa.types.is_string(field.type)}
+    return _rows("release", [blank | words | {"round": number} for number in numbers])
+
+
+def beside(*several: Rows) -> Rows:
+    """Rows of several types in one piece."""
+    return {name: pa.concat_tables([rows[name] for rows in several]) for name in SCHEMAS}
+
+
+def numbers(table: pa.Table) -> list[int]:
+    """Which rows these are."""
+    column = "time" if "kind" in table.column_names else "round"
+    return [int(value) for value in table.column(column).to_pylist()]
+
+
+def _rows(name: str, given: list[dict[str, object]]) -> Rows:
+    return {
+        each: pa.Table.from_pylist(given if each == name else [], schema=schema)
+        for each, schema in SCHEMAS.items()
+    }

@@ -1,0 +1,153 @@
+"""Rows of a run that is written, as seen from outside: which there are, and which are left after going back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, InputError
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.operator_file import OperatorSecrets
+from raydpzv.records.run_folder import RunFolder
+from tests.helpers.numbered_rows import faults, numbers, releases
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    operator = OperatorSecrets(bytes(16), None)
+    with RunFolder.create(tmp_path / "run", scenarios.load("frozen"), {}, operator) as folder:
+        yield folder
+
+
+def after(round: int) -> Checkpoint:
+    return Checkpoint(round, {}, None)
+
+
+def check(folder: RunFolder, *wanted: int) -> None:
+    """These are the rows of the run so far, and none is told of another type."""
+    assert numbers(folder.so_far("fault")) == list(wanted)
+    assert {name: count for name, count in folder.counts.items() if count} == (
+        {"fault": len(wanted)} if wanted else {}
+    )
+
+
+def recorded(path: Path) -> list[int]:
+    return numbers(RunFolder.open(path).rows()["fault"])
+
+
+def test_rows_so_far_are_all_that_were_given_in_their_order(folder: RunFolder) -> None:
+    check(folder)
+    folder.append(faults(0, 1))
+    check(folder, 0, 1)
+    folder.hold(faults(2))
+    check(folder, 0, 1, 2)
+    folder.write_checkpoint(after(1))
+    folder.hold(faults(3))
+    folder.hold(faults())
+    check(folder, 0, 1, 2, 3)
+    folder.append(faults(4))
+    check(folder, 0, 1, 2, 3, 4)
+    assert recorded(folder.path) == [0, 1, 2, 3, 4]
+    assert numbers(folder.so_far("release")) == []
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the writer", "another process"])
+def test_going_back_drops_what_came_after_the_checkpoint_however_it_was_given(
+    folder: RunFolder, *, again: bool
+) -> None:
+    def back(folder: RunFolder) -> RunFolder:
+        if again:
+            folder.__exit__()
+            return RunFolder.reopened(folder.path)
+        folder.go_back()
+        return folder
+
+    folder.append(faults(0))
+    folder.hold(faults(1))
+    folder.hold(faults(2))
+    folder.write_checkpoint(after(1))
+    check(back(folder), 0, 1, 2)
+    folder = back(folder)
+    folder.hold(faults(7))
+    folder = back(folder)
+    check(folder, 0, 1, 2)
+    folder.append(faults(8))
+    folder.append(faults(9))
+    folder = back(folder)
+    check(folder, 0, 1, 2)
+    folder.hold(faults(3))
+    folder.write_checkpoint(after(2))
+    folder.append(faults(9))
+    folder = back(folder)
+    check(folder, 0, 1, 2, 3)
+    folder.append(faults(4))
+    check(folder, 0, 1, 2, 3, 4)
+    assert recorded(folder.path) == [0, 1, 2, 3, 4]
+    found = folder.checkpoint()
+    assert found is not None
+    assert found.round == 2
+    folder.__exit__()
+
+
+def test_going_back_without_a_checkpoint_drops_all(folder: RunFolder) -> None:
+    folder.append(faults(0, 1))
+    folder.hold(faults(2))
+    folder.go_back()
+    check(folder)
+    folder.append(faults(5))
+    assert recorded(folder.path) == [5]
+
+
+def test_what_is_computed_again_goes_back_beside_its_record(folder: RunFolder) -> None:
+    folder.append(faults(0, 1, 2))
+    folder.__exit__()
+    with RunFolder.continued(folder.path) as again:
+        assert again.is_recomputed
+        check(again)
+        again.append(faults(0, 1))
+        check(again, 0, 1)
+        for _ in range(2):  # the second time there is nothing to drop
+            again.go_back()
+            check(again)
+        assert recorded(folder.path) == [0, 1, 2]
+        again.append(faults(0))
+        assert numbers(again.written()["fault"]) == [0]
+        assert recorded(folder.path) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("made", "holds"), [(0, True), (3, True), (4, False)])
+def test_a_run_that_went_back_has_as_many_releases_to_make_up_for_as_its_ledger_has(
+    folder: RunFolder, made: int, *, holds: bool
+) -> None:
+    """One that did not has them all, whatever its rows say."""
+    assert folder.commit_continuation(9)
+    folder.append(releases(0, 1))
+    folder.write_checkpoint(after(1))
+    folder.append(releases(2, 3))
+    folder.go_back()
+    folder.append(releases(2))
+    assert folder.commit_continuation(made) == holds
+    assert numbers(RunFolder.open(folder.path).rows()["release"]) == [0, 1, 2], "none is dropped"
+
+
+def test_a_folder_is_written_by_one_process_and_let_go_of_where_it_is_damaged(folder: RunFolder) -> None:
+    with pytest.raises(InputError, match="another process is writing this run"):
+        RunFolder.reopened(folder.path)
+    folder.append(faults(0, 1))
+    folder.write_checkpoint(after(1))
+    folder.__exit__()
+    (part,) = folder.path.glob("rows/fault/*")
+    whole = part.read_bytes()
+    part.unlink()
+    with pytest.raises(DataError, match="is missing"):
+        RunFolder.reopened(folder.path)
+    part.write_bytes(whole)
+    with RunFolder.reopened(folder.path) as opened:
+        check(opened, 0, 1)
+    with pytest.raises(DataError, match="not a run folder"):
+        RunFolder.reopened(folder.path / "rows")
+    with RunFolder.reopened(folder.path, ["data.file=elsewhere.csv"]) as opened:
+        assert opened.settings()["data"]["file"] == "elsewhere.csv"
