@@ -116,6 +116,12 @@ def test_a_budget_bounds_what_was_lost_too(kind):
         loss = probe.charge(0, np.arange(BATCH), MEAN.perturbations if kind == "mean" else 1)
     budget = BudgetSection(updates=60, epsilon=epsilon_of(loss.client, loss.delta))
     whole, after = until_refused(0), until_refused(4)
+    assert (
+        probe.refuses(
+            Upload(0, 0, Embeddings(np.arange(BATCH, dtype=np.int32), np.zeros((BATCH, 2), np.float32)))
+        )
+        is None
+    )
     assert whole == (20, 20 * (2 if kind == "mean" else 1))
     assert after == (16, whole[1])
 
@@ -129,13 +135,33 @@ def test_a_budget_against_outsiders_is_one_against_clients_where_coins_hide_nobo
             poisson, BudgetSection(updates=60, epsilon=2.0, adversary=adversary), missing
         )
         count = 0
-        while count < 60 and account.refuses(upload) is None:
+        while count < 1000 and account.refuses(upload) is None:
             account.charge(0, upload.ids, MEAN.perturbations)
             count += 1
         return count
 
     assert made("external", 0) > made("client", 0) > 4
     assert made("external", 4) == made("client", 4)
+    assert made("paper", 4) == made("paper", 0) - 4 > made("client", 4), "whose claim has no coins"
+
+
+def test_the_largest_batch_is_counted_and_may_be_all_rows_where_it_was_lost():
+    """With hidden state a bound hangs on it."""
+    poisson = replace(MEAN, batches="poisson")
+    account = MeanPrivacyFilter(poisson, FREE)
+    for size, largest in ((3, 3), (7, 7), (7, 7), (5, 7)):
+        account.charge(0, np.arange(size), 2)
+        assert account.spent().largest_batch == largest
+    again = MeanPrivacyFilter(poisson, FREE)
+    again.restore(account.state(), lost=False)
+    again.charge(0, np.arange(2), 2)
+    assert again.spent().largest_batch == 7
+    for setting, largest in ((poisson, ROWS), (MEAN, 7)):  # of equal batches none was larger
+        lost = MeanPrivacyFilter(setting, FREE, 1)
+        lost.restore(account.state(), lost=False)
+        assert lost.spent().largest_batch == largest
+    final = final_setting(replace(poisson, server="sgd"), again.spent(), done=True)
+    assert final.load == 7 / BATCH
 
 
 def test_users_of_all_rounds_that_were_lost_are_charged():
