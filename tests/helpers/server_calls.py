@@ -1,4 +1,4 @@
-"""A server actor's calls, answered here: what a driver asks of a server, in which order, and what it is told."""
+"""Calls of actors, answered here: what a driver asks of a server and of others, in which order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from raydpzv.sim.interfaces import Status
 
 
 class ServerCalls:
-    """Stands for the handle of a server actor; a call's answer is its reference. calls: what was asked, in order."""
+    """Stands for an actor's handle; a call's answer is its reference.
 
-    def __init__(self, **answers: Any) -> None:
+    calls: what was asked, in order; `log` has the same of several actors, by name. `statuses` come one after the other,
+    the last one again and again; `pieces` once.
+    """
+
+    def __init__(self, name: str = "server", log: list[str] | None = None, **answers: Any) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.status_now = Status()
+        self.statuses = [Status()]
         self.pieces: list[Any] = []
-        self._answers = answers
+        self._name, self._log, self._answers = name, [] if log is None else log, answers
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # who copies or looks at it asks for none
+            raise AttributeError(name)
         return _Call(lambda *given, **named: self._answer(name, given, named))
 
     def asked(self, name: str) -> list[tuple[Any, ...]]:
@@ -26,8 +32,9 @@ class ServerCalls:
 
     def _answer(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         self.calls.append((name, *given, *sorted(named.items())))
+        self._log.append(f"{self._name}.{name}")
         if name == "status":
-            return self.status_now
+            return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         if name == "drain":
             pieces, self.pieces = self.pieces, []
             return pieces

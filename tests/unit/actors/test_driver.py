@@ -63,7 +63,7 @@ def test_a_checkpoint_is_fetched_as_soon_as_there_is_one(folder: RunFolder) -> N
     server = ServerCalls()
     found = driver(server, folder)
     for checkpoints in (0, 0, 1, 1, 3, 3):
-        server.status_now = Status(updates=7, checkpoints=checkpoints)
+        server.statuses = [Status(updates=7, checkpoints=checkpoints)]
         server.pieces = [(evaluations(checkpoints), Checkpoint(checkpoints, {}, None))]
         found.poll()
     assert server.asked("drain") == [[("rest", False)]] * 2
@@ -108,7 +108,7 @@ def test_who_watches_hears_where_the_run_stands_and_what_writing_took(
     server, seen = ServerCalls(), list[Status]()
     found = driver(server, folder, seen=seen)
     monkeypatch.setattr(RowWriter, "checkpoint_seconds", 0.5)
-    server.status_now = Status(updates=3, checkpoint_seconds=0.25)
+    server.statuses = [Status(updates=3, checkpoint_seconds=0.25)]
     found.poll()
     assert [(status.updates, status.checkpoint_seconds) for status in seen] == [(3, 0.75)]
 
@@ -168,7 +168,7 @@ def test_one_checkpoint_is_taken_at_a_time_and_one_that_is_due_is_waited_for(
     assert len(server.asked("keep_leg")) == 2
     assert waited == ["a checkpoint"], "whose error is told"
     done, before = False, len(server.asked("status"))
-    server.status_now = Status(checkpoints=1)
+    server.statuses = [Status(checkpoints=1)]
     server.pieces = [(evaluations(0), Checkpoint(5, {}, None))]
     found.keep_leg("holders", due=True)
     assert server.asked("keep_leg")[-1] == ["holders", ("due", True)]

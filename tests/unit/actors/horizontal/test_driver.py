@@ -1,15 +1,20 @@
-"""Which runs wait until their checkpoint is written, and that they are then told so."""
+"""Which runs wait until their checkpoint is written; how a leg begins and ends. Actors' calls are answered here."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 import actors.driver
 import scenarios
+from actors.driver import HEAD_START, RunHooks
 from actors.horizontal import driver as module
 from actors.horizontal.server_actor import HorizontalServerActor
 from raydpzv.config.scenario import HorizontalScenario
@@ -19,7 +24,9 @@ from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.sim.interfaces import unheard
+from raydpzv.sim.interfaces import USER, Status, unheard
+from raydpzv.sim.virtual import NOBODY_WAKES
+from raydpzv.sim.wall import LegBegin
 from tests.helpers.numbered_rows import evaluations
 from tests.helpers.server_calls import ServerCalls
 
@@ -40,11 +47,26 @@ WAITS = {
 }
 
 
+WALL = (
+    "digits_users_async",
+    [*SMALL, *PRIVATE, "clock.kind=wall", "arrivals.rate=200", "resources.lane=ray"],
+)
+
+STEPS = ("warm_up", "bring_leg", "open_wall", "keep_leg", "run", "look", "stop", "close_lane")
+"""What is asked of actors in an order that matters."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
     operator = OperatorSecrets(bytes(16), None)
     with RunFolder.create(tmp_path / "run", scenarios.load("frozen"), {}, operator) as folder:
         yield folder
+
+
+def hooks(folder: RunFolder, seen: Callbacks | None = None) -> RunHooks:
+    nobody: Any = None
+    writer = RowWriter(folder, 1e9, Callbacks())
+    return RunHooks(writer, nobody, seen or Callbacks(), RunOptions().stop, unheard, True, nobody)
 
 
 @pytest.mark.parametrize("kind", WAITS)
@@ -57,12 +79,8 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     spec = scenarios.load(name, [*SMALL, *changed])
     assert isinstance(spec, HorizontalScenario)
     prepared, server = prepare_horizontal(spec), ServerCalls(next_piece="a call")
-    nobody: Any = None
-    hooks = actors.driver.RunHooks(
-        *(RowWriter(folder, 1e9, Callbacks()), nobody, Callbacks(), RunOptions().stop, unheard, True, nobody)
-    )
     pool: Any = None
-    found = module._Driver(prepared, module._ActorSet(server, None, pool), hooks)
+    found = module._Driver(prepared, module._ActorSet(server, None, pool), hooks(folder))
     assert found._awaited() == (["a call"] if waits else [])
     found._write([(evaluations(0), None)])
     assert not server.asked("written")
@@ -73,3 +91,50 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     assert written.round == 1, "before the server goes on"
     monkeypatch.setattr("actors.horizontal.server_actor.claim_device", lambda share: "cpu")
     assert HorizontalServerActor(prepared)._holds == waits or spec.clock.kind == "wall"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("stopped_by", [USER, "the budget is spent"])
+def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int, stopped_by: str
+) -> None:
+    looks = iter([[], [], ["loop 0"], ["loop 1"]])
+
+    def wait(calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return [call for call in calls if "loop" not in str(call)] or next(looks), []
+
+    monkeypatch.setattr(ray, "wait", wait)
+    for place in ("actors.driver.get", "actors.horizontal.driver.get"):
+        monkeypatch.setattr(place, lambda reference, timeout, what: reference)
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
+    log, leg = list[str](), LegBegin(number, 12.5, 40, {})
+    server = ServerCalls("server", log, leg=leg, look="an evaluation", keep_leg="a checkpoint")
+    hosts = [ServerCalls(f"host {host}", log, run=f"loop {host}") for host in range(2)]
+    server.statuses = [Status(updates=50), Status(updates=51), Status(updates=52, stop_reason=stopped_by)]
+    spec = scenarios.load(*WALL)
+    assert isinstance(spec, HorizontalScenario)
+    pool: Any = SimpleNamespace(actors=hosts)
+    before = time.time()  # noqa: TID251
+    module._Driver(prepare_horizontal(spec), module._ActorSet(server, None, pool), hooks(folder))._work()
+    after = time.time()  # noqa: TID251
+    ((origin, viewer),) = server.asked("open_wall")
+    assert before <= origin - HEAD_START + 12.5 <= after
+    assert viewer is hosts[0]
+    begins = math.nextafter(12.5, math.inf) if number > 1 else 0.0
+    for host, actor in enumerate(hosts):
+        assert actor.asked("run") == [[server, origin, host, 2, begins, None]]
+        assert len(actor.asked("stop")) == 1
+    order = [name for name in log if name.split(".")[1] in STEPS]
+    first = order.index("server.keep_leg")
+    warmed = ["server.warm_up", "host 0.warm_up", "host 1.warm_up"]
+    assert order[:first] == [*warmed, "server.bring_leg", "server.open_wall"]
+    assert order[first + 1 : first + 4] == ["host 0.run", "host 1.run", "server.look"]
+    assert server.asked("look") == [[number == 1], [], [True]]
+    assert server.asked("stop") == [[NOBODY_WAKES]]
+    due = [("due", True)]
+    assert server.asked("keep_leg")[0] == due
+    last = "server.keep_leg" if stopped_by == USER else "server.close_lane"
+    assert order[-2:] == [last, "server.look"]
+    assert (server.asked("keep_leg")[-1] == due) == (stopped_by == USER)
+    assert [("due", False)] in server.asked("keep_leg"), "and others on the way"

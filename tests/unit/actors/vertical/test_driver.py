@@ -1,0 +1,142 @@
+"""How a leg of a vertical run under the wall clock begins and ends. Actors' calls are answered here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+import scenarios
+from actors.driver import HEAD_START, RunHooks
+from actors.vertical import driver as module
+from raydpzv.experiment.finalize import RowWriter, RunOptions
+from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
+from raydpzv.records.callbacks import Callbacks
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.operator_file import OperatorSecrets
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.interfaces import USER, Status, unheard
+from raydpzv.sim.virtual import NOBODY_WAKES
+from raydpzv.sim.wall import LegBegin
+from tests.helpers.server_calls import ServerCalls
+
+STEPS = ("open_warm_up", "bring_leg", "open_wall", "keep_leg", "run", "evaluate", "stop", "close")
+"""What is asked of actors in an order that matters."""
+HELD = ((0, 2), (1, 3))
+
+
+@pytest.fixture(scope="module")
+def prepared() -> PreparedVertical:
+    small = ("data.train_rows=150", "data.test_rows=40", "privacy.mode=none", "clock.kind=wall")
+    return prepare_vertical(scenarios.load("vafl", [*small, "resources.lane=ray", "evaluate.every=20"]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    operator = OperatorSecrets(bytes(16), None)
+    with RunFolder.create(tmp_path / "run", scenarios.load("vafl"), {}, operator) as folder:
+        yield folder
+
+
+def run(
+    prepared: PreparedVertical,
+    folder: RunFolder | None,
+    leg: LegBegin,
+    statuses: list[Status],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
+    """Let a driver go through a leg in which actors end when the statuses do; return what was asked, and the order."""
+    looks = iter([*([] for _ in statuses[1:]), ["loop 0"], ["loop 1"]])
+
+    def wait(calls: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
+        return [call for call in calls if "loop" not in str(call)] or next(looks), []
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    for place in ("actors.driver.get", "actors.vertical.driver.get"):
+        monkeypatch.setattr(place, lambda reference, timeout, what: reference)
+    monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
+    monkeypatch.setattr(module._Driver, "_warm_up", lambda self, actors: actors.server.open_warm_up.remote())
+    log = list[str]()
+    server = ServerCalls("server", log, leg=leg, keep_leg="a checkpoint", wanted={})
+    clients = [
+        ServerCalls(f"actor {a}", log, run=f"loop {a}", evaluate_wall=f"held out of {a}") for a in range(2)
+    ]
+    server.statuses = statuses
+    actor_set: Any = SimpleNamespace(
+        server=server, actors=clients, held=HELD, holder={0: 0, 2: 0, 1: 1, 3: 1}, place=None
+    )
+    nobody: Any = SimpleNamespace(count=0)
+    writer = RowWriter(folder, 1e9, Callbacks())
+    hooks = RunHooks(writer, nobody, Callbacks(), RunOptions().stop, unheard, True, nobody)
+    module._Driver(prepared, actor_set, hooks)._wall(actor_set)
+    return server, clients, [name for name in log if name.split(".")[1] in STEPS]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("stopped_by", [USER, "the budget is spent"])
+def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
+    prepared: PreparedVertical,
+    folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    stopped_by: str,
+) -> None:
+    folder.write_checkpoint(Checkpoint(40, {}, None))
+    leg = LegBegin(number, 12.5, 40 if number > 1 else 0, {0: 11})
+    statuses = [Status(updates=45), Status(updates=45), Status(updates=47, stop_reason=stopped_by)]
+    before = time.time()  # noqa: TID251
+    server, clients, order = run(prepared, folder, leg, statuses, monkeypatch)
+    ((origin,),) = server.asked("open_wall")
+    assert before <= origin - HEAD_START + 12.5 <= time.time()  # noqa: TID251
+    ((actors, held, checkpoint, keeps),) = server.asked("bring_leg")
+    assert (actors, held, checkpoint.round, keeps) == (clients, HELD, 40, ("keeps", True))
+    for actor in clients:
+        timeout = prepared.spec.resources.timeout
+        assert actor.asked("run") == [[server, prepared.timing, origin, timeout, None, leg]]
+        assert len(actor.asked("stop")) == 1
+    holders = {0: clients[0], 2: clients[0], 1: clients[1], 3: clients[1]}
+    assert server.asked("keep_leg")[0] == [holders, ("due", True)]
+    assert [holders, ("due", False)] in server.asked("keep_leg"), "and others on the way"
+    begins = ["server.open_warm_up", "server.bring_leg", "server.open_wall", "server.keep_leg"]
+    looks = ["server.evaluate"] if number == 1 else []
+    assert order[: 6 + len(looks)] == [*begins, "actor 0.run", "actor 1.run", *looks]
+    last = ["server.keep_leg"] if stopped_by == USER else []
+    assert order[-3 - len(last) :][:-1] == ["server.stop", "server.close", *last]
+    assert order[-1] == "server.evaluate"
+    assert server.asked("stop") == [[NOBODY_WAKES]]
+    assert (server.asked("keep_leg")[-1] == [holders, ("due", True)]) == (stopped_by == USER)
+    # of a first leg at its start, after 40 updates, and at the end; of a second those at the end alone
+    assert len(server.asked("evaluate")) == (3 if number == 1 else 1)
+    assert server.asked("evaluate")[-1] == [["held out of 0", "held out of 1"] * 2], "in client order"
+
+
+def test_it_is_evaluated_when_so_many_updates_more_were_made(
+    prepared: PreparedVertical, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses = [Status(updates=updates) for updates in (41, 59, 60, 79, 85, 99, 120)]
+    statuses += [Status(updates=130, stop_reason="over")]
+    server, _, _ = run(prepared, folder, LegBegin(2, 12.5, 40, {}), statuses, monkeypatch)
+    assert len(server.asked("evaluate")) == 3 + 1
+
+
+@pytest.mark.parametrize("recomputed", [True, False])
+def test_without_a_record_of_its_own_a_run_takes_no_checkpoints(
+    prepared: PreparedVertical, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *, recomputed: bool
+) -> None:
+    where: RunFolder | None = None
+    if recomputed:
+        folder.write_checkpoint(Checkpoint(40, {}, None))
+        folder.__exit__()
+        where = RunFolder.continued(folder.path)
+    over = [Status(updates=3, stop_reason=USER)]
+    server, _, order = run(prepared, where, LegBegin(1, 0.0, 0, {}), over, monkeypatch)
+    assert server.asked("bring_leg")[0][2:] == [None, ("keeps", False)]
+    assert "server.keep_leg" not in order
+    if where:
+        where.__exit__()
