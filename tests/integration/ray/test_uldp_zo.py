@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scenarios
-from tests.integration.resume.test_uldp_zo import SEEDED, small
+from tests.helpers.small_users import SEEDED, small
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 

@@ -19,7 +19,7 @@ from raydpzv.methods.roles import Upload
 from raydpzv.wire.weights import Update
 from tests.helpers.changed_settings import scenario
 from tests.helpers.runs import run_prepared
-from tests.integration.resume.test_uldp_zo import SEEDED, small
+from tests.helpers.small_users import SEEDED, small
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 MASKED = ("method.aggregation=masked", "resources.hosts=2")

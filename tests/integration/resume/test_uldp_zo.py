@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.errors import DataError, RunError
 from raydpzv.experiment.finalize import RowWriter, RunFinalizer, RunOptions
 from raydpzv.experiment.initial_model import MODEL
@@ -23,25 +22,9 @@ from raydpzv.sim.executor import GroupExecutor
 from raydpzv.sim.interfaces import Status
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.small_horizontal import OFTEN, resume, same, stopped
+from tests.helpers.small_users import KINDS, SEEDED, small
 
-SMALL = (
-    *("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12", "budget.updates=10"),
-    *("method.perturbations=3", "evaluate.every=5", "network.latency=0.05", "record.snapshots=4"),
-    *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
-)
-KINDS = {
-    "rounds": ("digits_users_zo", ("method.local_steps=2", "method.sampling=0.7")),
-    "asynchronous": ("digits_users_async", ("clock.compute=0.3",)),
-}
-SEEDED = "privacy.noise=seeded"
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def small(kind: str, *overrides: str) -> HorizontalScenario:
-    name, own = KINDS[kind]
-    spec = scenarios.load(name, [*SMALL, *own, *overrides])
-    assert isinstance(spec, HorizontalScenario)
-    return spec
 
 
 def released(folder: Path) -> np.ndarray:

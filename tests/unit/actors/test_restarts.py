@@ -24,7 +24,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Status, unheard
 from tests.helpers.kills import kill_at
 from tests.helpers.small_horizontal import small as small_rounds
-from tests.integration.resume.test_uldp_zo import small
+from tests.helpers.small_users import small
 
 LOSS = Lost("an actor was lost", "")
 

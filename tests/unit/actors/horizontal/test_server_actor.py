@@ -1,0 +1,147 @@
+"""A horizontal server's leg under the wall clock: where it begins, and what its checkpoints say."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.horizontal.server_actor import HorizontalServerActor
+from raydpzv.experiment.horizontal import prepare_horizontal
+from raydpzv.experiment.rebuild import gone_back_horizontal
+from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.roles import Metrics
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.interfaces import USER
+from tests.helpers.kills import kill_at
+from tests.helpers.small_users import small
+
+WALL = (
+    *("clock.kind=wall", "arrivals.rate=200", "clock.compute=0", "resources.hosts=2"),
+    *("budget.updates=400", "evaluate.every=10", "record.checkpoint_updates=15", "record.snapshots=1000"),
+)
+
+
+class Opened(Ledger):
+    """A ledger that is opened here, of a kind that is taken over from an actor."""
+
+    def adopt(self) -> None:
+        """Take over nothing: it is all here."""
+
+
+class Host:
+    """Looks at the model; looked: after how many updates."""
+
+    def __init__(self) -> None:
+        self.looked: list[int] = []
+        self.look = self
+
+    def remote(self, version: int) -> Metrics:
+        self.looked.append(version)
+        return Metrics(0.5, 1.0, 0.5)
+
+
+class Server:
+    """A server in this process, brought to where a run's next leg begins, or a run's first."""
+
+    def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
+        module = "actors.horizontal.server_actor"
+        monkeypatch.setattr(f"{module}.get", lambda reference, timeout, what: reference)
+        monkeypatch.setattr(f"{module}.claim_device", lambda share: "cpu")
+        monkeypatch.setattr(f"{module}.RelayedLedger", lambda actor, header, timeout: actor)
+        prepared, self.checkpoint, self.host = prepare_horizontal(small("asynchronous", *WALL)), None, Host()
+        ledger: Any = Opened.create(None, prepared.plan.header())
+        if folder:
+            opened = RunFolder.open(folder)
+            prepared, self.checkpoint = gone_back_horizontal(prepared, opened), opened.checkpoint()
+            ledger = Opened.open(opened.ledger, expect=prepared.plan.header())
+        self.ledger, self.actor = ledger, HorizontalServerActor(prepared)
+        self.actor.begin(ledger, self.checkpoint, keeps=keeps)
+        self.actor.bring_leg()
+
+    def kept(self, *, due: bool) -> list[Checkpoint]:
+        """The checkpoints that come of asking for one."""
+        self.actor.keep_leg(due=due)
+        return [found for _, found in self.actor.drain() if found]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    kill_at(40, small("asynchronous", *WALL), folder, checkpoints=2)
+    return folder
+
+
+def test_a_second_leg_begins_after_the_ledgers_last_update(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(killed, monkeypatch)
+    assert server.checkpoint is not None
+    was: Any = server.checkpoint.state["run"]
+    updates, round = server.ledger.version, server.checkpoint.round
+    leg = server.actor.leg()
+    assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], round)
+    assert server.actor.status().updates == updates >= round
+    spent = server.actor.spent()
+    assert spent is not None
+    assert spent.releases == updates + 3, "what is on record, and for each silo one that was under way"
+    server.actor.open_wall(was["origin"] + 7.0, server.host)
+    ((rows, _),) = server.actor.drain()
+    (begun,) = rows["leg"].to_pylist()
+    assert (begun["leg"], begun["time"], begun["recovered"]) == (2, was["time"], updates - round)
+    assert begun["gap"] == pytest.approx(7.0)
+    server.actor.look()
+    due = updates // 10 > round // 10
+    assert server.host.looked == ([updates] if due else []), "no leg evaluates what another has"
+    server.actor.look()
+    assert len(server.host.looked) == due
+    server.actor.look(True)
+    assert server.host.looked[-1] == updates
+    assert len(server.host.looked) == due + 1
+    after = Host()
+    server.actor.show(after)
+    server.actor.look(True)
+    assert after.looked == [updates], "in another host"
+
+
+def test_its_checkpoints_say_which_leg_and_whether_anything_can_be_under_way(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(killed, monkeypatch)
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    (kept,) = server.kept(due=True)
+    run: Any = kept.state["run"]
+    assert (kept.round, run["leg"], run["stopped"]) == (server.ledger.version, 2, False)
+    assert server.actor.status().checkpoints == 1
+    assert server.actor.facts()["checkpoints"]["count"] == 1
+    server.actor.stop(USER)
+    assert not server.kept(due=False), "a continuation would make one update more"
+    (kept,) = server.kept(due=True)
+    run = kept.state["run"]
+    assert run["stopped"], "all hosts have handed in what they had"
+
+
+def test_of_a_run_that_ended_otherwise_something_may_be_under_way(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(killed, monkeypatch)
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    server.actor.stop("the run broke off")
+    (kept,) = server.kept(due=True)
+    run: Any = kept.state["run"]
+    assert not run["stopped"]
+
+
+def test_a_first_leg_takes_its_checkpoints_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(None, monkeypatch)
+    assert server.actor.leg().number == 1
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    assert not server.kept(due=False), "15 updates are to come first"
+    assert len(server.kept(due=True)) == 1
+    assert not server.actor.drain()[0][0]["leg"].num_rows
+    server = Server(None, monkeypatch, keeps=False)
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    assert not server.kept(due=True), "of a run that has no folder"

@@ -1,0 +1,113 @@
+"""A vertical server's leg under the wall clock: where it begins, what its clients get, what its checkpoints hold."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scenarios
+from actors.serialization import unpack_order
+from actors.vertical.client_actor import ClientActor
+from actors.vertical.server_actor import VerticalServerActor
+from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.sim.interfaces import USER
+from tests.helpers.actors_here import Here
+from tests.helpers.kills import kill_at
+
+SMALL = (
+    *("data.train_rows=150", "data.test_rows=40", "budget.updates=150", "evaluate.every=40"),
+    *("clock.kind=wall", "arrivals.rate=40", "record.checkpoint_updates=20", "record.flush=1000"),
+    "privacy.mode=none",
+)
+HELD = ((0, 2), (1, 3))
+
+
+class Server:
+    """A server and its clients in this process, brought to where a run's next leg begins."""
+
+    def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("server_actor", "dispatcher"):
+            monkeypatch.setattr(f"actors.vertical.{module}.get", lambda reference, timeout, what: reference)
+        for module in ("server_actor", "client_actor"):
+            monkeypatch.setattr(f"actors.vertical.{module}.claim_device", lambda share: "cpu")
+        self.checkpoint = RunFolder.open(folder).checkpoint() if folder else None
+        prepared = prepare_vertical(scenarios.load("vafl", SMALL))
+        self.actor = VerticalServerActor(prepared, 0.0)
+        clients = [Here(ClientActor([prepared.clients[m] for m in held], 0.0)) for held in HELD]
+        self.holders = {m: clients[a] for a, held in enumerate(HELD) for m in held}
+        self.actor.bring_leg(clients, HELD, self.checkpoint, keeps=True)
+
+    def kept(self, *, due: bool) -> list[Checkpoint]:
+        """The checkpoints that come of asking for one."""
+        self.actor.keep_leg(self.holders, due=due)
+        return [found for _, found in self.actor.drain() if found]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    kill_at(30, scenarios.load("vafl", SMALL), folder, checkpoints=2)
+    return folder
+
+
+def test_a_second_leg_begins_where_the_checkpoint_is(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(killed, monkeypatch)
+    assert server.checkpoint is not None
+    was: Any = server.checkpoint.state["run"]
+    leg = server.actor.leg()
+    assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], server.checkpoint.round)
+    assert dict(leg.served) == dict(was["served"])
+    assert server.actor.status().updates == server.checkpoint.round > 0
+    server.actor.open_wall(was["origin"] + 7.0)
+    ((rows, _),) = server.actor.drain()
+    (begun,) = rows["leg"].to_pylist()
+    assert (begun["leg"], begun["time"], begun["recovered"]) == (2, was["time"], 0)
+    assert begun["gap"] == pytest.approx(7.0)
+    handed = {order.client: order for order, _ in was["orders"]}
+    for client in range(4):
+        order, over = server.actor.first(client)
+        assert not over
+        assert (order is not None) == (client in handed)
+        if order is not None:
+            assert unpack_order(order).round == handed[client].round
+
+
+def test_its_checkpoints_hold_what_was_served_in_all_legs_and_every_clients_state(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(killed, monkeypatch)
+    assert server.checkpoint is not None
+    was: Any = server.checkpoint.state
+    server.actor.open_wall(time.time())  # noqa: TID251
+    (kept,) = server.kept(due=True)
+    now: Any = kept.state
+    assert (kept.round, now["run"]["leg"]) == (server.checkpoint.round, 2)
+    assert dict(now["run"]["served"]) == dict(was["run"]["served"])
+    assert now["run"]["time"] >= was["run"]["time"]
+    for before, after in zip(was["clients"], now["clients"], strict=True):
+        assert np.array_equal(before.vectors, after.vectors)
+    assert server.actor.status().checkpoints == 1
+    assert server.actor.checkpoint_facts()["checkpoints"]["count"] == 1
+
+
+def test_a_checkpoint_is_taken_when_it_is_due_and_after_the_end_only_if_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(None, monkeypatch)
+    assert server.actor.leg().number == 1
+    server.actor.open_wall(time.time())  # noqa: TID251
+    assert not server.kept(due=False), "20 updates are to come first"
+    assert len(server.kept(due=True)) == 1
+    monkeypatch.setattr(server.actor._pace, "due", lambda updates: True)
+    assert len(server.kept(due=False)) == 1
+    server.actor.stop(USER)
+    assert not server.kept(due=False), "a continuation would make one update more"
+    assert len(server.kept(due=True)) == 1
+    server.actor._pace = None
+    assert not server.kept(due=True), "of a run that has no folder"
