@@ -93,39 +93,47 @@ def test_a_private_round_waits_until_its_checkpoint_is_written(
     assert HorizontalServerActor(prepared)._holds == waits or spec.clock.kind == "wall"
 
 
-@pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("stopped_by", [USER, "the budget is spent"])
-def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int, stopped_by: str
-) -> None:
-    looks = iter([[], [], ["loop 0"], ["loop 1"]])
+def led(
+    folder: RunFolder, leg: LegBegin, statuses: list[Status], monkeypatch: pytest.MonkeyPatch, *changed: str
+) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
+    """Let a driver go through a leg whose hosts end after the statuses; return what was asked, and the order."""
+    looks = iter([*([] for _ in statuses[1:]), ["loop 0"], ["loop 1"]])
 
     def wait(calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         return [call for call in calls if "loop" not in str(call)] or next(looks), []
 
     monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
     for place in ("actors.driver.get", "actors.horizontal.driver.get"):
         monkeypatch.setattr(place, lambda reference, timeout, what: reference)
-    monkeypatch.setattr(ray, "get", lambda reference: reference)
     monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
-    log, leg = list[str](), LegBegin(number, 12.5, 40, {})
+    log = list[str]()
     server = ServerCalls("server", log, leg=leg, look="an evaluation", keep_leg="a checkpoint")
     hosts = [ServerCalls(f"host {host}", log, run=f"loop {host}") for host in range(2)]
-    server.statuses = [Status(updates=50), Status(updates=51), Status(updates=52, stop_reason=stopped_by)]
-    spec = scenarios.load(*WALL)
+    server.statuses = statuses
+    spec = scenarios.load(WALL[0], [*WALL[1], *changed])
     assert isinstance(spec, HorizontalScenario)
     pool: Any = SimpleNamespace(actors=hosts)
-    before = time.time()  # noqa: TID251
     module._Driver(prepare_horizontal(spec), module._ActorSet(server, None, pool), hooks(folder))._work()
-    after = time.time()  # noqa: TID251
+    return server, hosts, [name for name in log if name.split(".")[1] in STEPS]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("stopped_by", [USER, "the budget is spent"])
+def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_if_the_user_stops_it(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int, stopped_by: str
+) -> None:
+    statuses = [Status(updates=50), Status(updates=51), Status(updates=52, stop_reason=stopped_by)]
+    before = time.time()  # noqa: TID251
+    server, hosts, order = led(folder, LegBegin(number, 12.5, 40, {}), statuses, monkeypatch)
     ((origin, viewer),) = server.asked("open_wall")
-    assert before <= origin - HEAD_START + 12.5 <= after
+    began = origin - HEAD_START + 12.5
+    assert before - 1e-3 <= began <= time.time() + 1e-3  # noqa: TID251
     assert viewer is hosts[0]
     begins = math.nextafter(12.5, math.inf) if number > 1 else 0.0
     for host, actor in enumerate(hosts):
         assert actor.asked("run") == [[server, origin, host, 2, begins, None]]
         assert len(actor.asked("stop")) == 1
-    order = [name for name in log if name.split(".")[1] in STEPS]
     first = order.index("server.keep_leg")
     warmed = ["server.warm_up", "host 0.warm_up", "host 1.warm_up"]
     assert order[:first] == [*warmed, "server.bring_leg", "server.open_wall"]
@@ -138,3 +146,13 @@ def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_
     assert order[-2:] == [last, "server.look"]
     assert (server.asked("keep_leg")[-1] == due) == (stopped_by == USER)
     assert [("due", False)] in server.asked("keep_leg"), "and others on the way"
+
+
+@pytest.mark.parametrize(("seconds", "spent"), [(9000, False), (11, True)])
+def test_the_runs_clock_ends_it_in_every_leg(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, seconds: int, *, spent: bool
+) -> None:
+    statuses = [Status(updates=3), Status(updates=4, stop_reason="over")]
+    leg = LegBegin(2, 12.5, 0, {})
+    server, _, _ = led(folder, leg, statuses, monkeypatch, f"budget.seconds={seconds}")
+    assert ([f"the budget of {seconds} seconds is spent"] in server.asked("stop")) == spent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +94,8 @@ def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_
     before = time.time()  # noqa: TID251
     server, clients, order = run(prepared, folder, leg, statuses, monkeypatch)
     ((origin,),) = server.asked("open_wall")
-    assert before <= origin - HEAD_START + 12.5 <= time.time()  # noqa: TID251
+    began = origin - HEAD_START + 12.5
+    assert before - 1e-3 <= began <= time.time() + 1e-3  # noqa: TID251
     ((actors, held, checkpoint, keeps),) = server.asked("bring_leg")
     assert (actors, held, checkpoint.round, keeps) == (clients, HELD, 40, ("keeps", True))
     for actor in clients:
@@ -120,9 +122,27 @@ def test_it_is_evaluated_when_so_many_updates_more_were_made(
     prepared: PreparedVertical, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statuses = [Status(updates=updates) for updates in (41, 59, 60, 79, 85, 99, 120)]
-    statuses += [Status(updates=130, stop_reason="over")]
+    statuses += [Status(updates=145, stop_reason="over")]
     server, _, _ = run(prepared, folder, LegBegin(2, 12.5, 40, {}), statuses, monkeypatch)
-    assert len(server.asked("evaluate")) == 3 + 1
+    assert len(server.asked("evaluate")) == 3 + 1, "and at the end, however many there were"
+
+
+@pytest.mark.parametrize(("seconds", "spent"), [(9000, False), (11, True)])
+def test_the_runs_clock_ends_it_in_every_leg(
+    prepared: PreparedVertical,
+    folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    *,
+    spent: bool,
+) -> None:
+    spec = prepared.spec
+    budget = spec.budget.model_copy(update={"seconds": float(seconds)})
+    short = dataclasses.replace(prepared, spec=spec.model_copy(update={"budget": budget}))
+    statuses = [Status(updates=3), Status(updates=4, stop_reason="over")]
+    server, _, _ = run(short, folder, LegBegin(2, 12.5, 0, {}), statuses, monkeypatch)
+    said = [f"the budget of {seconds} seconds is spent"]
+    assert (said in server.asked("stop")) == spent
 
 
 @pytest.mark.parametrize("recomputed", [True, False])
