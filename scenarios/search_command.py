@@ -231,6 +231,8 @@ def carry_out(
             todo = [trial for trial in grown.trials[len(plan.trials) :] if not trial.skipped]
             plan = grown
             keep_plan(folder, plan)
+            if storage:
+                storage.announce(trials_noise(plan))
             watch.grew(plan)
         stopped = stop.is_set()
         _write(plan, results, folder, command, whole=not stopped)
