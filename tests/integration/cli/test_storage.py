@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import raydpzv
 import scenarios
@@ -20,7 +19,7 @@ from raydpzv.storage import copies
 from raydpzv.storage.copies import begun_at
 from raydpzv.storage.lease import Lease
 from raydpzv.storage.place import open_place
-from scenarios.cli import app
+from tests.helpers.commands import call, complaint
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.storages import QUICK
 
@@ -38,16 +37,6 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def uri(tmp_path):
     return f"file://{tmp_path}/my storage"
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def complaint(result):
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
-    return line
 
 
 def summary(folder):
