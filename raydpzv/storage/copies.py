@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, UNBOUNDED, Commit, commit_names, content, latest
 from raydpzv.storage.lease import Lease, last_writer
 from raydpzv.storage.mirror import Mirror, StorageTimes
@@ -143,6 +145,19 @@ def fetch(uri: str, folder: Path) -> Commit:
     return _bring(place, folder, lambda made, found: None, base)
 
 
+def check_not_midway(folder: Path) -> None:
+    """Raise InputError for what was fetched of a run before its end: it may be under way where it was begun."""
+    found = link_of(folder)
+    if found is None or found.writer or not RunFolder.begun(folder) or RunFolder(folder).has_summary():
+        return
+    uri = shlex.quote(found.uri)
+    raise InputError(
+        f"{folder}: is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
+        f"elsewhere; once it has ended bring it anew: raydpzv fetch {uri} FOLDER; or, if its machine is lost, go on "
+        f"with it: raydpzv resume {uri} --out FOLDER"
+    )
+
+
 @contextmanager
 def _taken(place: StorageFolder, kind: str, pace: StorageTimes) -> Iterator[Mirror]:
     with _said(place.uri):
@@ -165,9 +180,12 @@ def _is_copy(folder: Path, uri: str, base: Commit) -> bool:
     if found == Link(uri, "", base.name):
         return True
     if not _free(folder):
-        older = "an older copy of this storage, which was written to elsewhere since"
-        what = older if found and found.uri == uri else "something else"
-        raise InputError(f"{folder}: holds {what}; choose another --out, or delete it")
+        if found and found.uri == uri:
+            raise InputError(
+                f"{folder}: holds an older copy of this storage, which was written to elsewhere since; go on in "
+                f"another folder: raydpzv resume {shlex.quote(uri)} --out FOLDER; or delete this one"
+            )
+        raise InputError(f"{folder}: holds something else; choose another --out, or delete it")
     return False
 
 

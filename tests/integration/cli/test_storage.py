@@ -20,6 +20,7 @@ from raydpzv.storage.copies import begun_at
 from raydpzv.storage.lease import Lease
 from raydpzv.storage.place import open_place
 from tests.helpers.commands import call, complaint
+from tests.helpers.kills import Killed
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.storages import QUICK
 
@@ -83,6 +84,46 @@ def test_what_is_there_is_fetched_and_read(uri):
     assert call("report", "copy").exit_code == 0
     assert "is there already" in complaint(call("fetch", uri, "copy"))
     assert "holds no run" in complaint(call("fetch", f"{uri} 2", "other"))
+
+
+def killed(uri, folder, at=25):
+    """Leave a run in its storage as a kill does."""
+
+    def die(status):
+        if status.updates >= at:
+            raise Killed
+
+    with copies.begun(uri, "run") as mirror:
+        mirror._last = mirror._lease.release = lambda **how: None
+        with pytest.raises(Killed):
+            run_local(
+                prepare(scenarios.load("digits_dpzv", CHANGES)),
+                RunOptions(folder, storage=mirror, progress=die),
+            )
+
+
+def test_a_copy_of_a_run_under_way_is_not_sent_to_go_on_with_it_here(uri):
+    killed(uri, Path("first"))
+    bring, on = f"raydpzv fetch '{uri}' FOLDER", f"raydpzv resume '{uri}' --out FOLDER"
+    said = call("fetch", uri, "copy")
+    assert said.stdout == "copy\n"
+    assert (
+        "copy: is of a run that had not ended: it is under way, or its machine is lost; if so, "
+        in said.stderr
+    )
+    assert on in said.stderr
+    for words in (("report", "copy"), ("audit", "copy"), ("publish", "copy", "--out", "out")):
+        line = complaint(call(*words))
+        assert f"copy: is a copy of {uri} from before its run had come to an end" in line
+        assert bring in line
+        assert on in line
+    Path("first/summary.json").unlink()  # which an error that is raised here leaves, and a kill does not
+    # where it was made going on is the right thing, and so says the folder
+    assert "continue it first: raydpzv resume first" in call("report", "first").stderr
+    call(*shlex.split(on)[1:-1], "second", "--quiet")
+    assert on in complaint(call("resume", "copy")), "it is older than the storage now"
+    assert call("fetch", uri, "whole").stderr == ""
+    assert call("report", "whole").exit_code == 0
 
 
 @pytest.mark.parametrize(
