@@ -9,8 +9,9 @@ from urllib.parse import unquote, urlsplit
 from raydpzv.errors import InputError, SpecError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.copies import begun_at, fetch, link_of
+from raydpzv.storage.lease import Waits
 from raydpzv.storage.place import is_uri
-from scenarios.screen import complain
+from scenarios.screen import complain, console
 
 
 def copy_folder(uri: str) -> Path:
@@ -26,6 +27,16 @@ def stored_at(what: str, out: Path | None) -> tuple[str | None, Path]:
         raise SpecError("--out: says where a storage is brought to, and goes with its URI; leave it out")
     found = link_of(Path(what))
     return (found.uri if found else None), Path(what)
+
+
+def waits(*, quiet: bool) -> Waits:
+    """Return what says on the screen what is waited for before there is any other progress to be seen."""
+
+    def say(what: str) -> None:
+        if not quiet:
+            console(stderr=True).print(f"waiting for {what}", highlight=False, soft_wrap=True)
+
+    return say
 
 
 def fetched(uri: str, folder: Path) -> None:

@@ -74,7 +74,8 @@ def test_a_search_goes_on_on_another_machine_to_the_same_table(uri, monkeypatch)
     lost(monkeypatch, *SEARCH, *SEEDED, "--out", "lost", "--storage", uri)
     shutil.rmtree("lost")
     assert latest(open_place(uri)).kind == "search"
-    call("resume", uri, "--out", "here", "--runner", "local", "--quiet")
+    resumed = call("resume", uri, "--out", "here", "--runner", "local")
+    assert "to show that it lives; if it has not after 0.5 s" in resumed.stderr
     assert rows("here") == rows("whole")
     call("fetch", uri, "fetched")
     assert rows("fetched") == rows("whole")

@@ -102,6 +102,22 @@ def killed(uri, folder, at=25):
             )
 
 
+def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
+    place = open_place(uri)
+    Lease.take(place, 0.1)
+    waited = re.compile(
+        r"waiting for process \d+ on .*, which wrote to file://.*my storage( \d)?, to show that it lives"
+    )
+    begun = call(*RUN[:-1], "--storage", uri, "--out", "first")
+    assert waited.search(begun.stderr), begun.stderr
+    assert begun.exit_code == 0
+    assert "to show that it lives" not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
+    killed(f"{uri} 3", Path("lost"))
+    assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
+    killed(f"{uri} 4", Path("other"))
+    assert call("resume", f"{uri} 4", "--out", "third", "--quiet").stderr == ""
+
+
 def test_a_copy_of_a_run_under_way_is_not_sent_to_go_on_with_it_here(uri):
     killed(uri, Path("first"))
     bring, on = f"raydpzv fetch '{uri}' FOLDER", f"raydpzv resume '{uri}' --out FOLDER"
@@ -147,7 +163,7 @@ def test_a_storage_with_a_run_in_it_or_a_live_writer_is_refused(uri, monkeypatch
     place = open_place(uri)
     lease = Lease.take(place, 1.0)
     monkeypatch.setattr("raydpzv.storage.lease._outlive", moving(lease))
-    said = complaint(call("resume", uri))
+    said = complaint(call("resume", uri, "--quiet"))
     assert "is writing to this storage; wait for it, stop it, or choose another" in said
 
 
@@ -156,8 +172,8 @@ def moving(lease):
 
     watch = module._outlive
 
-    def outlive(place, last, sleep):
-        watch(place, last, lambda seconds: lease.renew())
+    def outlive(place, last, usual, sleep, waits):
+        watch(place, last, usual, lambda seconds: lease.renew(), waits)
 
     return outlive
 
