@@ -97,6 +97,11 @@ def test_trials_that_a_lost_machine_may_have_made_count_as_whole(uri, monkeypatc
         squared = [mu_of(found["spent"], found["delta"]) ** 2 for found in (now, before)]
         assert squared[0] == pytest.approx(squared[1] * 5 / 3, rel=1e-6)
         assert now["winner"] == before["winner"]
+        unknown = (
+            "releases made or possibly made (nobody knows how far 2 of them came: all of their plan counts)"
+        )
+        assert unknown in now["sentence"]
+        assert "possibly" not in before["sentence"]
 
 
 def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_begin(
