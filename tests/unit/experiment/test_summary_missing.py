@@ -24,7 +24,10 @@ def test_the_plan_is_no_bound_where_updates_may_have_been_made_elsewhere():
     prepared = prepare(scenarios.load("digits_private", ["data.train_rows=200"]))
     ending = Ending("failed", "the server was lost", 1.0, 1.0, 0, None)
     assert summarise("x", prepared, NOTHING, ending)["epsilon"]
+    told = "3 updates that a lost machine may have made, beyond what the storage had, are charged in every ε"
+    assert told not in summarise("x", prepared, NOTHING, ending)["warnings"]
     lost = summarise("x", replace(prepared, missing=3), NOTHING, ending)
+    assert told in lost["warnings"]
     assert lost["private"] is False
     assert not lost["epsilon"]
 
