@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from raydpzv.privacy.gdp import mu_of
 from raydpzv.search import lost_trials
 from raydpzv.storage import copies
 from raydpzv.storage.commits import NO_NOISE, TRIALS, Commit, latest
+from raydpzv.storage.lease import Lease
 from raydpzv.storage.mirror import Mirror
 from raydpzv.storage.place import StorageFolder, open_place
 from scenarios.cli import app
@@ -82,6 +84,14 @@ def test_a_search_goes_on_on_another_machine_to_the_same_table(uri, monkeypatch)
     # the same line again, wherever it is started, shows it
     call(*SEARCH, *SEEDED, "--storage", uri, "--out", "again")
     assert rows("again") == rows("whole")
+
+
+def test_a_search_says_whose_lease_it_waits_for(uri):
+    loud = [word for word in SEARCH if word != "--quiet"]
+    for out in ("begun", "gone-on-with"):
+        Lease.take(open_place(uri), 0.1)
+        done = call(*loud, *SEEDED, "--storage", uri, "--out", out)
+        assert re.search(r"waiting for process \d+ on .*, which wrote to file://", done.stderr)
 
 
 def test_trials_that_a_lost_machine_may_have_made_count_as_whole(uri, monkeypatch):

@@ -114,6 +114,11 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     assert "to show that it lives" not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
     killed(f"{uri} 3", Path("lost"))
     assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
+    with copies.begun(f"{uri} 5", "run") as mirror:  # whole here, and its end was not brought
+        mirror._last = mirror._lease.release = lambda **how: None
+        run_local(prepare(scenarios.load("digits_dpzv", CHANGES)), RunOptions(Path("whole"), storage=mirror))
+    shown = call(*RUN[:-1], "--storage", f"{uri} 5", "--out", "whole", "--or-resume")
+    assert (shown.exit_code, bool(waited.search(shown.stderr))) == (0, True), shown.output
     killed(f"{uri} 4", Path("other"))
     assert call("resume", f"{uri} 4", "--out", "third", "--quiet").stderr == ""
 

@@ -24,6 +24,7 @@ pytest.importorskip("ray")
 ROOT = Path(__file__).parents[3]
 # the copy that a cluster gets has no compiled kernels, and making them is not what is tried here
 SMALL = ["--set", "budget.updates=4", "--set", "model.engine=torch"]
+POD = ("--image", "registry.example/raydpzv:1", "--claim", "runs")
 
 
 class Cluster:
@@ -196,6 +197,7 @@ def test_data_outside_the_project_stay_where_they_are_and_that_is_said(cluster, 
         (["vafl", "--out", "x", "--no-fetch"], "--out: is where the run folder is brought to"),
         (["vafl", "--project", "none"], "--project: wanted a folder, got none"),
         (["vafl", "--log", "gelf"], 'unknown log "gelf"'),
+        (["vafl", "--kuberay", *POD, "--log", "gelf"], 'unknown log "gelf"'),
         (["vafl", "--stop"], "--stop: goes with --job ID"),
         ([], "wanted a SCENARIO to run, or --job ID"),
         (["vafl", "--job", "x"], "wanted a SCENARIO to run, or --job ID"),
@@ -287,9 +289,6 @@ def test_a_run_folder_that_is_nowhere_is_said(cluster, tmp_path):
     back = submit("--job", job, "--out", "x")
     assert back.exit_code == 1
     assert f"wanted the run folder {tmp_path}/shared on the machine of the cluster's head" in back.stderr
-
-
-POD = ("--image", "registry.example/raydpzv:1", "--claim", "runs")
 
 
 def documents(*words):

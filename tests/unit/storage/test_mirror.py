@@ -206,6 +206,26 @@ def test_what_fails_for_good_ends_the_run_in_words_that_name_the_storage(place, 
     assert latest(place).announced == 10
 
 
+@pytest.mark.parametrize("own", [None, ValueError("its own")])
+def test_who_asks_nothing_meanwhile_learns_at_its_end_that_the_storage_failed(place, folder, own):
+    """But for what fails by itself, whose error it stays."""
+    mirror, stopped = mirror_to(place), threading.Event()
+
+    def run():
+        with mirror.released(), mirror.of(folder, FreshNoise(), failed=stopped.set):
+            place.before = failing(10**9)
+            (folder / "a").write_bytes(b"second")
+            assert stopped.wait(60)
+            if own:
+                raise own
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(type(own) if own else RunError, match="its own" if own else "cannot be written"):
+            run()
+    assert latest(place).number == 0
+
+
 def test_a_storage_that_cannot_be_written_from_the_start_is_wrong_input(place, folder):
     mirror = mirror_to(place)
     place.before = failing(10**9)
