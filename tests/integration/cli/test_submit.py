@@ -342,6 +342,30 @@ def test_with_a_storage_a_manifest_needs_no_claim_and_its_run_is_there():
     assert shlex.split(both["spec"]["entrypoint"])[-1] == "/raydpzv/vafl-0"
 
 
+WALL, NOISE = (
+    ("clock.kind=wall",),
+    ("privacy.mode=paper", "privacy.sigma=1.0", "privacy.clip=1.0", "privacy.delta=1e-4"),
+)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "more", "retries"),
+    [
+        ("vafl", (*WALL, *NOISE), (), 0),
+        ("vafl", (*WALL, *NOISE), ("--retries", "2"), 2),
+        ("vafl", NOISE, (), 3),
+        ("vafl", WALL, (), 3),
+        ("digits_dpzv", WALL, (), 3),
+    ],
+)
+def test_what_an_attempt_after_the_first_would_be_refused_for_is_not_tried_again(
+    scenario, changes, more, retries
+):
+    words = (scenario, *(w for change in changes for w in ("--set", change)), "--memory", "4", *more)
+    ((job,), _) = documents(*words)
+    assert job["spec"]["backoffLimit"] == retries
+
+
 def test_a_job_is_gone_on_with_from_a_storage_by_another_machine(cluster, tmp_path):
     """Each job has a folder of its own on the head's machine; the run is in the storage."""
     uri = f"file://{tmp_path}/the storage"
