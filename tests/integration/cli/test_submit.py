@@ -302,6 +302,10 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
     (job,), _ = documents("vafl", "--seed", 3, "--set", "method.lr=0.2", "--quiet", "--log", "csv")
     assert errors(job) == []
     assert job["metadata"]["name"] == "vafl-3"
+    assert "object-store-memory" in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    # where memory is given, the data need not be here
+    ((other,), _) = documents("mnist_dpzv", "--set", "data.folder=/nowhere", "--memory", "12")
+    assert "object-store-memory" not in other["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
     assert shlex.split(job["spec"]["entrypoint"]) == [
         *("python", "-m", "raydpzv", "run", "vafl", "--runner", "ray", "--or-resume", "--quiet"),
         *("--set", "method.lr=0.2", "--set", "seed=3", "--log", "csv", "--out", "/raydpzv/vafl-3"),

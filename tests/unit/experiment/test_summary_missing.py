@@ -66,3 +66,16 @@ def test_the_short_verdict_says_it_too():
         "PRIVATE against the clients, one record at a time, by the ε above. This is not the target"
     )
     assert private.endswith("a lost machine may have made, with other noise.")
+
+
+def test_where_no_epsilon_was_asked_for_there_is_no_target_to_be_beyond():
+    noise = [
+        "privacy={}",
+        "privacy.mode=paper",
+        "privacy.sigma=1.0",
+        "privacy.clip=0.1",
+        "privacy.delta=1e-4",
+    ]
+    prepared = replace(prepare(scenarios.load("digits_dpzv", ["data.train_rows=200", *noise])), missing=3)
+    ending = Ending("done", "", 1.0, 1.0, 2000, Spent(2003, 2003, 64, missing=3))
+    assert "target" not in summarise("x", prepared, NOTHING, ending)["privacy_verdict"]

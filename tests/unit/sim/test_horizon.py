@@ -75,5 +75,6 @@ def test_who_waits_is_told_that_no_more_is_to_come():
     for _ in range(2):
         with pytest.raises(RunError, match="the storage is full"):
             horizon.reach(1)
+    horizon.deny("and then more went wrong")
     with pytest.raises(RunError, match="full"):
         horizon.note(0)
