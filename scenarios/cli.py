@@ -369,9 +369,9 @@ def fetch(
 ) -> None:
     """Bring what a storage holds to a folder, to report, replay, publish or look at; also while it is written."""
     with errors():
-        from scenarios.storage_options import fetch as bring
+        from scenarios.storage_options import fetched
 
-        bring(uri, folder)
+        fetched(uri, folder)
         print(folder)
 
 

@@ -16,6 +16,7 @@ from raydpzv.experiment.rebuild import check_rebuilt, from_ledger
 from raydpzv.experiment.reexecute import replay as replay_run
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.storage.copies import check_not_midway
 from scenarios import screen
 from scenarios.model_output import one_model, print_models, whose
 
@@ -48,6 +49,7 @@ def publish(run: Path, out: Path, *, quiet: bool) -> None:
     """Write what may leave of a private run, and print where it is and what it lacks."""
     if is_comparison(run):
         raise InputError(f"{run}: is a comparison; its runs are published one by one")
+    check_not_midway(run)
     console = screen.console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, disable=quiet

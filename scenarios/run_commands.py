@@ -33,7 +33,7 @@ from scenarios.exit_codes import STOPPED, failures
 from scenarios.options import chosen_logs, chosen_runner, output_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
-from scenarios.storage_options import copy_folder, found_or_fetched, stored_at
+from scenarios.storage_options import copy_folder, found_or_fetched, stored_at, waits
 
 
 def run(
@@ -73,7 +73,7 @@ def run(
             resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
             if storage is not None:
-                bring_rest(storage, out)
+                bring_rest(storage, out, waits(quiet=output.quiet))
             _conclude(found.summary(), found.rows(), spec, out, output)
         return
     folder = output_folder(out, f"{Path(scenario).stem}-seed{spec.seed}")
@@ -130,7 +130,8 @@ def resume(
         )
         return
     asked = chosen_runner(runner) if runner else None
-    with continued_at(uri, run, moved) if uri else _continued_here(run, moved) as (here, mirror):
+    held = continued_at(uri, run, moved, waits(quiet=output.quiet)) if uri else _continued_here(run, moved)
+    with held as (here, mirror):
         experiment, folder, name = here
         chosen = asked or _runner_of(experiment.spec, folder)
         if experiment.spec.clock.kind == "wall" and not output.quiet:

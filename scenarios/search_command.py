@@ -51,6 +51,7 @@ from raydpzv.search.trial_results import FAILED, SearchResults, best_file, searc
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import copies
 from raydpzv.storage.copies import begun_at, link, link_of
+from raydpzv.storage.lease import Waits
 from raydpzv.storage.mirror import Mirror
 from scenarios import screen
 from scenarios.compare import ComparisonOptions
@@ -58,7 +59,7 @@ from scenarios.exit_codes import STOPPED
 from scenarios.options import output_folder
 from scenarios.progress import stop_on_signal
 from scenarios.search_progress import SearchProgress, show_search
-from scenarios.storage_options import copy_folder
+from scenarios.storage_options import copy_folder, waits
 
 DRAWS = 10
 """Draws where something in the space is random and no number is given."""
@@ -132,7 +133,7 @@ def search(
         )
     words = [scenario, "--space", str(space), *_given(options), *(w for c in changes for w in ("--set", c))]
     asked = shlex.join(words)
-    with _stored(storage, out) as (found, mirror):
+    with _stored(storage, out, waits(quiet=how.output.quiet)) as (found, mirror):
         out = found
         if drawing and out and is_search(out) and (begun := read_search(out / SEARCH)).same_as(plan):
             plan = replace(begun, actors=plan.actors)  # which may have come further
@@ -141,7 +142,9 @@ def search(
 
 
 @contextmanager
-def _stored(storage: str | None, out: Path | None) -> Iterator[tuple[Path | None, Mirror | None]]:
+def _stored(
+    storage: str | None, out: Path | None, waiting: Waits
+) -> Iterator[tuple[Path | None, Mirror | None]]:
     """Hold a storage while the block runs, if there is to be one; yield the folder, with what the storage has."""
     if storage is None:
         if out is not None and (found := link_of(out)):
@@ -150,16 +153,16 @@ def _stored(storage: str | None, out: Path | None) -> Iterator[tuple[Path | None
             yield out, None
             return
     if begun_at(storage):
-        with _continued(storage, out or copy_folder(storage)) as (folder, mirror):
+        with _continued(storage, out or copy_folder(storage), waiting) as (folder, mirror):
             yield folder, mirror
         return
-    with copies.begun(storage, "search") as mirror:
+    with copies.begun(storage, "search", waits=waiting) as mirror:
         yield out, mirror
 
 
 @contextmanager
-def _continued(uri: str, folder: Path) -> Iterator[tuple[Path, Mirror]]:
-    with copies.continued(uri, folder, charge=charge_lost_trials) as (mirror, _):
+def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, Mirror]]:
+    with copies.continued(uri, folder, charge=charge_lost_trials, waits=waiting) as (mirror, _):
         yield folder, mirror
 
 
@@ -179,7 +182,7 @@ def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions, uri: str |
     if uri is None:
         carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
         return
-    with _continued(uri, folder) as (_, mirror):
+    with _continued(uri, folder, waits(quiet=how.output.quiet)) as (_, mirror):
         carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {uri}", mirror)
 
 
@@ -238,6 +241,8 @@ def carry_out(
             todo = [trial for trial in grown.trials[len(plan.trials) :] if not trial.skipped]
             plan = grown
             keep_plan(folder, plan)
+            if storage:
+                storage.announce(trials_noise(plan))
             watch.grew(plan)
         stopped = stop.is_set()
         _write(plan, results, folder, command, whole=not stopped)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from raydpzv.errors import InputError, SpecError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.copies import begun_at, fetch, link_of
+from raydpzv.storage.lease import Waits
 from raydpzv.storage.place import is_uri
+from scenarios.screen import complain, console
 
 
 def copy_folder(uri: str) -> Path:
@@ -24,6 +27,26 @@ def stored_at(what: str, out: Path | None) -> tuple[str | None, Path]:
         raise SpecError("--out: says where a storage is brought to, and goes with its URI; leave it out")
     found = link_of(Path(what))
     return (found.uri if found else None), Path(what)
+
+
+def waits(*, quiet: bool) -> Waits:
+    """Return what says on the screen what is waited for before there is any other progress to be seen."""
+
+    def say(what: str) -> None:
+        if not quiet:
+            console(stderr=True).print(f"waiting for {what}", highlight=False, soft_wrap=True)
+
+    return say
+
+
+def fetched(uri: str, folder: Path) -> None:
+    """Bring what a storage holds to a folder, and say so if its writer had more to come."""
+    found = fetch(uri, folder)
+    if not found.over:
+        complain(
+            f"note: {folder}: is of a {found.kind} that had not ended: it is under way, or its machine is lost; if so, "
+            f"go on with it: raydpzv resume {shlex.quote(uri)} --out FOLDER"
+        )
 
 
 def found_or_fetched(uri: str, folder: Path) -> Path:

@@ -17,6 +17,7 @@ from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.report import text
+from raydpzv.storage.copies import check_not_midway
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
             f"{path}: {spec.method.name} adds no noise and claims no ε; an audit wants a vertical run with "
             "privacy.mode set"
         )
+    check_not_midway(path)
     if not folder.has_summary() or folder.completed_by() is None:
         raise InputError(
             f"{path}: this run has not come to its end, so what it releases is not known; continue it first: raydpzv "

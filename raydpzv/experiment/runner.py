@@ -30,6 +30,7 @@ from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage import copies
 from raydpzv.storage.copies import begun, check_apart, link_of
+from raydpzv.storage.lease import Waits
 from raydpzv.storage.mirror import FreshNoise, Mirror
 from raydpzv.storage.missing import missing_updates
 
@@ -92,7 +93,11 @@ def run(
             'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
         )
     prepared = prepare(asked)
-    with begun(storage, "run") if storage is not None else nullcontext() as mirror:
+
+    def waits(what: str) -> None:
+        options.watch.status(Status(stage=what))
+
+    with begun(storage, "run", waits=waits) if storage is not None else nullcontext() as mirror:
         found: Run = start(prepared, replace(options, storage=mirror))
         return found
 
@@ -121,12 +126,15 @@ def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) 
 
 
 @contextmanager
-def continued_at(uri: str, path: Path, moved: Sequence[str] = ()) -> Iterator[tuple[Continued, Mirror]]:
+def continued_at(
+    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda what: None
+) -> Iterator[tuple[Continued, Mirror]]:
     """Yield the same of a run in a storage, brought to a folder, and what brings that back; held while the block runs.
 
-    Raises as `continued` and `raydpzv.storage.copies.continued` do.
+    waits: told of another process whose lease has to run out first. Raises as `continued` and
+    `raydpzv.storage.copies.continued` do.
     """
-    with copies.continued(uri, path) as (mirror, missing):
+    with copies.continued(uri, path, waits=waits) as (mirror, missing):
         if not mirror.up_to_date and RunFolder.open(path).completed_by():
             _bring(mirror, path)
         prepared, folder, name = _continued(path, moved)
@@ -138,11 +146,11 @@ def continued_at(uri: str, path: Path, moved: Sequence[str] = ()) -> Iterator[tu
             folder.__exit__()
 
 
-def bring_rest(uri: str, path: Path) -> None:
-    """Bring what a storage lacks of a run that came to its end here, if there is any."""
+def bring_rest(uri: str, path: Path, waits: Waits = lambda what: None) -> None:
+    """Bring what a storage lacks of a run that came to its end here, if there is any; waits: see `continued_at`."""
     if copies.is_over(uri):
         return
-    with copies.continued(uri, path) as (mirror, _):
+    with copies.continued(uri, path, waits=waits) as (mirror, _):
         _bring(mirror, path)
 
 

@@ -14,7 +14,7 @@ from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.privacy.statements import NO_NOISE, claims, verdict
+from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records import interruptions, metrics
 from raydpzv.records.environment import versions
@@ -24,6 +24,8 @@ from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST
 from raydpzv.sim.interfaces import Spent
 
+_ROUNDING = 1e-6
+"""By how much, of itself, an ε that noise was calibrated for may come out above its target."""
 NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no planned number of updates bounds them."
 
 
@@ -55,6 +57,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     done = ending.status == "done"
     final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
+    why += _past_target(experiment, final, why) if final else ""
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
     return {
@@ -101,6 +104,25 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         **({"faults": rows["fault"].to_pylist()} if rows["fault"].num_rows else {}),
         **ending.facts,
     }
+
+
+def _past_target(experiment: Prepared, final: AnySetting, stated: str) -> str:
+    """Return that what a lost machine may have released leads beyond the target ε, which `stated` may say or not.
+
+    "" where it does not. In paper mode it is the paper's ε alone that ever met the target.
+    """
+    planned = experiment.setting
+    if not experiment.missing or planned is None or planned.target is None:
+        return ""
+    limit = planned.target * (1 + _ROUNDING)
+    met = {(c.adversary, c.relation) for c in claims(planned) if c.epsilon <= limit}
+    if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in claims(final)):
+        return ""
+    passed = "" if "not the target" in stated else f" This is not the target ε = {planned.target:g}."
+    return (
+        f"{passed} Beside the run's own updates {experiment.missing:,} count that "
+        "a lost machine may have made, with other noise."
+    )
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:

@@ -35,6 +35,7 @@ from raydpzv.report import (
 )
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
+from raydpzv.storage.copies import check_not_midway
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     plots.accuracy_over_updates,
@@ -113,8 +114,10 @@ def _write_pictures(folder: Path, images: Mapping[str, bytes]) -> None:
 def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True) -> list[ReportedRun]:
     """Read run folders and label them so that they can be told apart; operator: all of private ones too.
 
-    Raises DataError; InputError if all is asked for of what was published.
+    Raises DataError; InputError if all is asked for of what was published, or for what was fetched in mid-run.
     """
+    for run in runs:
+        check_not_midway(run)
     found = [_read(RunFolder.open(run, moved), operator=operator) for run in runs]
     names = labels([run.view.summary for run in found], [run.settings for run in found])
     return [replace(run, view=replace(run.view, label=name)) for run, name in zip(found, names, strict=True)]

@@ -42,7 +42,8 @@ class Composed:
     """ε of a whole search against the adversary of one of the winner's claims.
 
     winner: that claim's ε; spent: of all releases made; planned: of all that the trials might have made; NaN where no
-    number is justified, and `missing` says why. cut: were trials cut short by their results?
+    number is justified, and `missing` says why. runs: how many were begun; possible: those among them of which nobody
+    knows how far they came, and that count as planned. cut: were trials cut short by their results?
     """
 
     adversary: str
@@ -54,6 +55,7 @@ class Composed:
     runs: int
     cut: bool
     missing: str = ""
+    possible: int = 0
 
     @property
     def claimed(self) -> float:
@@ -73,6 +75,8 @@ class Composed:
         """Return what the winner spent, and what the search did; where a number is justified."""
         terms = f"{self.relation}, δ={self.delta:g}, {_CLOSED}"
         made = f"ε={_figure(self.spent)} of all releases made"
+        if self.possible:
+            made += f" or possibly made (nobody knows how far {self.possible} of them came: all of their plan counts)"
         what = f"{made}; ε={_figure(self.planned)} of all that were planned" if self.cut else made
         return (
             f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
@@ -117,18 +121,19 @@ def compose(
     same_data: bool,
     cut: bool,
     adaptive: bool = False,
+    possible: int = 0,
 ) -> list[Composed]:
     """Return ε of a whole search for each claim of the winner that is proved.
 
     made: by run, its claims as made, those planned where nobody knows what it made; planned: the same of all that the
-    search might run. same_data: do all runs have the same table? cut: see `Composed`. adaptive: were settings chosen
-    by the results of earlier runs?
+    search might run. same_data: do all runs have the same table? cut, possible: see `Composed`. adaptive: were settings
+    chosen by the results of earlier runs?
     """
     obstacle = "" if same_data else _OTHER_DATA
     if adaptive and len({_figures(claims) for claims in planned.values()}) > 1:
         obstacle = obstacle or _NOISE_CHOSEN
     return [
-        _composed(claim, made, planned, obstacle, cut=cut)
+        replace(_composed(claim, made, planned, obstacle, cut=cut), possible=possible)
         for claim in winner
         if claim["holds"] and claim["adversary"] != "paper"
     ]

@@ -15,7 +15,10 @@ from raydpzv.storage.mirror import FreshNoise
 
 
 def trials_noise(plan: SearchPlan) -> FreshNoise:
-    """Return what a search's trials release that a second draw would release once more."""
+    """Return what the trials chosen so far release that a second draw would release once more.
+
+    Of a search that goes on to choose trials it is to be asked again whenever there are more.
+    """
     for trial in plan.started():
         setting = planned_privacy(trial.spec)
         if setting is not None and setting.noise == "system":

@@ -209,6 +209,7 @@ def _spent(
     folder: Path, plan: SearchPlan, summaries: Mapping[int, Mapping[str, Any]], best: Trial, *, cut: bool
 ) -> list[Composed]:
     made, planned = dict[str, Sequence[Mapping[str, Any]]](), dict[str, Sequence[Mapping[str, Any]]]()
+    possible = 0
     for trial in plan.started():
         summary, path = summaries[trial.number], run_path(folder, trial)
         whole = [vars(claim) for claim in planned_claims(trial.spec)]
@@ -217,12 +218,16 @@ def _spent(
             made[f"trial {trial.number}"] = [_claim(c) for c in summary["epsilon"]]
         elif path.is_dir():  # how far it came is not known
             made[f"trial {trial.number}"] = whole
+            possible += 1
         for leg in range(set_aside(path)[1]):
             name = f"trial {trial.number}, begun before ({leg + 1})"
             made[name] = planned[name] = whole
+            possible += 1
     winner = made[f"trial {best.number}"]
     adaptive = plan.drawing is not None or plan.population is not None
-    return compose(winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive)
+    return compose(
+        winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive, possible=possible
+    )
 
 
 def _same_data(plan: SearchPlan) -> bool:

@@ -118,11 +118,6 @@ def content(place: StorageFolder, path: str, file: StoredFile) -> bytes | None:
     return data
 
 
-def delete_commit(place: StorageFolder, epoch: int, number: int) -> None:
-    """Delete a commit that newer ones have replaced."""
-    place.delete(f"{COMMITS}/{epoch:08d}-{number:08d}.json")
-
-
 def commit_names(place: StorageFolder) -> list[str]:
     """Return the names of all commits."""
     return [f"{COMMITS}/{name}" for name in place.names(COMMITS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, UNBOUNDED, Commit, commit_names, content, latest
-from raydpzv.storage.lease import Lease, last_writer
+from raydpzv.storage.lease import Lease, Waits, last_writer
 from raydpzv.storage.mirror import Mirror, StorageTimes
 from raydpzv.storage.missing import add_missing
 from raydpzv.storage.place import StorageFolder, open_place, reason
@@ -79,10 +81,15 @@ def is_over(uri: str) -> bool:
 
 
 @contextmanager
-def begun(uri: str, kind: str, pace: StorageTimes | None = None) -> Iterator[Mirror]:
-    """Hold a storage while the block runs, for a folder that begins there. InputError if it holds one already."""
+def begun(
+    uri: str, kind: str, pace: StorageTimes | None = None, waits: Waits = lambda what: None
+) -> Iterator[Mirror]:
+    """Hold a storage while the block runs, for a folder that begins there. InputError if it holds one already.
+
+    waits: told of another process whose lease has to run out first.
+    """
     place = open_place(uri)
-    with _taken(place, kind, pace or PACE) as mirror:
+    with _taken(place, kind, pace or PACE, waits) as mirror:
         with _said(uri):
             found = latest(place)
         if found:
@@ -98,18 +105,20 @@ def continued(
     folder: Path,
     pace: StorageTimes | None = None,
     charge: Callable[[Path, Commit], None] = lambda folder, base: None,
+    waits: Waits = lambda what: None,
 ) -> Iterator[tuple[Mirror, int]]:
     """Hold a storage while the block runs, with its content in this folder, which the block goes on with.
 
     A folder that its last writer wrote here is taken as it is: it has all that was released. Else the storage's content
     is brought here, of which a lost writer may have had more: `charge` puts on record what it may have released, beside
-    a run's updates. Yields with it how many of these were announced and may be missing. Raises InputError for a storage
-    without content, and for a folder with another or older content; NotRecomputable where nobody knows what is missing.
+    a run's updates; `waits` is told of a process whose lease has to run out first. Yields with it how many of these
+    updates were announced and may be missing. Raises InputError for a storage without content, and for a folder with
+    another or older content; NotRecomputable where nobody knows what is missing.
     """
     place = open_place(uri)
     with _said(place.uri):
         holder = last_writer(place)[1]
-    with _taken(place, "", pace or PACE) as mirror:
+    with _taken(place, "", pace or PACE, waits) as mirror:
         with _said(uri):
             base = latest(place)
         if base is None:
@@ -143,10 +152,23 @@ def fetch(uri: str, folder: Path) -> Commit:
     return _bring(place, folder, lambda made, found: None, base)
 
 
+def check_not_midway(folder: Path) -> None:
+    """Raise InputError for what was fetched of a run before its end: it may be under way where it was begun."""
+    found = link_of(folder)
+    if found is None or found.writer or not RunFolder.begun(folder) or RunFolder(folder).has_summary():
+        return
+    uri = shlex.quote(found.uri)
+    raise InputError(
+        f"{folder}: is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
+        f"elsewhere; once it has ended bring it anew: raydpzv fetch {uri} FOLDER; or, if its machine is lost, go on "
+        f"with it: raydpzv resume {uri} --out FOLDER"
+    )
+
+
 @contextmanager
-def _taken(place: StorageFolder, kind: str, pace: StorageTimes) -> Iterator[Mirror]:
+def _taken(place: StorageFolder, kind: str, pace: StorageTimes, waits: Waits) -> Iterator[Mirror]:
     with _said(place.uri):
-        lease = Lease.take(place, pace.lease)
+        lease = Lease.take(place, pace.lease, waits=waits)
     mirror = Mirror(place, lease, kind, pace)
     with mirror.released():
         yield mirror
@@ -165,9 +187,12 @@ def _is_copy(folder: Path, uri: str, base: Commit) -> bool:
     if found == Link(uri, "", base.name):
         return True
     if not _free(folder):
-        older = "an older copy of this storage, which was written to elsewhere since"
-        what = older if found and found.uri == uri else "something else"
-        raise InputError(f"{folder}: holds {what}; choose another --out, or delete it")
+        if found and found.uri == uri:
+            raise InputError(
+                f"{folder}: holds an older copy of this storage, which was written to elsewhere since; go on in "
+                f"another folder: raydpzv resume {shlex.quote(uri)} --out FOLDER; or delete this one"
+            )
+        raise InputError(f"{folder}: holds something else; choose another --out, or delete it")
     return False
 
 

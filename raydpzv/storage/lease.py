@@ -27,6 +27,8 @@ _LOOKS = 8
 """Looks at a lease within the time after which it is lost, and twice the times that its holder renews it."""
 _MARGIN = 1.25
 """A lease is lost after so many times its seconds: a renewal takes its time too."""
+Waits = Callable[[str], None]
+"""Told what is waited for, and for how long at the most."""
 
 
 class Fenced(RunError):
@@ -68,6 +70,7 @@ class Lease:
         seconds: float,
         above: int = 0,
         sleep: Callable[[float], None] = time.sleep,
+        waits: Waits = lambda what: None,
     ) -> Lease:
         """Return the lease, for an epoch above this one and above all that were held before.
 
@@ -76,7 +79,7 @@ class Lease:
         """
         last = _newest(place)
         if last and not last.fact("released", False):
-            _outlive(place, last, sleep)
+            _outlive(place, last, seconds, sleep, waits)
         lease = cls(place, max(above, last.epoch if last else 0) + 1, seconds)
         lease.renew()
         others = [other for other in _all(place) if other.epoch >= lease.epoch and other.name != lease._name]
@@ -125,11 +128,20 @@ class Lease:
         self._place.write(f"{_FOLDER}/{self._name}", json.dumps(facts).encode())
 
 
-def _outlive(place: StorageFolder, last: _Found, sleep: Callable[[float], None]) -> None:
-    """Wait as long as a lease lasts. Raises InputError if its holder renews it meanwhile."""
-    seconds = float(last.fact("seconds", 0.0))
-    for _ in range(int(_LOOKS * _MARGIN)):
-        sleep(seconds / _LOOKS)
+def _outlive(
+    place: StorageFolder, last: _Found, usual: float, sleep: Callable[[float], None], waits: Waits
+) -> None:
+    """Wait as long as a lease lasts, or as usual where it cannot be read just now.
+
+    Raises InputError if its holder renews it meanwhile.
+    """
+    pause, looks = float(last.fact("seconds", usual)) / _LOOKS, int(_LOOKS * _MARGIN)
+    waits(
+        f"{last.who}, which wrote to {place.uri}, to show that it lives; if it has not after {looks * pause:.3g} s, it "
+        "is given up"
+    )
+    for _ in range(looks):
+        sleep(pause)
         found = _newest(place)
         if found is None or found == last:
             continue

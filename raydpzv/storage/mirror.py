@@ -139,6 +139,14 @@ class Mirror:
             raise
         self._last(at_failure=False)
 
+    def announce(self, noise: FreshNoise) -> None:
+        """Have a commit say what is released from now on with fresh noise, before any of it is. Raises RunError."""
+        if noise == self._noise:
+            return
+        with self._one:
+            self._noise = noise
+        self._bring()
+
     def note(self, updates: int) -> None:
         """Say that the releases of so many updates are on record, and raise RunError where nothing more is brought."""
         self.check()

@@ -7,10 +7,11 @@ import signal
 import time
 
 import pyarrow.parquet as pq
-from typer.testing import CliRunner
+import pytest
 
 from raydpzv.records.run_folder import RunFolder
-from scenarios.cli import app
+from raydpzv.search.search_folder import decisions
+from tests.helpers.commands import call as raydpzv
 from tests.helpers.programs import Forked
 
 UPDATES = 50
@@ -21,10 +22,6 @@ NOISED = ("privacy.epsilon=1e4", "method.perturbations=2")
 SPACE = "method.lr.loguniform = [1e-3, 1e-1]\nmethod.momentum.uniform = [0.0, 0.95]\n"
 ALONE = ("--runner", "local", "--quiet")
 _LIMIT = 120
-
-
-def raydpzv(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def command(folder, scenario, space, changes, samples, *more):
@@ -62,11 +59,57 @@ def table(folder):
     return [str(row) for row in found.to_pylist()]
 
 
-def killed_at(words, moment):
-    """Run a command in a process of its own until a file is there, then kill it."""
+def killed_at(words, folder, moment):
+    """Run a command in a process of its own until a file of this name, or like it, is below a folder, then kill it."""
     process, limit = Forked(["-m", "raydpzv", *map(str, words)]), time.monotonic() + _LIMIT
-    while not moment.exists() and time.monotonic() < limit:
+    while not list(folder.glob(moment)) and time.monotonic() < limit:
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.communicate()
+
+
+def check_bits_of_whole_runs(said, full, folder, out):
+    """Who came to the end has the bits of the full search and of the run alone; who did not has others."""
+    whole = {row["trial"]: row["digest"] for row in full["trials"]}
+    for row in said["trials"]:
+        assert (row["digest"] == whole[row["trial"]]) == (row["status"] == "done")
+    assert ran(folder / "best.toml", out)["digest"] == whole[said["best"]]
+
+
+def check_no_update_was_made_twice(folder, trials):
+    """Each run holds its updates once, one after the other, and there is one run a trial."""
+    for path in (folder / "runs").iterdir():
+        rounds = RunFolder(path).rows()["service"]["round"].to_pylist()
+        assert rounds == list(range(1, RunFolder(path).summary()["updates"] + 1))
+    assert {path.name for path in (folder / "runs").iterdir()} == {f"{n:04d}" for n in range(trials)}
+
+
+def check_goes_on(folder, whole):
+    """What was killed comes to the table and decisions of what was not; gone on with again, it touches no run."""
+    before = decisions(folder)
+    on = raydpzv("resume", folder, *ALONE)
+    assert on.exit_code == 0, on.output
+    assert table(folder) == table(whole)
+    assert decisions(folder) == decisions(whole)
+    assert decisions(folder)[: len(before)] == before
+    again = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    assert raydpzv("resume", folder, *ALONE).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == again
+
+
+def epsilon_by_end(said, folder):
+    """Return each trial's ε by how many updates it made: that of its releases, of noise for the whole budget."""
+    by_end = {}
+    for row in said["trials"]:
+        released = RunFolder(folder / "runs" / f"{row['trial']:04d}").rows()["release"]
+        assert row["epsilon"] == released["epsilon_client"].to_pylist()[-1]
+        assert set(released["round"].to_pylist()) == set(range(1, int(row["updates"]) + 1))
+        by_end.setdefault(row["updates"], set()).add(row["epsilon"])
+    assert all(len(found) == 1 for found in by_end.values()), "as many releases, the same ε"
+    assert max(by_end[UPDATES]) == pytest.approx(1e4, rel=1e-2)
+    for one in said["spent"]:
+        assert one["cut"]
+        assert one["spent"] < one["planned"]
+        assert "the plan's is the number to claim" in one["sentence"]
+    return {end: min(found) for end, found in by_end.items()}

@@ -8,21 +8,16 @@ import signal
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.config.catalog import names
 from raydpzv.errors import RunError
 from raydpzv.records.store import read_rows
 from scenarios import run_commands
-from scenarios.cli import app
+from tests.helpers.commands import call, complaint
 from tests.helpers.programs import start
 
 QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +34,6 @@ def frozen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frozen") / "run"
     assert call("run", "frozen", *QUICK, "--out", folder).exit_code == 0
     return folder
-
-
-def complaint(result):
-    assert result.exit_code == 2, result.output
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("raydpzv: ")
-    return lines[0]
 
 
 def test_run_prints_a_table_and_writes_a_folder(tmp_path):

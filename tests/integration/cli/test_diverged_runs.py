@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-from typer.testing import CliRunner
-
-from scenarios.cli import app
+from tests.helpers.commands import call
 
 WINE = (
     "data.source=wine",
@@ -15,10 +13,6 @@ WINE = (
     "budget.updates=300",
     "privacy.noise=seeded",
 )
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def overrides(*items):

@@ -22,10 +22,13 @@ from tests.helpers.searches import (
     NOISED,
     SPACE,
     UPDATES,
+    check_bits_of_whole_runs,
+    check_goes_on,
+    check_no_update_was_made_twice,
     command,
+    epsilon_by_end,
     killed_at,
     losses,
-    ran,
     raydpzv,
     searched,
     table,
@@ -83,18 +86,11 @@ def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_h
     halved, full, place
 ):
     said, folder = halved
-    whole = {row["trial"]: row["digest"] for row in full[0]["trials"]}
-    for row in said["trials"]:
-        assert (row["digest"] == whole[row["trial"]]) == (row["status"] == "done")
-    assert ran(folder / "best.toml", place / "best")["digest"] == whole[said["best"]]
+    check_bits_of_whole_runs(said, full[0], folder, place / "best")
 
 
 def test_no_update_is_made_twice(halved):
-    _, folder = halved
-    for path in (folder / "runs").iterdir():
-        rounds = RunFolder(path).rows()["service"]["round"].to_pylist()
-        assert rounds == list(range(1, RunFolder(path).summary()["updates"] + 1))
-    assert {path.name for path in (folder / "runs").iterdir()} == {f"{n:04d}" for n in range(TRIALS)}
+    check_no_update_was_made_twice(halved[1], TRIALS)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +118,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_table(halved, place, moment
     _, whole = halved
     folder = place / f"killed-{len(moment)}"
     words = command(folder, "digits_dpzv", SPACE, FREE, TRIALS, "--scheduler", "halving", *ALONE)
-    killed_at(words, folder / moment)
-    before = decisions(folder)
-    on = raydpzv("resume", folder, *ALONE)
-    assert on.exit_code == 0, on.output
-    assert table(folder) == table(whole)
-    assert decisions(folder) == decisions(whole)
-    assert decisions(folder)[: len(before)] == before
-    again = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
-    assert raydpzv("resume", folder, *ALONE).exit_code == 0
-    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == again
+    killed_at(words, folder, moment)
+    check_goes_on(folder, whole)
 
 
 def test_a_kill_before_a_stopped_trials_summary_leaves_it_stopped(halved, place):
@@ -167,21 +155,9 @@ def test_a_trial_that_has_gone_on_is_not_waited_for_at_the_rung_behind_it(place,
 def test_noise_is_that_of_the_whole_budget_and_epsilon_that_of_the_releases(place):
     space, how = "method.lr.loguniform = [0.05, 1.0]\n", ("--scheduler", "halving", "--runner", "local")
     said = searched(place / "noised", "digits_private", space, NOISED, 4, *how)
-    by_end = {}
-    for row in said["trials"]:
-        path = place / "noised" / "runs" / f"{row['trial']:04d}"
-        released = RunFolder(path).rows()["release"]
-        assert row["epsilon"] == released["epsilon_client"].to_pylist()[-1]
-        assert set(released["round"].to_pylist()) == set(range(1, int(row["updates"]) + 1))
-        by_end.setdefault(row["updates"], set()).add(row["epsilon"])
+    by_end = epsilon_by_end(said, place / "noised")
     assert by_end.keys() == {*RUNGS, UPDATES}
-    assert all(len(found) == 1 for found in by_end.values()), "as many releases, the same ε"
-    assert max(by_end[10]) < max(by_end[20]) < max(by_end[UPDATES])
-    assert max(by_end[UPDATES]) == pytest.approx(1e4, rel=1e-2)
-    for one in said["spent"]:
-        assert one["cut"]
-        assert one["spent"] < one["planned"]
-        assert "the plan's is the number to claim" in one["sentence"]
+    assert by_end[10] < by_end[20] < by_end[UPDATES]
 
 
 def test_a_trial_that_breaks_off_holds_the_rung_up(place):

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from raydpzv.config.toml import as_toml
 from raydpzv.records.run_folder import RunFolder
-from scenarios.cli import app
+from tests.helpers.commands import call, complaint
 
 SCENARIO = """
 [data]
@@ -32,16 +31,6 @@ updates = 30
 kind = "trace"
 file = "trace.csv"
 """
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def complaint(result):
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
-    return line
 
 
 def write_data(folder: Path, last: str = "1,1,1\n") -> None:

@@ -6,10 +6,9 @@ import json
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
-from scenarios.cli import app
+from tests.helpers.commands import call, complaint
 from tests.helpers.dataset_files import write_mnist
 from tests.helpers.small_horizontal import stop_after
 
@@ -18,18 +17,8 @@ SET = [part for change in CHANGES for part in ("--set", change)]
 RUN = ("run", "digits_dpzv", *SET)
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
 def summary(folder):
     return json.loads((folder / "summary.json").read_text())
-
-
-def complaint(result):
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
-    return line
 
 
 @pytest.fixture(scope="module")

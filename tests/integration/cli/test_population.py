@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.compare.plan import Planned, PlannedLine
@@ -28,22 +25,13 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.search import population
 from raydpzv.search.population import take_turn, to_go, turns
 from raydpzv.search.search_plan import read_search
-from scenarios.cli import app
-from tests.helpers.programs import Forked
-from tests.helpers.searches import ran
+from tests.helpers.searches import ALONE, FREE, NOISED, SHORT, UPDATES, killed_at, ran, raydpzv
 
-UPDATES, INTERVAL = 50, 10
-SHORT = (f"budget.updates={UPDATES}", "evaluate.every=5", "data.train_rows=120", "data.test_rows=60")
+INTERVAL = 10
 POPULATION = (
     *("--scheduler", "pbt", "--interval", INTERVAL, "--samples", 4, "--quantile", 0.5),
     *("--draw-seed", 2, "--metric", "loss"),
 )
-ALONE = ("--runner", "local", "--quiet")
-LIMIT = 120
-
-
-def raydpzv(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def trained(folder, scenario, space, *changes):
@@ -57,9 +45,6 @@ def trained(folder, scenario, space, *changes):
 
 BOTH = "method.lr.loguniform = [1e-3, 1e-1]\nmethod.server_lr.choice = [0.01, 0.03, 0.1]\n"
 PRIVATE = "method.lr.loguniform = [0.05, 1.0]\n"
-FREE = ("privacy.mode=none",)
-NOISED = ("privacy.epsilon=1e4", "method.perturbations=2")
-"""So little noise that the order of trials is the same each time."""
 
 
 @pytest.fixture(scope="module")
@@ -211,14 +196,9 @@ def test_after_an_exploit_trial_and_donor_draw_noise_of_their_own(noised):
 def test_killed_at_any_moment_it_goes_on_to_the_same_table(free, place, moment):
     _, whole = free
     folder = place / f"killed-{len(moment)}"
-    words = [*map(str, POPULATION), *(w for change in (*SHORT, *FREE) for w in ("--set", change)), *ALONE]
-    command = ["-m", "raydpzv", "tune", "digits_dpzv", "--space", str(whole.with_suffix(".toml")), *words]
-    process, limit = Forked([*command, "--out", str(folder)]), time.monotonic() + LIMIT
-    while not list((folder / "runs").glob(moment)) and time.monotonic() < limit:
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    words = [*POPULATION, *(w for change in (*SHORT, *FREE) for w in ("--set", change)), *ALONE]
+    command = ["tune", "digits_dpzv", "--space", whole.with_suffix(".toml"), *words, "--out", folder]
+    killed_at(command, folder, f"runs/{moment}")
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 0, on.output
     assert table(folder) == table(whole)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from raydpzv.records.run_folder import RunFolder
 from raydpzv.search import promotion
 from raydpzv.search.bracket import SHARE
 from raydpzv.search.search_folder import decisions
@@ -20,13 +19,15 @@ from tests.helpers.searches import (
     NOISED,
     SPACE,
     UPDATES,
+    check_bits_of_whole_runs,
+    check_goes_on,
+    check_no_update_was_made_twice,
     command,
+    epsilon_by_end,
     killed_at,
     losses,
-    ran,
     raydpzv,
     searched,
-    table,
 )
 
 RUNGS = (5, 10, 20)
@@ -81,10 +82,7 @@ def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_h
     promoted, full, place
 ):
     said, folder = promoted
-    whole = {row["trial"]: row["digest"] for row in full[0]["trials"]}
-    for row in said["trials"]:
-        assert (row["digest"] == whole[row["trial"]]) == (row["status"] == "done")
-    assert ran(folder / "best.toml", place / "best")["digest"] == whole[said["best"]]
+    check_bits_of_whole_runs(said, full[0], folder, place / "best")
     made_by = (folder / "best.toml").read_text().splitlines()[0]
     assert "--samples 7 --metric loss --scheduler asha --draw-seed 1 --set" in made_by, (
         "so that it can be made again"
@@ -92,11 +90,7 @@ def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_h
 
 
 def test_no_update_is_made_twice(promoted):
-    _, folder = promoted
-    for path in (folder / "runs").iterdir():
-        rounds = RunFolder(path).rows()["service"]["round"].to_pylist()
-        assert rounds == list(range(1, RunFolder(path).summary()["updates"] + 1))
-    assert {path.name for path in (folder / "runs").iterdir()} == {f"{n:04d}" for n in range(TRIALS)}
+    check_no_update_was_made_twice(promoted[1], TRIALS)
 
 
 @pytest.mark.parametrize("moment", ["runs/0006/scenario.toml", "decisions.jsonl"])
@@ -105,16 +99,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_table(promoted, place, mome
     _, whole = promoted
     folder = place / f"killed-{len(moment)}-{moment[8]}"
     words = command(folder, "digits_dpzv", SPACE, FREE, TRIALS, *ASHA, *ALONE)
-    killed_at(words, folder / moment)
-    before = decisions(folder)
-    on = raydpzv("resume", folder, *ALONE)
-    assert on.exit_code == 0, on.output
-    assert table(folder) == table(whole)
-    assert decisions(folder) == decisions(whole)
-    assert decisions(folder)[: len(before)] == before
-    again = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
-    assert raydpzv("resume", folder, *ALONE).exit_code == 0
-    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == again
+    killed_at(words, folder, moment)
+    check_goes_on(folder, whole)
 
 
 def test_what_was_promoted_before_a_kill_goes_on_first_and_stays_promoted(promoted, place, monkeypatch):
@@ -151,20 +137,9 @@ def test_a_decision_of_another_search_is_damage(promoted, place):
 def test_noise_is_that_of_the_whole_budget_and_epsilon_that_of_the_releases(place):
     space = "method.lr.loguniform = [0.05, 1.0]\n"
     said = searched(place / "noised", "digits_private", space, NOISED, 4, *ASHA, "--runner", "local")
-    by_end = {}
-    for row in said["trials"]:
-        released = RunFolder(place / "noised" / "runs" / f"{row['trial']:04d}").rows()["release"]
-        assert row["epsilon"] == released["epsilon_client"].to_pylist()[-1]
-        assert set(released["round"].to_pylist()) == set(range(1, int(row["updates"]) + 1))
-        by_end.setdefault(row["updates"], set()).add(row["epsilon"])
+    by_end = epsilon_by_end(said, place / "noised")
     assert {min(by_end), max(by_end)} <= {*RUNGS, UPDATES}
     assert len(by_end) > 1
-    assert all(len(found) == 1 for found in by_end.values()), "as many releases, the same ε"
-    assert max(by_end[UPDATES]) == pytest.approx(1e4, rel=1e-2)
-    for one in said["spent"]:
-        assert one["cut"]
-        assert one["spent"] < one["planned"]
-        assert "the plan's is the number to claim" in one["sentence"]
 
 
 def test_nobody_waits_for_a_trial_that_breaks_off(place):

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.config.toml import as_toml
@@ -21,7 +20,7 @@ from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
 from raydpzv.records.publication import STAYS
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
-from scenarios.cli import app
+from tests.helpers.commands import call
 from tests.helpers.public_data import PUBLIC
 from tests.helpers.small_horizontal import stop_after
 
@@ -31,10 +30,6 @@ PARTS = {
     *("scenario.toml", "environment.json", "published.json", "models.npz", "rows/model/part-00000.parquet"),
     *("ledger/header.json", "ledger/segment-00000.arrow", "ledger/.lock"),
 }
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def complaint(result):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +16,8 @@ from raydpzv.errors import NotRecomputable
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.search import lost_trials
 from raydpzv.storage import copies
-from raydpzv.storage.commits import TRIALS, Commit, latest
+from raydpzv.storage.commits import NO_NOISE, TRIALS, Commit, latest
+from raydpzv.storage.lease import Lease
 from raydpzv.storage.mirror import Mirror
 from raydpzv.storage.place import StorageFolder, open_place
 from scenarios.cli import app
@@ -45,8 +48,8 @@ def call(*words):
     return done
 
 
-def lost(monkeypatch, *words, after=1):
-    """Make a search, and end it as a kill does before its second trial is over."""
+def lost(monkeypatch, *words, after=1, last=lambda self, **how: self.flush()):
+    """Make a search, and end it as a kill does before its second trial is over; last: what is brought then."""
     run, made = run_comparison.run_planned, []
 
     def killed(*given, **named):
@@ -57,7 +60,7 @@ def lost(monkeypatch, *words, after=1):
 
     with monkeypatch.context() as patch:
         patch.setattr(run_comparison, "run_planned", killed)
-        patch.setattr(Mirror, "_last", lambda self, **how: self.flush())
+        patch.setattr(Mirror, "_last", last)
         patch.setattr("raydpzv.storage.lease.Lease.release", lambda self: None)
         with pytest.raises(Killed):
             CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
@@ -73,13 +76,22 @@ def test_a_search_goes_on_on_another_machine_to_the_same_table(uri, monkeypatch)
     lost(monkeypatch, *SEARCH, *SEEDED, "--out", "lost", "--storage", uri)
     shutil.rmtree("lost")
     assert latest(open_place(uri)).kind == "search"
-    call("resume", uri, "--out", "here", "--runner", "local", "--quiet")
+    resumed = call("resume", uri, "--out", "here", "--runner", "local")
+    assert "to show that it lives; if it has not after 0.5 s" in resumed.stderr
     assert rows("here") == rows("whole")
     call("fetch", uri, "fetched")
     assert rows("fetched") == rows("whole")
     # the same line again, wherever it is started, shows it
     call(*SEARCH, *SEEDED, "--storage", uri, "--out", "again")
     assert rows("again") == rows("whole")
+
+
+def test_a_search_says_whose_lease_it_waits_for(uri):
+    loud = [word for word in SEARCH if word != "--quiet"]
+    for out in ("begun", "gone-on-with"):
+        Lease.take(open_place(uri), 0.1)
+        done = call(*loud, *SEEDED, "--storage", uri, "--out", out)
+        assert re.search(r"waiting for process \d+ on .*, which wrote to file://", done.stderr)
 
 
 def test_trials_that_a_lost_machine_may_have_made_count_as_whole(uri, monkeypatch):
@@ -95,6 +107,34 @@ def test_trials_that_a_lost_machine_may_have_made_count_as_whole(uri, monkeypatc
         squared = [mu_of(found["spent"], found["delta"]) ** 2 for found in (now, before)]
         assert squared[0] == pytest.approx(squared[1] * 5 / 3, rel=1e-6)
         assert now["winner"] == before["winner"]
+        unknown = (
+            "releases made or possibly made (nobody knows how far 2 of them came: all of their plan counts)"
+        )
+        assert unknown in now["sentence"]
+        assert "possibly" not in before["sentence"]
+
+
+def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_begin(
+    uri, monkeypatch, tmp_path
+):
+    """Trials without noise come first here; whoever takes over once there are others must know of these."""
+    (tmp_path / "space.toml").write_text('privacy.mode.choice = ["none", "sound"]\n')
+
+    def suggested(space, outcomes, count, seed, *, higher, accepts):
+        return [('privacy.mode="sound"' if outcomes else 'privacy.mode="none"',)]
+
+    for module in ("raydpzv.search.search_plan", "scenarios.search_command"):
+        monkeypatch.setattr(f"{module}.suggested", suggested)
+    monkeypatch.setattr("scenarios.search_command.require_optuna", lambda: None)
+    monkeypatch.setattr(copies, "PACE", replace(QUICK, commit=1000.0))
+    learning = (*SEARCH, "--search", "optuna", "--samples", "2", "--storage", uri)
+    for out, after, noise in (("first", 0, NO_NOISE), ("second", 1, TRIALS)):
+        lost(monkeypatch, *learning, "--out", out, after=after, last=lambda self, **how: None)
+        shutil.rmtree(out)
+        assert latest(open_place(uri)).noise == noise
+    done = CliRunner().invoke(app, ["resume", uri, "--out", "third", "--runner", "local"])
+    assert done.exit_code == 2, done.output
+    assert "nobody knows what was released" in done.stderr
 
 
 def test_a_storage_that_fails_for_good_stops_the_search(uri, monkeypatch):

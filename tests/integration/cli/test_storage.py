@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import raydpzv
 import scenarios
@@ -20,7 +19,8 @@ from raydpzv.storage import copies
 from raydpzv.storage.copies import begun_at
 from raydpzv.storage.lease import Lease
 from raydpzv.storage.place import open_place
-from scenarios.cli import app
+from tests.helpers.commands import call, complaint
+from tests.helpers.kills import Killed
 from tests.helpers.small_horizontal import stop_after
 from tests.helpers.storages import QUICK
 
@@ -38,16 +38,6 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def uri(tmp_path):
     return f"file://{tmp_path}/my storage"
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def complaint(result):
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
-    return line
 
 
 def summary(folder):
@@ -96,6 +86,67 @@ def test_what_is_there_is_fetched_and_read(uri):
     assert "holds no run" in complaint(call("fetch", f"{uri} 2", "other"))
 
 
+def killed(uri, folder, at=25):
+    """Leave a run in its storage as a kill does."""
+
+    def die(status):
+        if status.updates >= at:
+            raise Killed
+
+    with copies.begun(uri, "run") as mirror:
+        mirror._last = mirror._lease.release = lambda **how: None
+        with pytest.raises(Killed):
+            run_local(
+                prepare(scenarios.load("digits_dpzv", CHANGES)),
+                RunOptions(folder, storage=mirror, progress=die),
+            )
+
+
+def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
+    place = open_place(uri)
+    Lease.take(place, 0.1)
+    waited = re.compile(
+        r"waiting for process \d+ on .*, which wrote to file://.*my storage( \d)?, to show that it lives"
+    )
+    begun = call(*RUN[:-1], "--storage", uri, "--out", "first")
+    assert waited.search(begun.stderr), begun.stderr
+    assert begun.exit_code == 0
+    assert "to show that it lives" not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
+    killed(f"{uri} 3", Path("lost"))
+    assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
+    with copies.begun(f"{uri} 5", "run") as mirror:  # whole here, and its end was not brought
+        mirror._last = mirror._lease.release = lambda **how: None
+        run_local(prepare(scenarios.load("digits_dpzv", CHANGES)), RunOptions(Path("whole"), storage=mirror))
+    shown = call(*RUN[:-1], "--storage", f"{uri} 5", "--out", "whole", "--or-resume")
+    assert (shown.exit_code, bool(waited.search(shown.stderr))) == (0, True), shown.output
+    killed(f"{uri} 4", Path("other"))
+    assert call("resume", f"{uri} 4", "--out", "third", "--quiet").stderr == ""
+
+
+def test_a_copy_of_a_run_under_way_is_not_sent_to_go_on_with_it_here(uri):
+    killed(uri, Path("first"))
+    bring, on = f"raydpzv fetch '{uri}' FOLDER", f"raydpzv resume '{uri}' --out FOLDER"
+    said = call("fetch", uri, "copy")
+    assert said.stdout == "copy\n"
+    assert (
+        "copy: is of a run that had not ended: it is under way, or its machine is lost; if so, "
+        in said.stderr
+    )
+    assert on in said.stderr
+    for words in (("report", "copy"), ("audit", "copy"), ("publish", "copy", "--out", "out")):
+        line = complaint(call(*words))
+        assert f"copy: is a copy of {uri} from before its run had come to an end" in line
+        assert bring in line
+        assert on in line
+    Path("first/summary.json").unlink()  # which an error that is raised here leaves, and a kill does not
+    # where it was made going on is the right thing, and so says the folder
+    assert "continue it first: raydpzv resume first" in call("report", "first").stderr
+    call(*shlex.split(on)[1:-1], "second", "--quiet")
+    assert on in complaint(call("resume", "copy")), "it is older than the storage now"
+    assert call("fetch", uri, "whole").stderr == ""
+    assert call("report", "whole").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -117,7 +168,7 @@ def test_a_storage_with_a_run_in_it_or_a_live_writer_is_refused(uri, monkeypatch
     place = open_place(uri)
     lease = Lease.take(place, 1.0)
     monkeypatch.setattr("raydpzv.storage.lease._outlive", moving(lease))
-    said = complaint(call("resume", uri))
+    said = complaint(call("resume", uri, "--quiet"))
     assert "is writing to this storage; wait for it, stop it, or choose another" in said
 
 
@@ -126,8 +177,8 @@ def moving(lease):
 
     watch = module._outlive
 
-    def outlive(place, last, sleep):
-        watch(place, last, lambda seconds: lease.renew())
+    def outlive(place, last, usual, sleep, waits):
+        watch(place, last, usual, lambda seconds: lease.renew(), waits)
 
     return outlive
 

@@ -24,6 +24,7 @@ pytest.importorskip("ray")
 ROOT = Path(__file__).parents[3]
 # the copy that a cluster gets has no compiled kernels, and making them is not what is tried here
 SMALL = ["--set", "budget.updates=4", "--set", "model.engine=torch"]
+POD = ("--image", "registry.example/raydpzv:1", "--claim", "runs")
 
 
 class Cluster:
@@ -196,6 +197,7 @@ def test_data_outside_the_project_stay_where_they_are_and_that_is_said(cluster, 
         (["vafl", "--out", "x", "--no-fetch"], "--out: is where the run folder is brought to"),
         (["vafl", "--project", "none"], "--project: wanted a folder, got none"),
         (["vafl", "--log", "gelf"], 'unknown log "gelf"'),
+        (["vafl", "--kuberay", *POD, "--log", "gelf"], 'unknown log "gelf"'),
         (["vafl", "--stop"], "--stop: goes with --job ID"),
         ([], "wanted a SCENARIO to run, or --job ID"),
         (["vafl", "--job", "x"], "wanted a SCENARIO to run, or --job ID"),
@@ -289,9 +291,6 @@ def test_a_run_folder_that_is_nowhere_is_said(cluster, tmp_path):
     assert f"wanted the run folder {tmp_path}/shared on the machine of the cluster's head" in back.stderr
 
 
-POD = ("--image", "registry.example/raydpzv:1", "--claim", "runs")
-
-
 def documents(*words):
     done = submit(*words, "--kuberay", *POD)
     assert done.exit_code == 0, done.output
@@ -303,6 +302,10 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
     (job,), _ = documents("vafl", "--seed", 3, "--set", "method.lr=0.2", "--quiet", "--log", "csv")
     assert errors(job) == []
     assert job["metadata"]["name"] == "vafl-3"
+    assert "object-store-memory" in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    # where memory is given, the data need not be here
+    ((other,), _) = documents("mnist_dpzv", "--set", "data.folder=/nowhere", "--memory", "12")
+    assert "object-store-memory" not in other["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
     assert shlex.split(job["spec"]["entrypoint"]) == [
         *("python", "-m", "raydpzv", "run", "vafl", "--runner", "ray", "--or-resume", "--quiet"),
         *("--set", "method.lr=0.2", "--set", "seed=3", "--log", "csv", "--out", "/raydpzv/vafl-3"),
@@ -341,6 +344,30 @@ def test_with_a_storage_a_manifest_needs_no_claim_and_its_run_is_there():
     ] == [*(0, 3)], "with noise of the system's it does not go on from a storage alone"
     (both,) = yaml.safe_load_all(submit(*words, *POD[2:]).stdout)
     assert shlex.split(both["spec"]["entrypoint"])[-1] == "/raydpzv/vafl-0"
+
+
+WALL, NOISE = (
+    ("clock.kind=wall",),
+    ("privacy.mode=paper", "privacy.sigma=1.0", "privacy.clip=1.0", "privacy.delta=1e-4"),
+)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "more", "retries"),
+    [
+        ("vafl", (*WALL, *NOISE), (), 0),
+        ("vafl", (*WALL, *NOISE), ("--retries", "2"), 2),
+        ("vafl", NOISE, (), 3),
+        ("vafl", WALL, (), 3),
+        ("digits_dpzv", WALL, (), 3),
+    ],
+)
+def test_what_an_attempt_after_the_first_would_be_refused_for_is_not_tried_again(
+    scenario, changes, more, retries
+):
+    words = (scenario, *(w for change in changes for w in ("--set", change)), "--memory", "4", *more)
+    ((job,), _) = documents(*words)
+    assert job["spec"]["backoffLimit"] == retries
 
 
 def test_a_job_is_gone_on_with_from_a_storage_by_another_machine(cluster, tmp_path):

@@ -108,6 +108,15 @@ def test_what_is_left_goes_to_the_best_as_long_as_it_suffices_for_their_whole_wa
     assert legs[-1].trial not in stand, "nobody is sent where it would have to stay"
 
 
+def test_the_share_is_used_to_its_last_update():
+    """20 of each of eight and 80 more of three are half of 800; 25 of each of four leave room for the way of one."""
+    found = bracket(8, rungs=(20,))
+    assert sum(played(found, lambda trial, updates: trial / 10, workers=1)[1].values()) == SHARE * 8 * BUDGET
+    found = bracket(8, rungs=(25, 50))
+    begin(found, [0.1, 0.2, 0.3, 0.4])
+    assert found.next() == TrialLeg(3, 25, 50, 0.4), "100 and 25 more and the 75: 200 of 200"
+
+
 def test_nobody_is_given_what_is_left_before_all_on_the_way_to_its_rung_have_come():
     found = bracket(4)
     begin(found, [0.1, 0.2, 0.3])
@@ -145,6 +154,11 @@ def test_a_trial_without_a_metric_or_that_is_over_does_not_go_on():
         over.arrived(trial, value, over=value == 0.9)
     assert over.next().trial == 3, "the best of three is over, and one goes on"
     assert [n for n, *_ in over.standing] == [1, 2]
+    last = bracket(2)
+    for trial, value in enumerate((0.9, NONE)):
+        last.send(trial, 0)
+        last.arrived(trial, value, over=trial == 0)
+    assert last.next().trial == 1, "nobody else can come to an end"
 
 
 def test_nobody_waits_for_a_trial_that_broke_off():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -139,6 +141,8 @@ def test_a_trial_that_is_over_before_its_rung_is_worse_than_all_others(tmp_path,
     runs = Runs(monkeypatch, values, over={0})
     found = promotion.Promotion(tmp_path, eight())
     assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (1, 10)]
+    found.close()
+    assert 0 not in {told.trial for told in decisions(tmp_path)}, "it stands nowhere"
     sound = Runs(monkeypatch, values)
     other = promotion.Promotion(tmp_path / "sound", eight())
     assert sound.made(tmp_path / "sound", other, 4) == [*BEGUN[:3], (0, 10)]
@@ -159,6 +163,27 @@ def test_who_was_left_where_it_stands_stays_there_whatever_comes_later(tmp_path,
     assert [d.trial for d in decisions(tmp_path) if not d.stop] == []
     again.close()
     assert [d.trial for d in decisions(tmp_path) if d.stop] == [0, 1, 2, 3, 4]
+
+
+def test_who_stands_is_not_begun_again_and_who_was_sent_on_goes_first(tmp_path, monkeypatch):
+    """Also where a run's folder has gone: that it goes on is on record."""
+    runs = Runs(monkeypatch, {n: 0.1 + n / 100 for n in range(8)})
+    runs.made(tmp_path, promotion.Promotion(tmp_path, eight()), 2)
+    again = promotion.Promotion(tmp_path, eight())
+    assert runs.made(tmp_path, again, 2) == [(2, 0), (2, 10)]
+    shutil.rmtree(tmp_path / "runs" / "0002")
+    del runs.at[2]
+    assert (first := promotion.Promotion(tmp_path, eight()).next_leg()) is not None
+    assert (first.trial, first.since, first.until) == (2, 10, 20)
+
+
+def test_a_metric_that_there_is_none_of_is_on_record_as_none(tmp_path, monkeypatch):
+    runs = Runs(monkeypatch, dict.fromkeys(range(8), math.nan))
+    found = promotion.Promotion(tmp_path, eight())
+    runs.made(tmp_path, found, 9)
+    found.close()
+    assert [(told.value, told.stop) for told in decisions(tmp_path)] == [(None, False), *[(None, True)] * 8]
+    assert "NaN" not in (tmp_path / "decisions.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,13 @@ def test_what_is_set_aside_and_what_nobody_counted_is_charged_as_planned(finishe
     after = search_results(tmp_path / "copy", plan).spent[0]
     assert (before.runs, after.runs) == (4, 5)
     assert after.spent > before.spent
+    best = search_results(folder, plan).best
+    other = next(trial for trial in plan.started() if trial != best)
+    (run_path(tmp_path / "copy", other) / "summary.json").unlink()
+    broken = search_results(tmp_path / "copy", plan).spent[0]
+    assert [one.possible for one in (before, after, broken)] == [0, 1, 2]
+    assert "releases made (" in before.sentence()
+    assert "releases made or possibly made (nobody knows how far 2 of them came" in broken.sentence()
 
 
 def test_a_folder_is_that_of_one_search_and_of_no_other(finished, tmp_path):

@@ -36,6 +36,30 @@ def test_more_is_asked_for_half_way_and_the_run_stands_still_at_the_limit():
     assert passed.is_set()
 
 
+@pytest.mark.parametrize("let", [lambda horizon: horizon.deny("full"), lambda horizon: horizon.allow(None)])
+def test_who_stands_still_is_woken_whatever_comes(let):
+    """By another thread, after it has begun to wait."""
+    ended, waits = [], threading.Event()
+    horizon = Horizon(waits.set)
+    horizon.allow(0)
+
+    def run():
+        try:
+            horizon.reach(1)
+            ended.append("on")
+        except RunError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    waits.wait()
+    while not horizon._changed._waiters:
+        pass
+    let(horizon)
+    thread.join(60)
+    assert ended in (["full"], ["on"])
+
+
 def test_a_limit_of_one_update_is_asked_for_at_each():
     asked = []
     horizon = Horizon(lambda: asked.append(horizon.made))
@@ -51,5 +75,6 @@ def test_who_waits_is_told_that_no_more_is_to_come():
     for _ in range(2):
         with pytest.raises(RunError, match="the storage is full"):
             horizon.reach(1)
+    horizon.deny("and then more went wrong")
     with pytest.raises(RunError, match="full"):
         horizon.note(0)

@@ -66,3 +66,19 @@ def test_content_is_checked_and_what_has_gone_is_told_from_damage(place):
     place.write("by-1/f~1", b"z")
     with pytest.raises(DataError, match="f is damaged there"):
         content(place, "f", file)
+
+
+def test_commits_that_go_while_they_are_read_have_their_successors_looked_for(place):
+    """A writer that commits meanwhile deletes what was listed."""
+    first, second = commit(1, 0), commit(1, 1)
+    place.write(first.name, first.encoded())
+    read = place.read
+
+    def overtaken(name):
+        if name == first.name:
+            place.write(second.name, second.encoded())
+            place.delete(first.name)
+        return read(name)
+
+    place.read = overtaken
+    assert latest(place) == second

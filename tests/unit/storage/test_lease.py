@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import socket
 
 import pytest
 
@@ -24,6 +26,7 @@ def place(tmp_path):
 def test_the_first_writer_need_not_wait(place):
     lease = Lease.take(place, 30.0, sleep=lambda seconds: pytest.fail("waited"))
     assert lease.epoch == 1
+    assert lease.renewals == 30.0 / 4, "three may fail, and it is not lost"
     assert last_writer(place) == (1, lease.writer)
     lease.check()
 
@@ -81,13 +84,58 @@ def test_of_two_that_take_it_at_once_at_most_one_goes_on(place):
         Lease.take(place, 1.0, sleep=still)
     assert len(taken) == 1
     taken[0].check()
+    assert [name[:8] for name in place.names("leases")] == ["00000001", "00000002"], (
+        "who is refused leaves nothing"
+    )
 
 
-def test_a_writer_that_was_half_way_through_a_renewal_is_outlived(place):
-    first = Lease.take(place, 8.0)
+TORN = [b"", json.dumps({"host": "here"})[:7].encode(), b"[1]"]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_writer_that_was_half_way_through_a_renewal_is_outlived(place, torn):
+    first, waited = Lease.take(place, 99.0), []
     (name,) = place.names("leases")
-    place.write(f"leases/{name}", json.dumps({"host": "here"})[:7].encode())
-    assert Lease.take(place, 8.0, sleep=still).epoch == first.epoch + 1
+    place.write(f"leases/{name}", torn)
+    assert Lease.take(place, 8.0, sleep=waited.append).epoch == first.epoch + 1
+    assert 8.0 <= sum(waited) <= 16.0, "as long as one's own lease lasts, since that one does not say"
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_one_that_is_half_way_through_a_renewal_while_it_is_watched_lives(place, torn):
+    Lease.take(place, 8.0)
+    (name,) = place.names("leases")
+    with pytest.raises(InputError, match="is writing to this storage"):
+        Lease.take(place, 8.0, sleep=lambda seconds: place.write(f"leases/{name}", torn))
+
+
+def test_who_waits_says_for_whom_and_for_how_long(place):
+    said = []
+    Lease.take(place, 8.0)
+    Lease.take(place, 99.0, sleep=still, waits=said.append)
+    (line,) = said
+    assert line.startswith(
+        f"process {os.getpid()} on {socket.gethostname()}, which wrote to {place.uri}, to show that"
+    )
+    assert "after 10 s" in line
+    Lease.take(place, 1.0, sleep=still).release()
+    Lease.take(place, 1.0, waits=said.append)
+    assert len(said) == 1, "nobody waits for one that is released"
+
+
+def test_leases_that_somebody_deleted_are_nobodys(place):
+    """As who makes room for another run does, by hand."""
+    first = Lease.take(place, 8.0)
+
+    def clear(seconds):
+        for name in place.names("leases"):
+            place.delete(f"leases/{name}")
+
+    second = Lease.take(place, 8.0, sleep=clear)
+    second.check()
+    clear(0)
+    first.check()
+    assert last_writer(place) == (0, "")
 
 
 def test_old_leases_are_cleared_away(place):

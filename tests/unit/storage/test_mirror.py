@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from raydpzv.errors import InputError, RunError
-from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, UNBOUNDED, latest
+from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, TRIALS, UNBOUNDED, latest
 from raydpzv.storage.lease import Fenced, Lease
 from raydpzv.storage.mirror import FreshNoise, Mirror
 from tests.helpers.storages import QUICK, KeptPlace
@@ -107,6 +107,50 @@ def test_a_run_stands_still_at_what_was_announced_until_more_is_in_the_storage(p
     assert (last.noise, last.covered, last.announced) == (ANNOUNCED, 34, 34)
 
 
+def test_a_run_that_comes_near_what_was_announced_asks_for_more_at_once(place, folder):
+    """It does not stand still until a commit would be due anyway."""
+    mirror = mirror_to(place, ON_DEMAND)
+    with mirror.released(), mirror.of(folder, AHEAD):
+        for update in range(1, 36):
+            mirror.horizon.reach(update)
+        assert latest(place).announced >= 35
+
+
+def test_what_is_released_from_now_on_is_announced_before_it_is(place, folder):
+    mirror = mirror_to(place, ON_DEMAND)
+    with mirror.released(), mirror.of(folder, FreshNoise()):
+        assert latest(place).noise == NO_NOISE
+        mirror.announce(FreshNoise(TRIALS))
+        told = latest(place)
+        assert told.noise == TRIALS
+        mirror.announce(FreshNoise(TRIALS))
+        assert latest(place) == told, "it knows already"
+
+
+def test_who_drives_a_run_elsewhere_notes_how_far_it_is_and_hears_that_no_more_is_brought(place, folder):
+    mirror, stopped = mirror_to(place, ON_DEMAND), []
+
+    def run():
+        with mirror.released(), mirror.of(folder, AHEAD, failed=lambda: stopped.append(1)):
+            mirror.note(7)
+            mirror.check()
+            assert mirror.horizon.made == 7
+            assert not stopped
+            place.before = failing(10**9)
+            (folder / "a").write_bytes(b"second")
+            with pytest.raises(RunError, match="cannot be written"):
+                mirror.flush()
+            assert stopped
+            for told in (mirror.check, lambda: mirror.note(8)):
+                with pytest.raises(RunError, match="cannot be written"):
+                    told()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RunError, match="cannot be written"):
+            run()
+
+
 def test_where_nothing_is_announced_nobody_waits(place, folder):
     for noise, said in ((FreshNoise(), NO_NOISE), (FreshNoise(UNBOUNDED), UNBOUNDED)):
         mirror = mirror_to(place)
@@ -160,6 +204,26 @@ def test_what_fails_for_good_ends_the_run_in_words_that_name_the_storage(place, 
     assert max(ended) <= 10
     assert (folder / "a").read_bytes() == b"second"
     assert latest(place).announced == 10
+
+
+@pytest.mark.parametrize("own", [None, ValueError("its own")])
+def test_who_asks_nothing_meanwhile_learns_at_its_end_that_the_storage_failed(place, folder, own):
+    """But for what fails by itself, whose error it stays."""
+    mirror, stopped = mirror_to(place), threading.Event()
+
+    def run():
+        with mirror.released(), mirror.of(folder, FreshNoise(), failed=stopped.set):
+            place.before = failing(10**9)
+            (folder / "a").write_bytes(b"second")
+            assert stopped.wait(60)
+            if own:
+                raise own
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(type(own) if own else RunError, match="its own" if own else "cannot be written"):
+            run()
+    assert latest(place).number == 0
 
 
 def test_a_storage_that_cannot_be_written_from_the_start_is_wrong_input(place, folder):

@@ -10,7 +10,7 @@ import pyarrow.fs
 import pytest
 
 from raydpzv.errors import InputError
-from raydpzv.storage.place import StorageFolder, is_uri, open_place
+from raydpzv.storage.place import StorageFolder, is_uri, open_place, reason
 
 
 def mock():
@@ -32,7 +32,9 @@ def place(request, tmp_path):
     return StorageFolder(*systems[request.param](), "here")
 
 
-def test_files_are_written_read_listed_and_deleted(place):
+def test_files_are_written_read_listed_and_deleted(place, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     assert place.read("x") is None
     assert place.names("of") == place.below("of") == []
     place.write("of/x", b"1")
@@ -44,6 +46,18 @@ def test_files_are_written_read_listed_and_deleted(place):
     for _ in range(2):
         place.delete("of/x")
     assert place.read("of/x") is None
+    assert not list((tmp_path / "here").iterdir()), "what is elsewhere makes no folders here"
+
+
+def test_where_on_this_disk_it_lies(tmp_path):
+    assert open_place((tmp_path / "storage").as_uri()).on_this_disk == (tmp_path / "storage").resolve()
+    assert StorageFolder(mock(), "bucket/folder", "here").on_this_disk is None
+
+
+def test_what_went_wrong_is_said_in_a_line():
+    assert reason(OSError(28, "No space left on device", "x")) == "No space left on device"
+    assert reason(ValueError("of\ntwo lines")) == "of two lines"
+    assert reason(ValueError()) == "ValueError"
 
 
 def test_a_folder_that_is_made_on_a_disk_is_its_owners_alone(tmp_path):
@@ -67,8 +81,10 @@ def test_uris_have_spaces_written_either_way(tmp_path, name):
         ("ftp://host/folder", 'pyarrow knows no "ftp"; known: file, s3, gs'),
         ("/a/path", "wanted the URI of a folder"),
         ("runs", "wanted the URI of a folder"),
+        ("s3:bucket", "wanted the URI of a folder"),
+        ("://bucket", "wanted the URI of a folder"),
         ("s3://key:secret@bucket/folder", "does not belong in a URI"),
-        ("file:///%zz", "cannot be opened"),
+        ("file:///%zz", "cannot be opened: (?!pyarrow knows no)"),
     ],
 )
 def test_what_names_no_storage_is_refused_in_one_line(uri, said):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
 import scenarios
+from raydpzv.errors import DataError
 from raydpzv.records.row_log import TAIL
 from raydpzv.storage import snapshot as module
 from raydpzv.storage.snapshot import LINK, Moving, snapshot
@@ -88,6 +90,24 @@ def test_a_checkpoint_that_is_written_over_while_it_is_read_is_read_again(run, t
     monkeypatch.setattr(module.Path, "read_bytes", torn)
     assert module._checkpoint(copy / "checkpoint.npz")[0] == whole
     assert len(reads) == 3
+    monkeypatch.setattr(module.Path, "read_bytes", lambda self: whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"checkpoint\.npz"):
+        module._checkpoint(copy / "checkpoint.npz")
+
+
+def test_a_checkpoint_is_brought_as_it_was_checked(run, monkeypatch):
+    monkeypatch.setattr(module, "_checkpoint", lambda path: (b"checked", None))
+    assert dict(snapshot(run, changed))["checkpoint.npz"] == b"checked"
+
+
+def test_neither_folders_elsewhere_nor_what_is_no_file_is_brought(run, tmp_path):
+    """A pipe would be waited at for good."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "of another").write_bytes(b"x")
+    (copy / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(copy / "pipe")
+    assert not {"link/of another", "pipe"} & dict(snapshot(copy, changed)).keys()
 
 
 def test_a_file_that_goes_and_a_ledger_that_is_cut_have_the_folder_looked_at_anew(run, tmp_path):

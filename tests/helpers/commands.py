@@ -1,0 +1,21 @@
+"""Commands of the program, called in this process."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from scenarios.cli import app
+
+
+def call(*arguments):
+    """Call the program with these words, whatever they are made of, and return what came of it."""
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def complaint(result):
+    """Return the one line that input gets that is refused."""
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("raydpzv: ")
+    return lines[0]
