@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,8 +19,12 @@ from raydpzv.sim.interfaces import Status
 MOST_CLIENTS = 64
 """Clients with a value of their own, the first ones; the others share one."""
 OTHERS = "other"
-INTERVAL = 1.0
-"""Seconds between two statuses that are heard; Ray exports every ten."""
+INTERVAL = 10.0
+"""Seconds after which Ray is given what has come meanwhile, which is as often as it exports.
+
+Until then it keeps up to 4 KB in the driver for every value that it is given; and each export's thread may leave in the
+process what it took.
+"""
 _RUN, _CLIENT = ("run", "scenario"), ("run", "scenario", "client")
 
 
@@ -85,16 +90,21 @@ class RayMetrics(Callback):
         }
         self._ledger = run.folder / "ledger" if run.folder else None
         self._updates, self._checkpoint_seconds = 0, 0.0
+        # what Ray has not been given yet, by name, and by client or by the value of the further tag
+        self._sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._by_client: dict[str, NDArray[Any]] = {}
+        self._values: dict[tuple[str, str], float] = {}
         self._metrics: dict[str, Any] = {
             name: getattr(library, m.kind)(name, description=m.description, tag_keys=m.tags)
             for name, m in self._exported.items()
         }
 
     def status(self, status: Status) -> None:
-        """Add what checkpoints took; after a loss they are counted from 0."""
+        """Add what checkpoints took, which after a loss are counted from 0; give Ray what there is."""
         if not status.stage:
             before, self._checkpoint_seconds = self._checkpoint_seconds, status.checkpoint_seconds
             self._add("raydpzv_checkpoint_seconds", max(0.0, status.checkpoint_seconds - before))
+            self._hand_over()
 
     def rows(self, rows: Rows) -> None:
         """Add what is new."""
@@ -102,19 +112,19 @@ class RayMetrics(Callback):
         ages, lags = rows["staleness"], rows["sync"]
         used = _column(ages, "rows") - _column(ages, "missing")
         for table, reads, age in ((ages, used, "age_sum"), (lags, np.ones(lags.num_rows), "lag")):
-            self._by_client("raydpzv_reads", _column(table, "client"), reads)
-            self._by_client("raydpzv_staleness", _column(table, "client"), _column(table, age))
-        self._add("raydpzv_bytes", metrics.bytes_up(rows["message"]), direction="up")
-        self._add("raydpzv_bytes", metrics.bytes_down(rows["message"]), direction="down")
+            self._add_each("raydpzv_reads", _column(table, "client"), reads)
+            self._add_each("raydpzv_staleness", _column(table, "client"), _column(table, age))
+        self._add("raydpzv_bytes", metrics.bytes_up(rows["message"]), "up")
+        self._add("raydpzv_bytes", metrics.bytes_down(rows["message"]), "down")
         for name, columns in _EPSILONS.items():
             table = rows[name]
             for adversary, column in columns.items() if table.num_rows else ():
-                self._set("raydpzv_epsilon", table.column(column)[-1].as_py(), adversary=adversary)
+                self._set("raydpzv_epsilon", table.column(column)[-1].as_py(), adversary)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Set its scores."""
         for name in ("accuracy", "loss", "concordance"):
-            self._set(f"raydpzv_{name}", evaluation.scores.get(name, math.nan), part=evaluation.part)
+            self._set(f"raydpzv_{name}", evaluation.scores.get(name, math.nan), evaluation.part)
 
     def fault(self, fault: Fault) -> None:
         """Count an actor that was made again; one that was not ends the run, whose party is "run"."""
@@ -122,35 +132,51 @@ class RayMetrics(Callback):
             self._add("raydpzv_restarts", 1)
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
-        """Set what the ledger holds in the end."""
+        """Set what the ledger holds in the end; give Ray all that is left."""
         if summary and "ledger" in summary:
             self._set("raydpzv_ledger_updates", summary["ledger"]["updates"])
+        self._hand_over()
 
     def _services(self, service: pa.Table) -> None:
         client = _column(service, "client")
         trip = _column(service, "applied") - _column(service, "woke")
         applied = ~np.isnan(trip)
-        self._by_client("raydpzv_uploads", client, np.ones(len(client)))
-        self._by_client("raydpzv_late_epochs", client, _column(service, "late"))
-        self._by_client("raydpzv_round_trips", client, applied)
-        self._by_client("raydpzv_round_trip_seconds", client[applied], trip[applied])
+        self._add_each("raydpzv_uploads", client, np.ones(len(client)))
+        self._add_each("raydpzv_late_epochs", client, _column(service, "late"))
+        self._add_each("raydpzv_round_trips", client, applied)
+        self._add_each("raydpzv_round_trip_seconds", client[applied], trip[applied])
         before, self._updates = self._updates, max(self._updates, metrics.updates(service))
         self._add("raydpzv_updates", self._updates - before)
         if self._ledger and self._ledger.is_dir():
             self._set("raydpzv_ledger_updates", self._updates)
 
-    def _by_client(self, name: str, client: NDArray[Any], values: NDArray[Any]) -> None:
-        sums = np.bincount(np.minimum(client, MOST_CLIENTS), weights=values)
-        for m in np.flatnonzero(sums).tolist():
-            self._add(name, float(sums[m]), client=str(m) if m < MOST_CLIENTS else OTHERS)
+    def _add_each(self, name: str, client: NDArray[Any], values: NDArray[Any]) -> None:
+        sums = np.bincount(np.minimum(client, MOST_CLIENTS), weights=values, minlength=MOST_CLIENTS + 1)
+        self._by_client[name] = sums + self._by_client.get(name, 0.0)
 
-    def _add(self, name: str, value: float, **tags: str) -> None:
-        if value and name in self._metrics:  # Ray refuses to count 0
-            self._metrics[name].inc(value, self._tags | tags)
+    def _add(self, name: str, value: float, tag: str = "") -> None:
+        self._sums[name, tag] += value
 
-    def _set(self, name: str, value: float, **tags: str) -> None:
-        if math.isfinite(value) and name in self._metrics:
-            self._metrics[name].set(value, self._tags | tags)
+    def _set(self, name: str, value: float, tag: str = "") -> None:
+        if math.isfinite(value):
+            self._values[name, tag] = value
+
+    def _hand_over(self) -> None:
+        for name, sums in self._by_client.items():
+            for m in np.flatnonzero(sums).tolist():
+                self._add(name, float(sums[m]), str(m) if m < MOST_CLIENTS else OTHERS)
+        for (name, tag), value in self._sums.items():
+            if value and name in self._metrics:  # Ray refuses to count 0
+                self._metrics[name].inc(value, self._tagged(name, tag))
+        for (name, tag), value in self._values.items():
+            if name in self._metrics:
+                self._metrics[name].set(value, self._tagged(name, tag))
+        for given in (self._by_client, self._sums, self._values):
+            given.clear()
+
+    def _tagged(self, name: str, tag: str) -> dict[str, str]:
+        further = METRICS[name].tags[len(_RUN) :]
+        return self._tags | dict.fromkeys(further, tag)
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from actors.device import claim_device
 from actors.evaluation_gate import EvaluationPort
@@ -73,6 +74,7 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         self._timeout = prepared.spec.resources.timeout
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
+        self._privacy_filter.epsilons(np.ones(1))  # imports scipy, 20 MB: the first drain would stop the run
         self._pieces: list[Piece] = []
         self._lock = threading.Lock()
         # with noise of the system's a round that no checkpoint knows of is a release that no account knows of
@@ -262,6 +264,7 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
 
         rest: also rows after the last one, of a run without rounds or one that is over.
         """
+        pa.default_memory_pool().release_unused()  # what the calls before took: this one would take more beside it
         with self._lock:
             pieces, self._pieces = self._pieces, []
             if rest and (self._over or self._prepared.asynchronous or self._pace is None):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from actors.device import claim_device
 from actors.evaluation_gate import EvaluationPort
@@ -64,6 +65,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
+        self._privacy_filter.epsilons(np.ones(1))  # imports scipy, 20 MB: the first drain would stop the run
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(
             *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate),
@@ -355,6 +357,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
 
     def drain(self, *, rest: bool = True) -> list[Piece]:
         """Return the rows since the last call, and the checkpoints among them; rest: also rows after the last one."""
+        pa.default_memory_pool().release_unused()  # what the calls before took: this one would take more beside it
         with self._lock:
             pieces, self._pieces = self._pieces, []
             return [*pieces, (self._recorder.drain(), None)] if rest else pieces
