@@ -213,7 +213,8 @@ class RowWriter:
         found = {}
         for name, table in rows.items():
             at = counts.get(name, 0)
-            found[name] = table.slice(max(0, self._told[name] - at))
+            new = max(0, self._told[name] - at)
+            found[name] = table.slice(new) if new else table
             self._told[name] = max(self._told[name], at + table.num_rows)
         return found
 

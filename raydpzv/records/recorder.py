@@ -44,13 +44,17 @@ class Recorder:
     def drain(self) -> Rows:
         """Return the rows since the last drain, as tables, and forget them."""
         taken = {name: batch.take() for name, batch in self._batches.items()}
-        tables = {
-            name: pa.Table.from_batches(batches, SCHEMAS[name]).combine_chunks() if batches else _NONE[name]
-            for name, batches in taken.items()
-        }
+        tables = {name: _joined(batches, name) for name, batches in taken.items()}
         if self._epsilons and tables["release"].num_rows:
             tables["release"] = _with_epsilons(tables["release"], self._epsilons)
         return tables
+
+
+def _joined(batches: list[pa.RecordBatch], name: str) -> pa.Table:
+    if not batches:
+        return _NONE[name]
+    table = pa.Table.from_batches(batches, SCHEMAS[name])
+    return table if len(batches) == 1 else table.combine_chunks()
 
 
 def _forget(row: Row) -> None:
