@@ -163,6 +163,8 @@ def test_a_first_leg_takes_its_checkpoints_when_they_are_due(monkeypatch: pytest
     assert not server.kept(due=False), "15 updates are to come first"
     assert len(server.kept(due=True)) == 1
     assert not server.actor.drain()[0][0]["leg"].num_rows
+    monkeypatch.setattr(server.actor._pace, "due", lambda updates: True)
+    assert len(server.kept(due=False)) == 1
     server = Server(None, monkeypatch, keeps=False)
     server.actor.open_wall(time.time(), server.host)  # noqa: TID251
     assert not server.kept(due=True), "of a run that has no folder"
