@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,20 @@ def test_rows_so_far_are_all_that_were_given_in_their_order(folder: RunFolder) -
     check(folder, 0, 1, 2, 3, 4)
     assert recorded(folder.path) == [0, 1, 2, 3, 4]
     assert numbers(folder.so_far("release")) == []
+
+
+def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder: RunFolder) -> None:
+    def columns() -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = (
+            RunFolder.open(folder.path).column_rows("fault", ["message"]).to_pydict()
+        )
+        return found
+
+    folder.append(faults(2))
+    assert columns() == {"message": ["number 2"]}
+    folder.hold(faults(3))
+    folder.write_checkpoint(after(1))
+    assert {name: sorted(found) for name, found in columns().items()} == {"message": ["number 2", "number 3"]}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the writer", "another process"])
