@@ -56,8 +56,7 @@ class RowSpending:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of another account."""
-        # checkpoints of earlier versions have a fifth
-        self.rows, self.uploads, self.releases, self.participations = state["counts"][:4]
+        self.rows, self.uploads, self.releases, self.participations = state["counts"]
         self._rows = [rows for rows, _ in state["accounts"]]
         self._uploads = [uploads for _, uploads in state["accounts"]]
         for records, counts in zip(self._records, state["records"], strict=True):

@@ -139,6 +139,16 @@ def test_what_legs_that_came_no_further_may_have_released_is_charged(
     assert all(more["epsilon"] >= one["epsilon"] for one, more in zip(once, often, strict=True))
 
 
+@each_kind
+def test_a_private_run_goes_on_from_its_last_checkpoint_alone(tmp_path: Path, kind: str) -> None:
+    """The one before it, from which others go on, knows of fewer releases than were made."""
+    kill_at(6, small(kind, "record.checkpoint_updates=2"), tmp_path / "run", checkpoints=2)
+    assert (tmp_path / "run" / "checkpoint.before.npz").is_file()
+    (tmp_path / "run" / "checkpoint.npz").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read"):
+        resume(tmp_path / "run")
+
+
 def test_a_damaged_count_of_legs_is_refused(tmp_path: Path) -> None:
     kill_at(4, small("rounds"), tmp_path / "run")
     (tmp_path / "run" / "begun_legs.json").write_text('{"legs": "some"}')

@@ -12,6 +12,7 @@ import pytest
 import actors.driver
 import scenarios
 from actors.driver import Driver, RunHooks
+from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.callbacks import Callbacks, StatusCallback
@@ -31,6 +32,14 @@ class Polling(Driver):
     def poll(self) -> None:
         """Look once."""
         self._poll()
+
+    def wait_for(self, work: str, awaited: list[list[str]]) -> None:
+        """Wait for a loop; awaited: the calls that end when the server is to be looked at, one after the other."""
+        self.awaits = awaited
+        self._await(work)
+
+    def _awaited(self) -> list[Any]:
+        return self.awaits.pop(0)
 
     def keep_leg(self, *arguments: Any, due: bool = False) -> None:
         """Have a checkpoint taken."""
@@ -55,7 +64,9 @@ def driver(server: ServerCalls, folder: RunFolder, flush: float = 1e9, **changed
     stop = changed.get("stop", threading.Event())
     finalizer: Any = None
     restarts: Any = None
-    return Polling(server, RunHooks(writer, finalizer, watch, stop, evaluated, True, restarts))
+    return Polling(
+        server, RunHooks(writer, finalizer, watch, stop, evaluated, True, restarts, changed.get("storage"))
+    )
 
 
 def test_a_checkpoint_is_fetched_as_soon_as_there_is_one(folder: RunFolder) -> None:
@@ -177,3 +188,54 @@ def test_one_checkpoint_is_taken_at_a_time_and_one_that_is_due_is_waited_for(
     written = folder.checkpoint()
     assert written is not None
     assert written.round == 5
+
+
+def test_a_loop_is_looked_at_until_it_is_over_and_when_it_says_so(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    asked = list[list[str]]()
+    ends = iter([[], ["a piece"], [], ["the loop"]])
+
+    def wait(calls: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        asked.append(calls)
+        return next(ends), []
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda work: asked.append([work]))
+    server = ServerCalls()
+    driver(server, folder).wait_for("the loop", [["a piece"], ["another"]])
+    first, second = ["the loop", "a piece"], ["the loop", "another"]
+    assert asked == [first, first, second, second, ["the loop"]], "whose error is told at last"
+    assert len(server.asked("status")) == 3
+
+
+class Storage:
+    """Knows of some updates; `error`: that it can take no more."""
+
+    def __init__(self) -> None:
+        self.limit: int | None = 5
+        self.noted, self.error = list[int](), ""
+
+    def note(self, updates: int) -> None:
+        """Take note of how far the record has come."""
+        self.noted.append(updates)
+        if self.error:
+            raise RunError(self.error)
+
+
+def test_the_server_goes_as_far_as_the_storage_knows_of_and_ends_where_it_can_take_no_more(
+    folder: RunFolder,
+) -> None:
+    server, storage = ServerCalls(), Storage()
+    found = driver(server, folder, storage=storage)
+    for updates, limit in ((3, 5), (4, 5), (5, 9), (9, None)):
+        server.statuses, storage.limit = [Status(updates=updates)], limit
+        found.poll()
+    assert storage.noted == [3, 4, 5, 9]
+    assert server.asked("allow") == [[5], [9], [None]]
+    storage.error = "the storage is full"
+    with pytest.raises(RunError, match="the storage is full"):
+        found.poll()
+    assert server.asked("deny") == [["the storage is full"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_rows_so_far_are_all_that_were_given_in_their_order(folder: RunFolder) -
     assert numbers(folder.so_far("release")) == []
 
 
+def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder: RunFolder) -> None:
+    def columns() -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = (
+            RunFolder.open(folder.path).column_rows("fault", ["message"]).to_pydict()
+        )
+        return found
+
+    folder.append(faults(2))
+    assert columns() == {"message": ["number 2"]}
+    folder.hold(faults(3))
+    folder.write_checkpoint(after(1))
+    assert {name: sorted(found) for name, found in columns().items()} == {"message": ["number 2", "number 3"]}
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["the writer", "another process"])
 def test_going_back_drops_what_came_after_the_checkpoint_however_it_was_given(
     folder: RunFolder, *, again: bool
@@ -90,6 +105,39 @@ def test_going_back_drops_what_came_after_the_checkpoint_however_it_was_given(
     assert found is not None
     assert found.round == 2
     folder.__exit__()
+
+
+def test_checkpoints_after_going_back_hold_no_row_twice_and_none_that_was_dropped(folder: RunFolder) -> None:
+    """However often, and where nothing became a part meanwhile."""
+    for number in range(4):
+        folder.hold(faults(number))
+        folder.write_checkpoint(after(number + 1))
+        folder.hold(faults(9))
+        folder.go_back()
+        check(folder, *range(number + 1))
+    folder.__exit__()
+    with RunFolder.reopened(folder.path) as opened:
+        check(opened, 0, 1, 2, 3)
+        assert numbers(opened.column_rows("fault", ["time", "kind"])) == [0, 1, 2, 3]
+        opened.append(faults())
+        assert recorded(folder.path) == [0, 1, 2, 3]
+
+
+def test_the_checkpoint_before_the_last_keeps_its_rows_also_where_a_run_went_back_between_them(
+    folder: RunFolder,
+) -> None:
+    folder.hold(faults(0))
+    folder.write_checkpoint(after(1))
+    folder.go_back()
+    folder.hold(faults(1))
+    folder.write_checkpoint(after(2))
+    folder.__exit__()
+    (folder.path / "checkpoint.npz").write_bytes(b"damaged")
+    with RunFolder.reopened(folder.path) as opened:
+        found = opened.checkpoint()
+        assert found is not None
+        assert found.round == 1
+        check(opened, 0)
 
 
 def test_going_back_without_a_checkpoint_drops_all(folder: RunFolder) -> None:

@@ -103,7 +103,7 @@ def test_what_a_lost_host_had_not_handed_over_is_done_again() -> None:
     hosts = Hosts({1: 2})
     found, noted = executor(hosts)
     submitted(found, 0, 1, 2, 3)
-    assert [found.result(client).client for client in range(4)] == [0, 1, 2, 3]
+    assert [found.result(client).client for client in (1, 0, 3, 2)] == [1, 0, 3, 2]
     assert hosts.sent == [(0, [0, 2]), (1, [1, 3]), (1, [1, 3]), (1, [1, 3])]
     assert hosts.replaced == [(1, "new host 1")] * 2
     assert noted == [(1, "replaced; 2 orders are performed again")] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.rebuild import gone_back_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Metrics
+from raydpzv.records import checkpoint_pace
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER
@@ -47,12 +49,15 @@ class Host:
 class Server:
     """A server in this process, brought to where a run's next leg begins, or a run's first."""
 
-    def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *changed: str, keeps: bool = True
+    ) -> None:
         module = "actors.horizontal.server_actor"
         monkeypatch.setattr(f"{module}.get", lambda reference, timeout, what: reference)
         monkeypatch.setattr(f"{module}.claim_device", lambda share: "cpu")
         monkeypatch.setattr(f"{module}.RelayedLedger", lambda actor, header, timeout: actor)
-        prepared, self.checkpoint, self.host = prepare_horizontal(small("asynchronous", *WALL)), None, Host()
+        self.checkpoint, self.host = None, Host()
+        prepared = prepare_horizontal(small("asynchronous", *WALL, *changed))
         ledger: Any = Opened.create(None, prepared.plan.header())
         if folder:
             opened = RunFolder.open(folder)
@@ -93,18 +98,34 @@ def test_a_second_leg_begins_after_the_ledgers_last_update(
     (begun,) = rows["leg"].to_pylist()
     assert (begun["leg"], begun["time"], begun["recovered"]) == (2, was["time"], updates - round)
     assert begun["gap"] == pytest.approx(7.0)
+
+
+def test_no_leg_evaluates_what_another_has(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    round = Server(killed, monkeypatch).actor.leg().evaluated
+    server = Server(killed, monkeypatch, f"evaluate.every={round}")
+    updates = server.ledger.version
+    assert round <= updates < 2 * round
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
     server.actor.look()
-    due = updates // 10 > round // 10
-    assert server.host.looked == ([updates] if due else []), "no leg evaluates what another has"
-    server.actor.look()
-    assert len(server.host.looked) == due
+    assert not server.host.looked, "the leg before has"
     server.actor.look(True)
-    assert server.host.looked[-1] == updates
-    assert len(server.host.looked) == due + 1
+    assert server.host.looked == [updates]
     after = Host()
     server.actor.show(after)
     server.actor.look(True)
     assert after.looked == [updates], "in another host"
+
+
+def test_what_no_leg_has_evaluated_is_evaluated_once(
+    killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(killed, tmp_path / "run")
+    RunFolder.open(tmp_path / "run").drop_checkpoints()  # so that nobody knows of an evaluation
+    server = Server(tmp_path / "run", monkeypatch)
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    for _ in range(2):
+        server.actor.look()
+    assert server.host.looked == [server.ledger.version]
 
 
 def test_its_checkpoints_say_which_leg_and_whether_anything_can_be_under_way(
@@ -142,6 +163,20 @@ def test_a_first_leg_takes_its_checkpoints_when_they_are_due(monkeypatch: pytest
     assert not server.kept(due=False), "15 updates are to come first"
     assert len(server.kept(due=True)) == 1
     assert not server.actor.drain()[0][0]["leg"].num_rows
+    monkeypatch.setattr(server.actor._pace, "due", lambda updates: True)
+    assert len(server.kept(due=False)) == 1
     server = Server(None, monkeypatch, keeps=False)
     server.actor.open_wall(time.time(), server.host)  # noqa: TID251
     assert not server.kept(due=True), "of a run that has no folder"
+
+
+def test_what_a_checkpoint_costs_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 50.0
+    monkeypatch.setattr(checkpoint_pace, "own_seconds", lambda: now)
+    server = Server(None, monkeypatch)
+    server.actor.open_wall(time.time(), server.host)  # noqa: TID251
+    for _ in range(2):
+        now += 100.0
+        assert len(server.kept(due=True)) == 1
+    assert server.actor.status().checkpoint_seconds == 0.0
+    assert server.actor.facts()["checkpoints"]["seconds"] == 0.0

@@ -14,6 +14,7 @@ from actors.serialization import unpack_order
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.records import checkpoint_pace
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER
@@ -31,7 +32,7 @@ HELD = ((0, 2), (1, 3))
 class Server:
     """A server and its clients in this process, brought to where a run's next leg begins."""
 
-    def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
         for module in ("server_actor", "dispatcher"):
             monkeypatch.setattr(f"actors.vertical.{module}.get", lambda reference, timeout, what: reference)
         for module in ("server_actor", "client_actor"):
@@ -41,7 +42,7 @@ class Server:
         self.actor = VerticalServerActor(prepared, 0.0)
         clients = [Here(ClientActor([prepared.clients[m] for m in held], 0.0)) for held in HELD]
         self.holders = {m: clients[a] for a, held in enumerate(HELD) for m in held}
-        self.actor.bring_leg(clients, HELD, self.checkpoint, keeps=True)
+        self.actor.bring_leg(clients, HELD, self.checkpoint, keeps=keeps)
 
     def kept(self, *, due: bool) -> list[Checkpoint]:
         """The checkpoints that come of asking for one."""
@@ -109,5 +110,18 @@ def test_a_checkpoint_is_taken_when_it_is_due_and_after_the_end_only_if_it_is_as
     server.actor.stop(USER)
     assert not server.kept(due=False), "a continuation would make one update more"
     assert len(server.kept(due=True)) == 1
-    server.actor._pace = None
+    server = Server(None, monkeypatch, keeps=False)
+    server.actor.open_wall(time.time())  # noqa: TID251
     assert not server.kept(due=True), "of a run that has no folder"
+
+
+def test_what_a_checkpoint_costs_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 50.0
+    monkeypatch.setattr(checkpoint_pace, "own_seconds", lambda: now)
+    server = Server(None, monkeypatch)
+    server.actor.open_wall(time.time())  # noqa: TID251
+    for _ in range(2):
+        now += 100.0
+        assert len(server.kept(due=True)) == 1
+    assert server.actor.status().checkpoint_seconds == 0.0
+    assert server.actor.checkpoint_facts()["checkpoints"]["seconds"] == 0.0
