@@ -121,8 +121,8 @@ def _beside_target(experiment: Prepared, final: AnySetting, why: str) -> str:
     stated, mind, caveats = why.partition(" Mind: ")
     passed = "" if "not the target" in stated else f" This is not the target ε = {planned.target:g}."
     return (
-        f"{stated}{passed} Beside the run's own updates {experiment.missing:,} count that a lost machine may have made, "
-        f"with other noise.{mind}{caveats}"
+        f"{stated}{passed} Beside the run's own updates {experiment.missing:,} count that a lost machine may have "
+        f"made, with other noise.{mind}{caveats}"
     )
 
 

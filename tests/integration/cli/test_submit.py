@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from actors.job_server import JobEnd
 from raydpzv.errors import RunError, SpecError
 from scenarios.cli import app
-from scenarios.kuberay_command import check_words
+from scenarios.kuberay_command import NOT_INSTALLED, check_words
 from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
@@ -311,6 +311,12 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
         *("--set", "method.lr=0.2", "--set", "seed=3", "--log", "csv", "--out", "/raydpzv/vafl-3"),
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_pyyaml_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    done = submit("vafl", "--kuberay", *POD)
+    assert (done.exit_code, NOT_INSTALLED in done.stderr) == (2, True)
 
 
 def test_the_page_of_a_manifest_can_be_typed(tmp_path, monkeypatch):
