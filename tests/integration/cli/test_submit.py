@@ -376,6 +376,25 @@ def test_what_an_attempt_after_the_first_would_be_refused_for_is_not_tried_again
     assert job["spec"]["backoffLimit"] == retries
 
 
+@pytest.mark.parametrize(
+    ("scenario", "changes", "more", "retries"),
+    [
+        ("digits_dpzv", (), (), 3),
+        ("digits_dpzv", WALL, (), 0),
+        ("digits_dpzv", WALL, ("--retries", "2"), 2),
+        ("digits_dpzv", (*WALL, "privacy.mode=none"), (), 3),
+        ("decomfl_async", (*WALL, "resources.hosts=2"), (), 3),
+    ],
+)
+def test_from_a_storage_alone_a_run_of_real_time_with_noise_is_not_tried_again(
+    scenario, changes, more, retries
+):
+    words = (scenario, *(w for change in changes for w in ("--set", change)), "--memory", "4", *more)
+    done = submit(*words, "--kuberay", *POD[:2], "--storage", "s3://bucket/runs")
+    (job,) = yaml.safe_load_all(done.stdout)
+    assert job["spec"]["backoffLimit"] == retries
+
+
 def test_a_job_is_gone_on_with_from_a_storage_by_another_machine(cluster, tmp_path):
     """Each job has a folder of its own on the head's machine; the run is in the storage."""
     uri = f"file://{tmp_path}/the storage"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import stat
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from raydpzv.storage.copies import (
     begun,
     begun_at,
     check_apart,
+    check_not_midway,
     continued,
     fetch,
     is_over,
@@ -137,11 +140,37 @@ def test_a_damaged_link_says_how_to_mend_it(first, text):
         link_of(first)
 
 
-def test_storage_and_folder_lie_apart(tmp_path):
+def test_storage_and_folder_lie_apart(tmp_path, monkeypatch):
     for out, storage in (("a", "a"), ("a", "a/b"), ("a/b", "a")):
         with pytest.raises(InputError, match="or has it in itself"):
             check_apart(tmp_path / out, (tmp_path / storage).as_uri())
     check_apart(tmp_path / "a", (tmp_path / "ab").as_uri())
+    with (
+        begun((tmp_path / "a" / "storage").as_uri(), "search") as mirror,
+        pytest.raises(InputError, match="or has it in itself"),
+    ):
+        link(tmp_path / "a", mirror)
+    assert link_of(tmp_path / "a") is None
+    monkeypatch.setattr(copies, "open_place", lambda uri: SimpleNamespace(on_this_disk=None))
+    check_apart(tmp_path / "a", "s3://bucket/a")
+
+
+def test_what_was_fetched_of_a_run_before_its_end_is_not_taken_for_a_run_that_was_killed(
+    uri, first, tmp_path
+):
+    lose(uri, first)
+    fetch(uri, tmp_path / "copy")
+    check_not_midway(first)  # where it was made
+    with pytest.raises(
+        InputError, match=r"raydpzv fetch file://.* FOLDER; or, .*raydpzv resume file://.* --out"
+    ):
+        check_not_midway(tmp_path / "copy")
+    (tmp_path / "copy" / "summary.json").touch()
+    check_not_midway(tmp_path / "copy")
+    for name in ("summary.json", "scenario.toml"):  # as of a search
+        (tmp_path / "copy" / name).unlink()
+    check_not_midway(tmp_path / "copy")
+    check_not_midway(folder_with(tmp_path / "no copy", FILES))
 
 
 def test_its_own_writer_goes_on_in_its_folder_as_it_is_and_is_charged_nothing(uri, first):
@@ -208,6 +237,24 @@ def test_a_fetched_copy_of_the_newest_commit_is_gone_on_with_where_it_is(uri, fi
     assert (copy / "models.npz").stat().st_ino == inode
 
 
+def test_a_fetched_copy_is_charged_too_where_nobody_knows_who_wrote_last(uri, first, tmp_path):
+    """As where its leases were deleted by hand."""
+    lose(uri, first)
+    fetch(uri, tmp_path / "copy")
+    for name in open_place(uri).names("leases"):
+        open_place(uri).delete(f"leases/{name}")
+    with charging(uri, tmp_path / "copy") as (_, missing, charged):
+        assert (missing, len(charged)) == (10, 1)
+
+
+def test_the_folder_of_a_storage_is_not_that_of_a_copy_of_it(uri, first, tmp_path):
+    """Which may have been gone on with elsewhere: its writers bear the same names."""
+    lose(uri, first)
+    shutil.copytree(tmp_path / "storage", tmp_path / "backup")
+    with pytest.raises(InputError, match="first: holds something else"):
+        continued((tmp_path / "backup").as_uri(), first).__enter__()
+
+
 @pytest.mark.parametrize("holds", ["files", "another link", "file"])
 def test_a_folder_with_something_else_is_left_alone(uri, first, tmp_path, holds):
     lose(uri, first)
@@ -252,6 +299,16 @@ def test_each_damaged_commit_after_the_one_that_counts_may_have_announced_as_muc
     with charging(uri, tmp_path / "here") as (_, missing, _):
         assert missing == 3 * 10
     assert missing_updates(tmp_path / "here") == 30
+
+
+def test_a_damaged_commit_after_one_that_announced_nothing_may_have_announced_anything(uri, first, tmp_path):
+    place = open_place(uri)
+    begin(uri, first)
+    base = latest(place)
+    assert (base.noise, base.over, base.announced) == (ANNOUNCED, True, base.covered)
+    place.write(base.name.replace(f"{base.number:08d}.json", f"{base.number + 1:08d}.json"), b"torn")
+    with pytest.raises(DataError, match="its newest commit is damaged, so that nobody knows"):
+        continued(uri, tmp_path / "here").__enter__()
 
 
 def commit_of(place, number, files, **facts):
