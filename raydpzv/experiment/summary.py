@@ -57,7 +57,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     done = ending.status == "done"
     final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
     private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
-    why += _past_target(experiment, final, why) if final else ""
+    why = _beside_target(experiment, final, why) if final else why
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
     return {
@@ -106,22 +106,23 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     }
 
 
-def _past_target(experiment: Prepared, final: AnySetting, stated: str) -> str:
-    """Return that what a lost machine may have released leads beyond the target ε, which `stated` may say or not.
+def _beside_target(experiment: Prepared, final: AnySetting, why: str) -> str:
+    """Return a verdict that says, where it is so, that what a lost machine may have released leads beyond the target ε.
 
-    "" where it does not. In paper mode it is the paper's ε alone that ever met the target.
+    In paper mode it is the paper's ε alone that ever met the target.
     """
     planned = experiment.setting
     if not experiment.missing or planned is None or planned.target is None:
-        return ""
+        return why
     limit = planned.target * (1 + _ROUNDING)
     met = {(c.adversary, c.relation) for c in claims(planned) if c.epsilon <= limit}
     if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in claims(final)):
-        return ""
+        return why
+    stated, mind, caveats = why.partition(" Mind: ")
     passed = "" if "not the target" in stated else f" This is not the target ε = {planned.target:g}."
     return (
-        f"{passed} Beside the run's own updates {experiment.missing:,} count that "
-        "a lost machine may have made, with other noise."
+        f"{stated}{passed} Beside the run's own updates {experiment.missing:,} count that a lost machine may have "
+        f"made, with other noise.{mind}{caveats}"
     )
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from actors.job_server import JobEnd
 from raydpzv.errors import RunError, SpecError
 from scenarios.cli import app
-from scenarios.kuberay_command import check_words
+from scenarios.kuberay_command import NOT_INSTALLED, check_words
 from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
@@ -313,6 +313,12 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_pyyaml_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    done = submit("vafl", "--kuberay", *POD)
+    assert (done.exit_code, NOT_INSTALLED in done.stderr) == (2, True)
+
+
 def test_the_page_of_a_manifest_can_be_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
@@ -367,6 +373,25 @@ def test_what_an_attempt_after_the_first_would_be_refused_for_is_not_tried_again
 ):
     words = (scenario, *(w for change in changes for w in ("--set", change)), "--memory", "4", *more)
     ((job,), _) = documents(*words)
+    assert job["spec"]["backoffLimit"] == retries
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "more", "retries"),
+    [
+        ("digits_dpzv", (), (), 3),
+        ("digits_dpzv", WALL, (), 0),
+        ("digits_dpzv", WALL, ("--retries", "2"), 2),
+        ("digits_dpzv", (*WALL, "privacy.mode=none"), (), 3),
+        ("decomfl_async", (*WALL, "resources.hosts=2"), (), 3),
+    ],
+)
+def test_from_a_storage_alone_a_run_of_real_time_with_noise_is_not_tried_again(
+    scenario, changes, more, retries
+):
+    words = (scenario, *(w for change in changes for w in ("--set", change)), "--memory", "4", *more)
+    done = submit(*words, "--kuberay", *POD[:2], "--storage", "s3://bucket/runs")
+    (job,) = yaml.safe_load_all(done.stdout)
     assert job["spec"]["backoffLimit"] == retries
 
 

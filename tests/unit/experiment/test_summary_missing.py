@@ -52,6 +52,7 @@ def test_an_epsilon_beyond_the_target_is_said_to_be_no_target_and_why(scenario, 
         return summarise("x", replace(prepared, missing=missing), NOTHING, ending)["privacy_verdict"]
 
     why = said(planned + 3, 3)
+    assert "lost machine" in why.partition(" Mind: ")[0], "with what is stated"
     assert why.count(f"This is not the target ε = {prepared.setting.target:g}.") == 1
     assert "Beside the run's own updates 3 count that a lost machine may have made" in why
     for updates, missing in ((planned - 5, 3), (planned, 0), (planned + 3, 0)):
