@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from raydpzv.accounts.record_filters import SoundPrivacyFilter
+from raydpzv.accounts.record_filters import MeanPrivacyFilter, SoundPrivacyFilter
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.privacy.mean_setting import MeanSetting
 from raydpzv.privacy.sound_accountant import clients_mu
 from raydpzv.privacy.sound_setting import SoundSetting
 from raydpzv.settings.sections import BudgetSection
@@ -43,3 +48,18 @@ def test_what_was_released_waits_no_longer():
     account.charge(0, np.arange(20), 3)
     assert account.refuses(upload(0, 20)) is None
     assert account.refuses(upload(0, 0)) is not None
+
+
+@pytest.mark.parametrize(
+    ("changed", "proved"),
+    [({}, True), ({"fitted": ("scaled",)}, False), ({"fitted": ("scaled",), "server": "sgd"}, True)],
+    ids=["plain", "scaled by all rows", "with hidden state, whose bound needs nothing of them"],
+)
+def test_what_supposes_more_than_is_so_is_not_proved_while_the_run_goes_on(
+    changed: dict[str, Any], proved: bool
+) -> None:
+    setting = MeanSetting(20, 5, 60, 1.0, 4.0, 1e-5, "shuffle", "frozen", "system", planned=False)
+    account = MeanPrivacyFilter(replace(setting, **changed), BudgetSection(updates=60))
+    loss = account.charge(0, np.arange(5), 1)
+    assert math.isfinite(loss.client) == proved
+    assert math.isfinite(loss.paper), "which claims it all the same"
