@@ -1,4 +1,4 @@
-"""The ε budget of gathered releases: rows that wait count when their release comes, whoever released them since."""
+"""Accounts of records: rows that wait for a gathered release count when it comes; what is proved in midst of a run."""
 
 from __future__ import annotations
 
