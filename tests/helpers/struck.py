@@ -12,11 +12,14 @@ from raydpzv.experiment.vertical import prepare_vertical
 
 
 class Struck:
-    """A role whose process gets a signal (kill -9) at the n-th call of a method; each mark, a file, allows one."""
+    """A role whose process gets a signal (kill -9) at the n-th call of a method; each mark, a file, allows one.
 
-    def __init__(self, role, method, calls, marks, number=signal.SIGKILL):
+    after: a path; at the first call from the n-th on at which it is there.
+    """
+
+    def __init__(self, role, method, calls, marks, number=signal.SIGKILL, after=""):
         self._role, self._method, self._calls = role, method, calls
-        self._marks, self._number, self._count = marks, number, 0
+        self._marks, self._number, self._after, self._count = marks, number, after, 0
 
     def __getattr__(self, name):
         found = getattr(self._role, name)
@@ -25,12 +28,15 @@ class Struck:
 
         def call(*arguments):
             self._count += 1
-            if self._count == self._calls and any(map(_taken, self._marks)):
+            if self._due() and any(map(_taken, self._marks)):
                 # to this thread: where another takes a signal, this one may go on until that one has its turn
                 signal.pthread_kill(threading.get_ident(), self._number)
             return found(*arguments)
 
         return call
+
+    def _due(self):
+        return self._count >= self._calls and Path(self._after).exists()  # "" is the folder it works in
 
 
 def _taken(mark):
@@ -58,9 +64,11 @@ class StruckServer(ServerFactory):
     calls: int = 150
     marks: tuple[str, ...] = ()
     number: int = signal.SIGKILL
+    after: str = ""
 
     def make(self, device="cpu"):
-        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.marks, self.number)
+        how = (self.calls, self.marks, self.number, self.after)
+        return Struck(ServerFactory.make(self, device), "receive", *how)
 
 
 def strikes(folder, **usual):

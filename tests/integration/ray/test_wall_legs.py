@@ -84,7 +84,9 @@ def test_a_lost_server_begins_a_new_leg(struck, tmp_path, method, lane):
     """From a checkpoint of its own time; who watches hears of all that the new leg does."""
     folder, watch = tmp_path / "run", Listening()
     spec = spec_of(method, f"resources.lane={lane}")
-    run_prepared(struck(spec, "server"), folder, runner="ray", callbacks=[watch])
+    # the first one is of the run's beginning
+    experiment = struck(spec, "server", after=str(folder / "checkpoint.before.npz"))
+    run_prepared(experiment, folder, runner="ray", callbacks=[watch])
     rows = check_whole(folder, 2)
     (fault,) = rows["fault"].to_pylist()
     assert (fault["party"], fault["kind"]) == ("server", "Lost")
