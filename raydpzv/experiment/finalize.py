@@ -177,7 +177,7 @@ class RowWriter:
         self._every, self._last = every, time.monotonic()
         self._kept: list[Rows] = []
         self._bytes, self._seconds = 0, 0.0  # of the last checkpoint; of writing all of them
-        self._told = Counter(folder.counts) if folder else Counter[str]()
+        self._told = Counter[str]()  # rows of each type, those of earlier writers left out
 
     def due(self) -> bool:
         """Tell whether rows should be written by now."""
@@ -202,8 +202,7 @@ class RowWriter:
         faults = self.folder.so_far("fault")
         self.folder.go_back()
         if not again:
-            told = self._told["fault"]
-            self._told = Counter(self.folder.counts) | Counter({"fault": told})
+            self._told = Counter({"fault": self._told["fault"]})
         kept = self.folder.counts.get("fault", 0)
         self.folder.append(_rows() | {"fault": faults.slice(kept)})
         self.add(_rows(fault=[fault]))
