@@ -311,6 +311,15 @@ def test_a_damaged_commit_after_one_that_announced_nothing_may_have_announced_an
         continued(uri, tmp_path / "here").__enter__()
 
 
+def test_where_nothing_is_drawn_twice_a_damaged_commit_charges_nothing(uri, first, tmp_path):
+    place = open_place(uri)
+    lose(uri, first, FreshNoise())
+    base = latest(place)
+    place.write(base.name.replace(f"{base.number:08d}.json", f"{base.number + 1:08d}.json"), b"torn")
+    with charging(uri, tmp_path / "here") as (_, missing, _):
+        assert missing == 0
+
+
 def commit_of(place, number, files, **facts):
     found = Commit(1, number, "run", "w", files, **facts)
     place.write(found.name, found.encoded())
