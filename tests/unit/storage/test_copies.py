@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import stat
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -32,12 +33,12 @@ from raydpzv.storage.place import StorageFolder, open_place
 from tests.helpers.storages import QUICK
 
 AHEAD = FreshNoise(ANNOUNCED, 10)
-FILES = {"scenario.toml": b"s", "operator.json": b"secret", "models.npz": b"m"}
+FILES = {"scenario.toml": b"s", "operator.json": b"secret", "models.npz": b"m", "plots/a.png": b"p"}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.setattr(copies, "PACE", replace(QUICK, lease=0.04))
 
 
 @pytest.fixture
@@ -51,14 +52,15 @@ def first(tmp_path):
 
 
 def folder_with(path, files):
-    path.mkdir()
     for name, data in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
     return path
 
 
 def content_of(path):
-    return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file() and p.name != "storage.json"}
+    files = {str(p.relative_to(path)): p for p in path.rglob("*") if p.is_file()}
+    return {name: p.read_bytes() for name, p in files.items() if name != "storage.json"}
 
 
 def begin(uri, folder, noise=AHEAD):
