@@ -437,7 +437,7 @@ AS_IT_STANDS = [
 ]
 CHANGED = [
     *("data.target='y'", "data.target='it is'$x", 'data.file="/a$HOME/c"', 'data.target="a;b"', "x=(1)"),
-    *('data.target="a\\tb"', 'data.target="`id`"', "x=a\nb", "x=a&b", "x=<b"),
+    *("title=it's", 'data.target="a\\tb"', 'data.target="`id`"', "x=a\nb", "x=a&b", "x=<b"),
 ]
 
 
