@@ -245,8 +245,12 @@ def test_a_fetched_copy_is_charged_too_where_nobody_knows_who_wrote_last(uri, fi
     fetch(uri, tmp_path / "copy")
     for name in open_place(uri).names("leases"):
         open_place(uri).delete(f"leases/{name}")
-    with charging(uri, tmp_path / "copy") as (_, missing, charged):
+    base = latest(open_place(uri))
+    with charging(uri, tmp_path / "copy") as (mirror, missing, charged):
         assert (missing, len(charged)) == (10, 1)
+        with mirror.of(tmp_path / "copy", AHEAD):
+            assert latest(open_place(uri)).writer == mirror.writer, "what is brought now is the newest"
+    assert latest(open_place(uri)).epoch > base.epoch
 
 
 def test_the_folder_of_a_storage_is_not_that_of_a_copy_of_it(uri, first, tmp_path):
