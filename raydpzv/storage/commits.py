@@ -121,3 +121,8 @@ def content(place: StorageFolder, path: str, file: StoredFile) -> bytes | None:
 def commit_names(place: StorageFolder) -> list[str]:
     """Return the names of all commits."""
     return [f"{COMMITS}/{name}" for name in place.names(COMMITS)]
+
+
+def newest_epoch(place: StorageFolder) -> int:
+    """Return the newest epoch of all commits, whole or not; 0 if there is none."""
+    return max((int(name[:8]) for name in place.names(COMMITS) if name[:8].isdigit()), default=0)

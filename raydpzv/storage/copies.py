@@ -14,7 +14,16 @@ from pathlib import Path
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage.commits import ANNOUNCED, NO_NOISE, UNBOUNDED, Commit, commit_names, content, latest
+from raydpzv.storage.commits import (
+    ANNOUNCED,
+    NO_NOISE,
+    UNBOUNDED,
+    Commit,
+    commit_names,
+    content,
+    latest,
+    newest_epoch,
+)
 from raydpzv.storage.lease import Lease, Waits, last_writer
 from raydpzv.storage.mirror import Mirror, StorageTimes
 from raydpzv.storage.missing import add_missing
@@ -24,7 +33,7 @@ from raydpzv.storage.snapshot import LINK
 _TRIES = 10
 """Times that a folder is brought anew whose storage was written to meanwhile."""
 PACE = StorageTimes()
-"""Of storages that nobody says another of."""
+"""How storages are written."""
 _OWN_ALONE = ("operator.json", "checkpoint.npz")
 """Files that nobody but their owner may read."""
 
@@ -81,15 +90,13 @@ def is_over(uri: str) -> bool:
 
 
 @contextmanager
-def begun(
-    uri: str, kind: str, pace: StorageTimes | None = None, waits: Waits = lambda what: None
-) -> Iterator[Mirror]:
+def begun(uri: str, kind: str, waits: Waits = lambda what: None) -> Iterator[Mirror]:
     """Hold a storage while the block runs, for a folder that begins there. InputError if it holds one already.
 
     waits: told of another process whose lease has to run out first.
     """
     place = open_place(uri)
-    with _taken(place, kind, pace or PACE, waits) as mirror:
+    with _taken(place, kind, waits) as mirror:
         with _said(uri):
             found = latest(place)
         if found:
@@ -103,7 +110,6 @@ def begun(
 def continued(
     uri: str,
     folder: Path,
-    pace: StorageTimes | None = None,
     charge: Callable[[Path, Commit], None] = lambda folder, base: None,
     waits: Waits = lambda what: None,
 ) -> Iterator[tuple[Mirror, int]]:
@@ -118,7 +124,7 @@ def continued(
     place = open_place(uri)
     with _said(place.uri):
         holder = last_writer(place)[1]
-    with _taken(place, "", pace or PACE, waits) as mirror:
+    with _taken(place, "", waits) as mirror:
         with _said(uri):
             base = latest(place)
         if base is None:
@@ -166,10 +172,11 @@ def check_not_midway(folder: Path) -> None:
 
 
 @contextmanager
-def _taken(place: StorageFolder, kind: str, pace: StorageTimes, waits: Waits) -> Iterator[Mirror]:
+def _taken(place: StorageFolder, kind: str, waits: Waits) -> Iterator[Mirror]:
     with _said(place.uri):
-        lease = Lease.take(place, pace.lease, waits=waits)
-    mirror = Mirror(place, lease, kind, pace)
+        # above the commits' epochs too, where somebody has deleted the leases: the newest commit is by its epoch
+        lease = Lease.take(place, PACE.lease, newest_epoch(place), waits=waits)
+    mirror = Mirror(place, lease, kind, PACE)
     with mirror.released():
         yield mirror
 

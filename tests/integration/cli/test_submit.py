@@ -198,6 +198,7 @@ def test_data_outside_the_project_stay_where_they_are_and_that_is_said(cluster, 
         (["vafl", "--project", "none"], "--project: wanted a folder, got none"),
         (["vafl", "--log", "gelf"], 'unknown log "gelf"'),
         (["vafl", "--kuberay", *POD, "--log", "gelf"], 'unknown log "gelf"'),
+        (["vafl", "--kuberay", "--storage", "s3://a/b"], "--image: wanted the image of the pods"),
         (["vafl", "--stop"], "--stop: goes with --job ID"),
         ([], "wanted a SCENARIO to run, or --job ID"),
         (["vafl", "--job", "x"], "wanted a SCENARIO to run, or --job ID"),
@@ -436,7 +437,7 @@ AS_IT_STANDS = [
 ]
 CHANGED = [
     *("data.target='y'", "data.target='it is'$x", 'data.file="/a$HOME/c"', 'data.target="a;b"', "x=(1)"),
-    *('data.target="a\\tb"', 'data.target="`id`"', "x=a\nb", "x=a&b", "x=<b"),
+    *("title=it's", 'data.target="a\\tb"', 'data.target="`id`"', "x=a\nb", "x=a&b", "x=<b"),
 ]
 
 

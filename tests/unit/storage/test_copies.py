@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import stat
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -32,12 +33,12 @@ from raydpzv.storage.place import StorageFolder, open_place
 from tests.helpers.storages import QUICK
 
 AHEAD = FreshNoise(ANNOUNCED, 10)
-FILES = {"scenario.toml": b"s", "operator.json": b"secret", "models.npz": b"m"}
+FILES = {"scenario.toml": b"s", "operator.json": b"secret", "models.npz": b"m", "plots/a.png": b"p"}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.setattr(copies, "PACE", replace(QUICK, lease=0.04))
 
 
 @pytest.fixture
@@ -51,14 +52,15 @@ def first(tmp_path):
 
 
 def folder_with(path, files):
-    path.mkdir()
     for name, data in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
     return path
 
 
 def content_of(path):
-    return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file() and p.name != "storage.json"}
+    files = {str(p.relative_to(path)): p for p in path.rglob("*") if p.is_file()}
+    return {name: p.read_bytes() for name, p in files.items() if name != "storage.json"}
 
 
 def begin(uri, folder, noise=AHEAD):
@@ -243,8 +245,12 @@ def test_a_fetched_copy_is_charged_too_where_nobody_knows_who_wrote_last(uri, fi
     fetch(uri, tmp_path / "copy")
     for name in open_place(uri).names("leases"):
         open_place(uri).delete(f"leases/{name}")
-    with charging(uri, tmp_path / "copy") as (_, missing, charged):
+    base = latest(open_place(uri))
+    with charging(uri, tmp_path / "copy") as (mirror, missing, charged):
         assert (missing, len(charged)) == (10, 1)
+        with mirror.of(tmp_path / "copy", AHEAD):
+            assert latest(open_place(uri)).writer == mirror.writer, "what is brought now is the newest"
+    assert latest(open_place(uri)).epoch > base.epoch
 
 
 def test_the_folder_of_a_storage_is_not_that_of_a_copy_of_it(uri, first, tmp_path):
@@ -309,6 +315,15 @@ def test_a_damaged_commit_after_one_that_announced_nothing_may_have_announced_an
     place.write(base.name.replace(f"{base.number:08d}.json", f"{base.number + 1:08d}.json"), b"torn")
     with pytest.raises(DataError, match="its newest commit is damaged, so that nobody knows"):
         continued(uri, tmp_path / "here").__enter__()
+
+
+def test_where_nothing_is_drawn_twice_a_damaged_commit_charges_nothing(uri, first, tmp_path):
+    place = open_place(uri)
+    lose(uri, first, FreshNoise())
+    base = latest(place)
+    place.write(base.name.replace(f"{base.number:08d}.json", f"{base.number + 1:08d}.json"), b"torn")
+    with charging(uri, tmp_path / "here") as (_, missing, _):
+        assert missing == 0
 
 
 def commit_of(place, number, files, **facts):
