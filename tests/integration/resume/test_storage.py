@@ -82,13 +82,22 @@ def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits
 
 WRITER = """
 import sys
+import time
 import raydpzv
 from raydpzv.storage import copies
 from tests.helpers.storages import QUICK
 copies.PACE = QUICK
+
+
+class Slow(raydpzv.Callback):
+    def rows(self, rows):
+        time.sleep(0.1)
+
+
 uri, folder, *changes = sys.argv[1:]
-raydpzv.run(raydpzv.load("digits_dpzv", changes), folder, storage=uri)
+raydpzv.run(raydpzv.load("digits_dpzv", changes), folder, storage=uri, callbacks=[Slow()])
 """
+"""It takes four seconds, so that who looks when it is time to kill it does so before its end."""
 
 
 def killed(tmp_path, uri, changes, *, after):
