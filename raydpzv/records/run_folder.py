@@ -250,7 +250,8 @@ class RunFolder:
         if size > _LONGEST_PIECE or self._log.size + size > _LONGEST_TAIL:
             self.append(rows)
             return
-        self._tail.append(rows)
+        # of a server's actor an empty table takes 2 KB of its own
+        self._tail.append({name: table for name, table in rows.items() if table.num_rows})
         self._log.add(rows)
         self._count(rows)
 
