@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -99,15 +100,16 @@ class _Session:
         self._watch.status(Status(stage=FIRST_EVALUATION))
         host = LocalExecutor(self._clients)
         pasts = self._server.past if isinstance(self._server, LedgerServer) else None
-        roles = RoleStates(self._server, host, len(self._clients), pasts)
+        roles, pace = RoleStates(self._server, host, len(self._clients), pasts), self._pace
 
         def tick() -> None:
             self._tick()
             # after the last update there is nothing to go on with
             if (
-                self._pace
+                pace is not None
+                and time.monotonic() >= pace.look
                 and self._server_loop.stop_reason is None
-                and self._pace.due(self._server_loop.updates)
+                and pace.due(self._server_loop.updates)
             ):
                 keep()
 

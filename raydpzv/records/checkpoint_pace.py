@@ -45,7 +45,8 @@ class Pace:
     def __init__(self, seconds: float | None, updates: int | None, most: float) -> None:
         self._seconds, self._updates, self._most = seconds, updates, most
         self._begun = self._last = own_seconds()
-        self._look = 0.0  # the monotonic clock before which none can be due
+        self.look = 0.0
+        """The monotonic clock before which none can be due: who asks often looks at it first."""
         self._next_update = updates or 0
         self.count, self.spent, self.bytes = 0, 0.0, 0
         self._costs: deque[float] = deque(maxlen=_LATEST)
@@ -54,14 +55,14 @@ class Pace:
         """Tell whether a checkpoint should be taken after so many updates."""
         if self._updates is not None:
             return updates >= self._next_update
-        if (clock := time.monotonic()) < self._look:
+        if (clock := time.monotonic()) < self.look:
             return False
         now, wait = own_seconds(), self._seconds
         if wait is None:
             wait = min(max((now - self._begun) / _SHARE, 0.0 if self.count else _FIRST), self._most)
         rest = _REST if self.count > 1 else _FIRST_REST
         missing = max(wait, rest * (median(self._costs) if self._costs else 0.0)) - (now - self._last)
-        self._look = clock + missing
+        self.look = clock + missing
         return missing <= 0
 
     def begin(self) -> None:

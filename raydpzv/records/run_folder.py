@@ -85,6 +85,8 @@ class RunFolder:
         self._counts = Counter[str]()  # rows of each type, those of the tail among them
         self._log = RowLog(path)
         self._went_back = False
+        self._found_in: tuple[int, int, int, bool] | None = None
+        self._found: Found | None = None  # the checkpoint of that file
         self._lock = FileLock(path / ".lock")
 
     def __enter__(self) -> RunFolder:
@@ -225,7 +227,13 @@ class RunFolder:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     def _written(self, *, only_last: bool = False) -> Found | None:
-        return read_checkpoint(self.path / _CHECKPOINT, only_last=only_last)
+        """Return what `read_checkpoint` does; of a file that has not changed since the last call the same."""
+        path = self.path / _CHECKPOINT
+        stat = path.stat() if path.is_file() else None
+        key = (stat.st_ino, stat.st_size, stat.st_mtime_ns, only_last) if stat else None
+        if key is None or key != self._found_in:
+            self._found_in, self._found = key, read_checkpoint(path, only_last=only_last)
+        return self._found
 
     @property
     def is_recomputed(self) -> bool:
@@ -235,6 +243,7 @@ class RunFolder:
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write the place from which the run can go on, which stands for all rows so far; return its bytes."""
         with self._reported():
+            self._found_in = self._found = None  # nobody goes back to that one any more
             log = self._log.write()
             size = write_checkpoint(self.path / _CHECKPOINT, checkpoint, self._extents, log)
             self._log.checkpointed()
