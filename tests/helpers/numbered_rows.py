@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 
+import scenarios
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.operator_file import OperatorSecrets
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
+
+
+def begun(path: Path) -> RunFolder:
+    """The folder of a run that has no rows yet; to be left."""
+    return RunFolder.create(path / "run", scenarios.load("frozen"), {}, OperatorSecrets(bytes(16), None))
+
+
+def after(round: int) -> Checkpoint:
+    """A checkpoint with nothing in it."""
+    return Checkpoint(round, {}, None)
 
 
 def faults(*numbers: int) -> Rows:

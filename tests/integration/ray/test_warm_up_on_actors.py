@@ -12,6 +12,7 @@ from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.vertical import prepare_vertical as prepare
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.dpzv import DpzvServer
+from tests.helpers.actors_here import Here
 
 SHORT = ("budget.updates=24", "evaluate.every=12", "clock.kind=wall", "arrivals.rate=50")
 ONE, TWO = "resources.client_actors=1", "resources.client_actors=2"
@@ -39,26 +40,6 @@ def test_a_run_on_actors_counts_from_its_own_first_upload(name: str, extra: tupl
     assert all(row["due"] >= 0 for row in services)
 
 
-class Server:
-    """A server actor's methods, called here."""
-
-    def __init__(self, actor: VerticalServerActor) -> None:
-        self._actor = actor
-
-    def __getattr__(self, name: str) -> Call:
-        return Call(getattr(self._actor, name))
-
-
-class Call:
-    """What `.remote` calls, at once."""
-
-    def __init__(self, method: object) -> None:
-        self._method = method
-
-    def remote(self, *arguments: object) -> object:
-        return self._method(*arguments)  # type: ignore[operator]
-
-
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Actors' classes in this process: no Ray."""
@@ -81,7 +62,7 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     client = client_actor.ClientActor(experiment.clients, 0.0)
     before = server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)]
     server.open_warm_up(range(4))
-    uploads = client.warm_up(Server(server), 60.0, None)
+    uploads = client.warm_up(Here(server), 60.0, None)
     server.close_warm_up([uploads[m] for m in range(4)])
     assert before == (server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)])
     assert server.facts()["ledger"]["updates"] == 0
@@ -102,7 +83,7 @@ def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_goes_on() -> 
     server.open_wall(0.0)
     server.open_warm_up([2])
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)
-    assert client.warm_up(Server(server), 60.0, None).keys() == {2}
+    assert client.warm_up(Here(server), 60.0, None).keys() == {2}
     assert server.status().uploads == 0
     assert server.first(2)[0] is not None  # the run's own first order is still there
     with pytest.raises(RuntimeError, match="open_warm_up comes first"):
@@ -120,7 +101,7 @@ def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(monkeypatch: py
     server.open_warm_up(range(4))
     client = client_actor.ClientActor(experiment.clients[:1], 0.0)
     with pytest.raises(Diverged):
-        client.warm_up(Server(server), 60.0, None)
+        client.warm_up(Here(server), 60.0, None)
     assert server.first(3, True)[1]  # the others learn that it is over
 
 

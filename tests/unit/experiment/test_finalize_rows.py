@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import scenarios
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.records.callbacks import Callback, Callbacks
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from tests.helpers.numbered_rows import beside, evaluations, fault, faults, numbers
+from tests.helpers.numbered_rows import after, begun, beside, evaluations, fault, faults, numbers
 
 
 class Listening(Callback):
@@ -32,13 +30,8 @@ class Listening(Callback):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    operator = OperatorSecrets(bytes(16), None)
-    with RunFolder.create(tmp_path / "run", scenarios.load("frozen"), {}, operator) as folder:
+    with begun(tmp_path) as folder:
         yield folder
-
-
-def after(round: int) -> Checkpoint:
-    return Checkpoint(round, {}, None)
 
 
 def recorded(writer: RowWriter, name: str) -> list[int]:

@@ -8,23 +8,15 @@ from typing import Any
 
 import pytest
 
-import scenarios
 from raydpzv.errors import DataError, InputError
-from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
-from tests.helpers.numbered_rows import faults, numbers, releases
+from tests.helpers.numbered_rows import after, begun, faults, numbers, releases
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    operator = OperatorSecrets(bytes(16), None)
-    with RunFolder.create(tmp_path / "run", scenarios.load("frozen"), {}, operator) as folder:
+    with begun(tmp_path) as folder:
         yield folder
-
-
-def after(round: int) -> Checkpoint:
-    return Checkpoint(round, {}, None)
 
 
 def check(folder: RunFolder, *wanted: int) -> None:
