@@ -18,10 +18,10 @@ from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records import interruptions, metrics
 from raydpzv.records.environment import versions
-from raydpzv.records.run_folder import SUMMARY_FORMAT
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST
+from raydpzv.records.summary_format import SUMMARY_FORMAT
 from raydpzv.sim.interfaces import Spent
 
 _ROUNDING = 1e-6

@@ -42,14 +42,11 @@ from raydpzv.records.store import (
     read_rows,
 )
 from raydpzv.records.summary_fields import faults
+from raydpzv.records.summary_format import todays
 from raydpzv.registry import METHODS
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
-SUMMARY_FORMAT = 3
-"""Format of summary.json. 1 (no number in it): `private` is true or the text why not; 2: true or false, and
-`private_reason` beside it. In both `best_accuracy` is the highest of all evaluations, chosen on the test rows. 3: that
-is `peak_accuracy`, and `best_accuracy` the test accuracy of the model that the validation rows choose."""
 _LONGEST_TAIL = 1 << 21
 """Bytes of rows in a log before they become parts: to write these takes a few milliseconds."""
 _LONGEST_PIECE = _LONGEST_TAIL // 2
@@ -352,7 +349,7 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """Return summary.json, or what was published of it, in today's format; DataError if there is none yet."""
         name = self._summary
-        found = _today(
+        found = todays(
             self._json(name, f"the run was killed; continue it first: raydpzv resume {self.path}"),
             self.path / name,
         )
@@ -486,25 +483,6 @@ def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 def _said(value: object) -> str:
     return "not set" if value is None else as_json(value).strip()
-
-
-def _today(summary: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return a summary of any format as one of today's."""
-    found = summary.get("format", 1)
-    if found == SUMMARY_FORMAT:
-        return summary
-    if found not in (1, 2):
-        raise DataError(
-            f"{path}: has format {found!r}, this program reads up to {SUMMARY_FORMAT}; read it with the "
-            "version that wrote it (environment.json names it)"
-        )
-    peak = {"peak_accuracy": summary["best_accuracy"]} if "best_accuracy" in summary else {}
-    today = {**summary, **peak, "format": SUMMARY_FORMAT, "best_accuracy": None}
-    if found == 2:
-        return today
-    private = summary.get("private") is True
-    reason = None if private else str(summary.get("private") or summary.get("privacy_verdict") or "") or None
-    return {**today, "private": private, "private_reason": reason}
 
 
 def _length(path: Path, where: str) -> tuple[int, int]:

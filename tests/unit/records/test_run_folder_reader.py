@@ -12,7 +12,8 @@ import scenarios
 from raydpzv.errors import DataError, RaydpzvError, SpecError
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.runner import continued
-from raydpzv.records.run_folder import SUMMARY_FORMAT, RunFolder
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.summary_format import SUMMARY_FORMAT
 from raydpzv.report.page import read_runs, write_report
 
 REASON = "NOT PRIVATE: no noise is added"
