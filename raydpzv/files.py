@@ -1,8 +1,9 @@
-"""Files and bytes: atomic writes, JSON as it is written here, digests."""
+"""Files and bytes: atomic writes, JSON as it is written here, parameters, digests."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from raydpzv.errors import InputError
 
 
 def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0o666) -> None:
@@ -60,6 +63,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value
+
+
+def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
+    """Write parameters by party ("client 0" as client_0) to one file; InputError if it cannot be written."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is not a file; choose another name for the models")
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
+    np.savez(buffer, **arrays)
+    try:
+        write_atomically(path, buffer.getvalue())
+    except OSError as error:
+        raise InputError(f"{path}: cannot write the models ({error.strerror or error})") from None
 
 
 def sha256(values: np.ndarray) -> str:

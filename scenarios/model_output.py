@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.errors import InputError
-from raydpzv.files import sha256
-from raydpzv.records.run_folder import write_npz
+from raydpzv.files import sha256, write_npz
 
 
 def whose(client: int | None, at: int | None) -> str:

@@ -9,7 +9,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,30 +58,13 @@ from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
 from scenarios.options import output_folder
 from scenarios.progress import stop_on_signal
+from scenarios.search_options import SearchOptions
 from scenarios.search_progress import SearchProgress, show_search
 from scenarios.storage_options import copy_folder, waits
 
-DRAWS = 10
-"""Draws where something in the space is random and no number is given."""
 LEARNED_DRAWS = 30
 """Trials of a search that learns where no number is given: the first ten are random."""
 SEARCHES = ("random", "optuna")
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What the command line says of a search; None: left to the scenario or the space."""
-
-    samples: int | None
-    metric: str | None
-    scheduler: str
-    grace: int | None
-    epsilon: float | None
-    draw_seed: int
-    actors: bool = False
-    search: str = "random"
-    interval: int | None = None
-    quantile: float | None = None
 
 
 def search(
@@ -125,13 +108,13 @@ def search(
             soft_wrap=True,
         )
     grid = math.prod(len(d.values) for d in dimensions if d.kind == "grid")
-    wanted = 0 if drawing else _samples(dimensions, options) * grid
+    wanted = 0 if drawing else options.draws(dimensions) * grid
     if (repeated := wanted - len(points)) > 0 and not how.output.quiet:
         console.print(
             f"{len(points)} trials, not {wanted}: {repeated} of the draws came to the settings of another one",
             soft_wrap=True,
         )
-    words = [scenario, "--space", str(space), *_given(options), *(w for c in changes for w in ("--set", c))]
+    words = [scenario, "--space", str(space), *options.words(), *(w for c in changes for w in ("--set", c))]
     asked = shlex.join(words)
     with _stored(storage, out, waits(quiet=how.output.quiet)) as (found, mirror):
         out = found
@@ -164,17 +147,6 @@ def _stored(
 def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, Mirror]]:
     with copies.continued(uri, folder, charge=charge_lost_trials, waits=waiting) as (mirror, _):
         yield folder, mirror
-
-
-def _given(options: SearchOptions) -> Iterator[str]:
-    """Yield the words of the command line that ask for these options, but for those that nobody has to say."""
-    usual = SearchOptions(None, None, "none", None, None, 0)
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value != getattr(usual, field.name):
-            yield f"--{field.name.replace('_', '-')}"
-            if value is not True:
-                yield str(value)
 
 
 def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions, uri: str | None = None) -> None:
@@ -277,7 +249,7 @@ def _points(
         near = suggest(options.search, SEARCHES)
         raise SpecError(f'--search: wanted {" or ".join(SEARCHES)}, got "{options.search}". {near}'.rstrip())
     if options.search == "random":
-        return None, drawn(space, _samples(space, options), options.draw_seed)
+        return None, drawn(space, options.draws(space), options.draw_seed)
     if options.scheduler != "none":
         raise SpecError(
             "--search optuna: goes by whole trials, without --scheduler; leave one of the two out"
@@ -288,11 +260,6 @@ def _points(
     first = min(samples, RANDOM_FIRST)
     points = suggested(space, [], first, drawing.seed, higher=higher, accepts=lambda point: True)
     return drawing, points
-
-
-def _samples(space: Sequence[Dimension], options: SearchOptions) -> int:
-    """Return how many draws a search makes that does not learn, at each point of its grid."""
-    return options.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
 
 
 _Todo = Sequence[Trial] | Promotion

@@ -74,7 +74,6 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         self._timeout = prepared.spec.resources.timeout
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
-        self._privacy_filter.epsilons(np.ones(1))  # imports scipy, 20 MB: the first drain would stop the run
         self._pieces: list[Piece] = []
         self._lock = threading.Lock()
         # with noise of the system's a round that no checkpoint knows of is a release that no account knows of

@@ -65,7 +65,6 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
-        self._privacy_filter.epsilons(np.ones(1))  # imports scipy, 20 MB: the first drain would stop the run
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(
             *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate),

@@ -56,7 +56,8 @@ class RowSpending:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of another account."""
-        self.rows, self.uploads, self.releases, self.participations = state["counts"]
+        # those of before have a batch's size after these, on which no bound hangs
+        self.rows, self.uploads, self.releases, self.participations = state["counts"][:4]
         self._rows = [rows for rows, _ in state["accounts"]]
         self._uploads = [uploads for _, uploads in state["accounts"]]
         for records, counts in zip(self._records, state["records"], strict=True):

@@ -28,6 +28,8 @@ class Recorder:
         epsilons: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._skip, self._epsilons = skip, epsilons
+        if epsilons:  # it imports scipy, 20 MB: the first drain would stop the run
+            epsilons(np.ones(1))
         self._batches = {name: RowBatch(schema) for name, schema in SCHEMAS.items()}
 
     def emit(self, row_type: str, **values: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml, as_tree, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, RunError, SpecError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, write_atomically, write_npz
 from raydpzv.records.checkpoint import Checkpoint, Found, before, read_checkpoint, write_checkpoint
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.publication import Publication
@@ -488,16 +487,3 @@ def _said(value: object) -> str:
 def _length(path: Path, where: str) -> tuple[int, int]:
     rows = read_all(path, where)
     return rows["release"].num_rows, rows["service"].num_rows
-
-
-def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
-    """Write parameters by party ("client 0" as client_0) to one file; InputError if it cannot be written."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is not a file; choose another name for the models")
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {name.replace(" ", "_"): values for name, values in models.items()}
-    np.savez(buffer, **arrays)
-    try:
-        write_atomically(path, buffer.getvalue())
-    except OSError as error:
-        raise InputError(f"{path}: cannot write the models ({error.strerror or error})") from None

@@ -7,6 +7,7 @@ whose files take turns and which are checked once they are read.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -93,9 +94,12 @@ def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
 
 
 def _tail(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the rows that a run's checkpoint alone tells of, which go when later ones have others."""
+    """Yield the rows that a run's checkpoint alone tells of; raise Moving where those of later ones are there now."""
     if log := reader.logs.get(run):
-        yield reader.read(_under(run, log.path))
+        path, data = reader.read(_under(run, log.path))
+        if data is not None and hashlib.sha256(data[: log.size]).hexdigest() != log.sha256:
+            raise Moving(path)
+        yield path, data
 
 
 def _ledger(root: Path, folder: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:

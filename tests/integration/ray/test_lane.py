@@ -5,11 +5,7 @@ What `test_recovery.py` and `test_vertical.py` test under the virtual clock is o
 
 from __future__ import annotations
 
-import dataclasses
 import signal
-import sys
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +14,11 @@ from actors.lane.actor_lines import open_lane
 from actors.remote import get
 from actors.vertical.driver import _Driver
 from raydpzv.errors import LaneError, RunError, SpecError, Stalled
-from raydpzv.experiment.parties import ClientFactory, ServerFactory
 from raydpzv.experiment.reexecute import replay
-from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.records.run_folder import RunFolder
+from tests.helpers import struck as struck_roles
 from tests.helpers.runs import run_prepared
+from tests.helpers.struck import strikes
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -32,71 +28,17 @@ ALONE = "resources.restarts=0"
 """No new leg in place of one that lost a process."""
 
 
-class Struck:
-    """A role whose process gets a signal at the n-th call of a method, once."""
-
-    def __init__(self, role, method, calls, mark, number):
-        self._role, self._method, self._left, self._mark, self._number = role, method, calls, mark, number
-
-    def __getattr__(self, name):
-        found = getattr(self._role, name)
-        if name != self._method:
-            return found
-
-        def call(*arguments):
-            self._left -= 1
-            if self._left == 0 and Path(self._mark).exists():
-                Path(self._mark).unlink()
-                signal.pthread_kill(threading.get_ident(), self._number)
-            return found(*arguments)
-
-        return call
-
-
-@dataclasses.dataclass(frozen=True)
-class StruckClient(ClientFactory):
-    method: str = "work"
-    calls: int = 8
-    mark: str = ""
-    number: int = signal.SIGKILL
-
-    def make(self, device="cpu"):
-        return Struck(ClientFactory.make(self, device), self.method, self.calls, self.mark, self.number)
-
-
-@dataclasses.dataclass(frozen=True)
-class StruckServer(ServerFactory):
-    calls: int = 40
-    mark: str = ""
-
-    def make(self, device="cpu"):
-        return Struck(ServerFactory.make(self, device), "receive", self.calls, self.mark, signal.SIGKILL)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _by_value(ray_session):
-    """Workers cannot import this file: send its classes along."""
+    """Workers cannot import tests: send the classes along."""
     import ray
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.cloudpickle.register_pickle_by_value(struck_roles)
 
 
 @pytest.fixture
 def struck(tmp_path):
-    """An experiment in which client 1's process, or the server's, gets a signal."""
-    mark = tmp_path / "mark"
-    mark.touch()
-
-    def make(spec, party, **how):
-        experiment = prepare_vertical(spec)
-        if party == "server":
-            server = StruckServer(**vars(experiment.server), mark=str(mark), **how)
-            return dataclasses.replace(experiment, server=server)
-        clients = list(experiment.clients)
-        clients[1] = StruckClient(**vars(clients[1]), mark=str(mark), **how)
-        return dataclasses.replace(experiment, clients=tuple(clients))
-
-    return make
+    return strikes(tmp_path, client={"call": "work", "calls": 8}, server={"calls": 40})
 
 
 @pytest.mark.parametrize("lane", ["socket", "ray"])
@@ -152,7 +94,7 @@ def listening(monkeypatch, host):
 
 @pytest.mark.parametrize("method", ["apply", "work"])
 def test_a_killed_client_comes_back_on_a_line_of_its_own(small, struck, method, tmp_path):
-    run = run_prepared(struck(small(*LIVE), "client", method=method), tmp_path / "run", runner="ray")
+    run = run_prepared(struck(small(*LIVE), "client", call=method), tmp_path / "run", runner="ray")
     assert (run.summary["status"], run.summary["updates"]) == ("done", 120)
     (lost,) = [row for row in run.rows("fault").to_pylist() if row["kind"] == "Lost"]
     assert lost["party"] == "client actor 1"

@@ -166,6 +166,11 @@ def test_an_account_goes_on_where_another_was() -> None:
             account.add(place % 3, np.arange(10 * place, 50), 2)
     assert str(second.state()) == str(whole.state())
     assert second.would_exceed(0, np.arange(50), 2, whole.epsilon(), "server")
+    older = second.state()
+    older["counts"] = [*older["counts"], 40]
+    third = RowSpending(ZOO, private=True)
+    third.restore(older)
+    assert str(third.state()) == str(whole.state()), "of a checkpoint that has the largest batch, too"
 
 
 def test_a_release_that_would_pass_the_budget_is_seen_before() -> None:

@@ -141,6 +141,9 @@ def test_of_the_rows_that_grow_those_of_the_checkpoint_are_read_after_it(run, tm
     known = dict(snapshot(copy, lambda path, stat: path == "checkpoint.npz"))
     assert known["checkpoint.npz"] is None
     assert known[f"{TAIL}/00000.rows"] == (copy / TAIL / "00000.rows").read_bytes()
+    (copy / TAIL / "00000.rows").write_bytes(b"those of a later checkpoint")
+    with pytest.raises(Moving):
+        dict(snapshot(copy, changed))
     (copy / TAIL / "00000.rows").unlink()
     with pytest.raises(Moving):
         dict(snapshot(copy, changed))
