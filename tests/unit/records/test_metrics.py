@@ -108,6 +108,18 @@ def test_staleness_reads_a_slice_of_a_table() -> None:
     assert metrics.staleness(rows.slice(1, 1))[0].bins.tolist() == [2] * AGE_BINS
 
 
+def test_staleness_of_a_table_in_pieces_is_that_of_the_whole() -> None:
+    ages = [(k % 3, k) for k in range(9)]
+    rows = table(
+        STALENESS,
+        [{"client": m, "rows": k, "age_sum": k, "age_max": 1, "age_bins": [k] * AGE_BINS} for m, k in ages],
+    )
+    pieces = pa.concat_tables([rows.slice(0, 4), rows.slice(4, 0), rows.slice(4)])
+    assert pieces.column("age_bins").num_chunks > 1
+    for whole, found in zip(metrics.staleness(rows), metrics.staleness(pieces), strict=True):
+        assert found.bins.tolist() == whole.bins.tolist() == [whole.rows] * AGE_BINS
+
+
 def test_a_delay_counts_the_others_served_between_read_and_apply() -> None:
     rows = service((0, 0.0, 2.0, 5.0), (1, 1.0, 3.0, 3.5), (1, 3.5, 5.0, 6.0), (0, 5.0, 7.0, NAN))
     # client 0: services at 3 and 5 (5 <= applied counts); client 1: 2 lies in (1, 3.5], then none of others

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records import row_log
+from raydpzv.records import checkpoint, row_log
 from raydpzv.records.checkpoint import Checkpoint, before
+from raydpzv.records.fork import fork_size
 from raydpzv.records.packed_rows import unpacked_rows
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.row_log import TAIL, LogExtent, RowLog, read_log
@@ -208,3 +209,38 @@ def test_a_run_that_has_ended_leaves_none(tmp_path: Path) -> None:
     folder.drop_checkpoints()
     assert [path.name for path in run.iterdir()] == ["rows"]
     assert not before(run / "checkpoint.npz").exists()
+
+
+def test_whoever_reads_sees_the_checkpoint_that_another_wrote_meanwhile(tmp_path: Path) -> None:
+    run, folder = folder_with_two_checkpoints(tmp_path)
+    reader = RunFolder(run)
+    seen = []
+    for number in (1, 2, 3):
+        found = reader.checkpoint()
+        assert found is not None
+        seen.append(found.round)
+        folder.write_checkpoint(Checkpoint(number + 1, {}))
+    assert seen == [1, 2, 3]
+
+
+def test_a_checkpoint_that_holds_rows_itself_is_named(tmp_path: Path) -> None:
+    """As those of an earlier state of this version did: its rows would be lost unseen."""
+    run, _ = folder_with_two_checkpoints(tmp_path)
+    before(run / "checkpoint.npz").unlink()
+    with np.load(run / "checkpoint.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    arrays["tail"] = np.zeros(3, np.uint8)
+    del arrays["sha256"]
+    arrays["sha256"] = np.frombuffer(checkpoint._signature(arrays), np.uint8)
+    np.savez(run / "checkpoint.npz", **arrays)
+    with pytest.raises(DataError, match="it holds rows itself"):
+        RunFolder(run).checkpoint()
+
+
+def test_a_forks_size_counts_rows_that_are_in_no_part(tmp_path: Path) -> None:
+    run, folder = folder_with_two_checkpoints(tmp_path)
+    held = fork_size(run)
+    assert held.rows == (run / TAIL / "00000.rows").stat().st_size
+    folder.append({})
+    parts = sum(path.stat().st_size for path in (run / "rows").rglob("*.parquet"))
+    assert fork_size(run).rows == held.rows + parts > held.rows
