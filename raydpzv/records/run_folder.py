@@ -348,13 +348,20 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """Return summary.json, or what was published of it, in today's format; DataError if there is none yet."""
         name = self._summary
-        found = todays(
-            self._json(name, f"the run was killed; continue it first: raydpzv resume {self.path}"),
-            self.path / name,
-        )
+        found = todays(self._json(name, self._unended()), self.path / name)
         for fault in faults(found):
             raise self._damaged(name, "what a run writes", fault)
         return found
+
+    def _unended(self) -> str:
+        """Return why a run has not come to any end."""
+        try:
+            with FileLock(self.path / ".lock", timeout=0):
+                return f"the run was killed; continue it first: raydpzv resume {self.path}"
+        except Timeout:
+            return "another process is writing this run; wait for it, or stop it"
+        except OSError:  # a folder that cannot be written has no writer that this could tell
+            return f"the run came to no end here; continue it first: raydpzv resume {self.path}"
 
     def completed_by(self) -> str | None:
         """Return which budget ended the run; None if it was stopped, failed or was killed."""

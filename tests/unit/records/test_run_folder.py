@@ -7,7 +7,7 @@ import os
 import pytest
 
 import scenarios
-from raydpzv.errors import InputError
+from raydpzv.errors import DataError, InputError
 from raydpzv.records import operator_file, run_folder
 from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
@@ -67,3 +67,22 @@ def test_a_folder_in_which_a_run_began_is_not(tmp_path):
     OperatorSecrets(bytes(16), None).write(tmp_path / "comparison")
     with pytest.raises(InputError, match="holds a run already"):
         create(tmp_path / "comparison")
+
+
+def test_a_run_at_work_is_told_from_one_that_was_killed(tmp_path):
+    spec, secrets = scenarios.load("frozen"), OperatorSecrets(bytes(16), None)
+    with (
+        RunFolder.create(tmp_path / "run", spec, {"python": "3"}, secrets) as writer,
+        pytest.raises(DataError, match="another process is writing this run"),
+    ):
+        RunFolder.open(writer.path).summary()
+    with pytest.raises(DataError, match="the run was killed; continue it first"):
+        RunFolder.open(writer.path).summary()
+
+
+def test_of_a_folder_that_cannot_be_locked_nobody_knows_how_its_run_is(tmp_path):
+    path = create(tmp_path / "run")
+    (path / ".lock").unlink()
+    (path / ".lock").mkdir()
+    with pytest.raises(DataError, match="came to no end here"):
+        RunFolder.open(path).summary()
