@@ -77,11 +77,9 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
             "privacy.mode set"
         )
     check_not_midway(path)
-    if not folder.has_summary() or folder.completed_by() is None:
-        raise InputError(
-            f"{path}: this run has not come to its end, so what it releases is not known; continue it first: raydpzv "
-            f"resume {path}"
-        )
+    if folder.completed_by() is None:
+        why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else folder.unended()
+        raise InputError(f"{path}: this run has not come to its end, so what it releases is not known; {why}")
     prepared = prepared_again(spec, folder)
     check_same(prepared, folder)
     if prepared.setting is None:

@@ -348,13 +348,13 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """Return summary.json, or what was published of it, in today's format; DataError if there is none yet."""
         name = self._summary
-        found = todays(self._json(name, self._unended()), self.path / name)
+        found = todays(self._json(name, self.unended()), self.path / name)
         for fault in faults(found):
             raise self._damaged(name, "what a run writes", fault)
         return found
 
-    def _unended(self) -> str:
-        """Return why a run has not come to any end."""
+    def unended(self) -> str:
+        """Return why a run has no summary, and what to do."""
         try:
             with FileLock(self.path / ".lock", timeout=0):
                 return f"the run was killed; continue it first: raydpzv resume {self.path}"

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 import raydpzv
@@ -253,6 +254,9 @@ def test_what_cannot_be_audited_is_refused(demo, tmp_path):
     assert "operator.json" in complaint(run)
     (run / "summary.json").unlink()
     assert "this run has not come to its end" in complaint(run)
+    assert "the run was killed; continue it first" in complaint(run)
+    with FileLock(run / ".lock"):
+        assert "another process is writing this run" in complaint(run)
     assert "not a run folder" in complaint(tmp_path)
 
 
