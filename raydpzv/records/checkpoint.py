@@ -4,19 +4,19 @@ The ledger holds the updates, the key the rest; so a checkpoint of rounds is a f
 method sends weights). One of a run without rounds holds the messages under way, too, and what its roles keep. It is
 written after its rows, in one piece, beside the one before it, which is taken if it is damaged. Rows beyond it are
 dropped when the run goes on.
+
+The file: a line with the sha256 of what follows, a line of JSON, and the bytes of its arrays.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,18 +26,10 @@ from raydpzv.records.row_log import LogExtent, read_log
 from raydpzv.records.state_tree import packed, unpacked
 from raydpzv.records.store import Extent, Rows
 
-_FAULTS = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    KeyError,
-    IndexError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    SyntaxError,
-)
-"""What zip and npy readers raise for bytes that are not theirs, beside BadZipFile."""
+CHECKPOINT = "checkpoint.state"
+"""Where it is in a run's folder."""
+_SIGNED = 65
+"""Bytes of the first line: a sha256 in hexadecimal digits, and the line's end."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +62,6 @@ class Found(Written):
         return unpacked_rows(self.packed)
 
 
-_EXTENT = ("parts", "rows", "digest")
-"""What a checkpoint says of each row type. Those of earlier versions have no digests, older ones no numbers of rows."""
-
-_SIGNATURE = "sha256"
-_NOTHING = np.zeros(0, np.uint8)
-
 Piece = tuple[Rows, Checkpoint | None]
 """Rows, and where the run can go on after them."""
 
@@ -87,24 +73,20 @@ def write_checkpoint(
 
     log: of rows after those of the parts.
     """
-    state, data = packed(checkpoint.state)
-    facts: dict[str, Any] = {"round": checkpoint.round, "state": state}
-    for kind in _EXTENT:
-        facts[kind] = {name: getattr(extent, kind) for name, extent in extents.items()}
-    if log:
-        facts["log"] = [log.number, log.size, log.sha256]
-    held = {"data": data, "facts": json.dumps(facts).encode()}
-    arrays = {name: np.frombuffer(content, np.uint8) for name, content in held.items()}
-    if checkpoint.weights is not None:
-        arrays["weights"] = checkpoint.weights
-    arrays[_SIGNATURE] = np.frombuffer(_signature(arrays), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    _put(path, buffer.getbuffer())
-    return buffer.tell()
+    state, arrays = packed([checkpoint.state, checkpoint.weights])
+    facts = {
+        "round": checkpoint.round,
+        "state": state,
+        "extents": {name: astuple(extent) for name, extent in extents.items()},
+        "log": log and astuple(log),
+    }
+    body = b"".join([json.dumps(facts).encode(), b"\n", arrays])
+    head = f"{hashlib.sha256(body).hexdigest()}\n".encode()
+    _put(path, head, body)
+    return len(head) + len(body)
 
 
-def _put(path: Path, data: memoryview) -> None:
+def _put(path: Path, *pieces: bytes) -> None:
     """Write a file in one piece and keep the one before it, in the place of whose own forerunner it is written.
 
     Three names take turns, and none takes the place of another: that, and new files, cost four times as much.
@@ -114,9 +96,10 @@ def _put(path: Path, data: memoryview) -> None:
         before(path).rename(scratch)
     try:
         with open(scratch, "wb", buffering=0, opener=_not_cut) as file:
-            written = 0
-            while written < len(data):
-                written += file.write(data[written:])
+            for piece in pieces:
+                left = memoryview(piece)
+                while left:
+                    left = left[file.write(left) :]
             file.truncate()
         if path.is_file():
             path.rename(before(path))
@@ -151,58 +134,47 @@ def read_checkpoint(path: Path, *, only_last: bool = False) -> Found | None:
                 break
             except DataError as error:
                 damage = damage or error
+    if found is None and (old := path.with_suffix(".npz")).is_file():
+        damage = _unreadable(old, "an earlier version wrote it")
     if found is None and damage is not None:
         raise damage
     return found
 
 
-def log_of(file: IO[bytes], path: Path) -> LogExtent | None:
-    """Return of which log a checkpoint tells. Raises DataError, which names this path, unless it is a whole one."""
-    return _read(path, file).log
+def log_of(data: bytes, path: Path) -> LogExtent | None:
+    """Return of which log a checkpoint's bytes tell. Raises DataError, which names this path, unless they are whole."""
+    return _parsed(data, path).log
 
 
-def _read(path: Path, file: IO[bytes] | None = None) -> Written:
+def _read(path: Path) -> Written:
     try:
-        with np.load(file or path) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        facts = json.loads(arrays["facts"].tobytes())
-        weights, data = arrays.get("weights"), arrays.get("data", _NOTHING).tobytes()
-        if _SIGNATURE in arrays:
-            signed = arrays.pop(_SIGNATURE).tobytes() == _signature(arrays)
-        else:
-            signed = facts.pop("sha256") == _older_sha256(facts, data, weights)
-        if not signed:
-            raise ValueError("its sha256 does not fit its content")
-        state = unpacked(facts["state"], data)
-        parts, rows, digests = (facts.get(kind, {}) for kind in _EXTENT)
-        extents = {
-            str(name): Extent(
-                int(count),
-                int(rows[name]) if name in rows else None,
-                str(digests[name]) if name in digests else None,
-            )
-            for name, count in parts.items()
-        }
-        if "tail" in arrays:
-            raise ValueError("it holds rows itself, as those of an earlier version did")
-        log = LogExtent(*facts["log"]) if "log" in facts else None
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return _parsed(data, path)
+
+
+def _parsed(data: bytes, path: Path) -> Written:
+    body = data[_SIGNED:]
+    if data[:_SIGNED] != f"{hashlib.sha256(body).hexdigest()}\n".encode():
+        raise _unreadable(path, "its sha256 does not fit its content")
+    head, _, arrays = body.partition(b"\n")
+    try:
+        facts = json.loads(head)
+        state, weights = unpacked(facts["state"], arrays)
+        extents = {str(name): Extent(*values) for name, values in facts["extents"].items()}
+        log = LogExtent(*facts["log"]) if facts["log"] else None
         return Written(Checkpoint(facts["round"], state, weights), extents, log)
-    except (*_FAULTS, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())[:150]
-        raise DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one") from None
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        IndexError,
+    ) as error:  # as another version writes it
+        raise _unreadable(path, error) from None
 
 
-def _signature(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The digest of arrays, of their names, types and shapes."""
-    found = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype.str} {array.shape};".encode())
-        found.update(np.ascontiguousarray(array).data)
-    return found.digest()
-
-
-def _older_sha256(facts: dict[str, Any], data: bytes, weights: np.ndarray | None) -> str:
-    """The digest of a checkpoint without a signature: of the facts in their order, and of the arrays."""
-    values = [value for name, value in facts.items() if name != "weighted"]
-    held = b"" if weights is None else weights.tobytes()
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode() + held + data).hexdigest()
+def _unreadable(path: Path, why: object) -> DataError:
+    reason = " ".join(str(why).split())[:150]
+    return DataError(f"{path}: cannot be read ({reason}); the run cannot go on, start a new one")

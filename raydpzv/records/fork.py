@@ -13,11 +13,12 @@ from pathlib import Path
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import DataError
 from raydpzv.files import as_json, write_atomically
+from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.operator_file import OPERATOR
 from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
 
-_STATE = ("checkpoint.npz", "ledger")
+_STATE = (CHECKPOINT, "ledger")
 """What a run goes on from."""
 _RECORD = ("rows", TAIL, OPERATOR)
 """What says how it came there."""

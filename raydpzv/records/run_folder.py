@@ -26,7 +26,14 @@ from raydpzv.config.toml import as_toml, as_tree, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import as_json, write_atomically, write_npz
-from raydpzv.records.checkpoint import Checkpoint, Found, before, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import (
+    CHECKPOINT,
+    Checkpoint,
+    Found,
+    before,
+    read_checkpoint,
+    write_checkpoint,
+)
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.publication import Publication
 from raydpzv.records.row_log import TAIL, RowLog
@@ -34,7 +41,7 @@ from raydpzv.records.store import (
     Extent,
     Rows,
     append_rows,
-    checked_extents,
+    check_extents,
     cut_parts,
     joined,
     read_all,
@@ -51,11 +58,11 @@ _LONGEST_TAIL = 1 << 21
 _LONGEST_PIECE = _LONGEST_TAIL // 2
 """Bytes of rows that become parts at once: the log would save few of these, and take as long for many bytes."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
-_CHECKPOINT, _MODELS = "checkpoint.npz", "models.npz"
-_SCENARIO, _SUMMARY, _ENVIRONMENT = "scenario.toml", "summary.json", "environment.json"
+_SCENARIO, _ENVIRONMENT = "scenario.toml", "environment.json"
+_MODELS, _SUMMARY = "models.npz", "summary.json"
 _PUBLISHED = "published.json"
 """In place of the summary in a folder that `publish` wrote."""
-_CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", _CHECKPOINT, _MODELS, _SUMMARY)
+_CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", CHECKPOINT, _MODELS, _SUMMARY)
 
 
 def _held(path: Path) -> str:
@@ -189,9 +196,10 @@ class RunFolder:
             self._extents = {}
             return
         found = self._written()
-        self._extents = checked_extents(self.path, found.extents if found else {})
+        self._extents = dict(found.extents) if found else {}
+        check_extents(self.path, self._extents)
         cut_parts(self.path, self._extents)
-        self._counts.update({name: extent.rows or 0 for name, extent in self._extents.items()})
+        self._counts.update({name: extent.rows for name, extent in self._extents.items()})
         self._log = RowLog(self.path, found.log if found else None)
         if found:
             self.hold(found.tail)
@@ -219,12 +227,12 @@ class RunFolder:
 
     def checkpoint_sha256(self) -> str:
         """Return the digest of the last checkpoint's file, by which it is told from others; "" if there is none."""
-        path = self.path / _CHECKPOINT
+        path = self.path / CHECKPOINT
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     def _written(self, *, only_last: bool = False) -> Found | None:
         """Return what `read_checkpoint` does; of a file that has not changed since the last call the same."""
-        path = self.path / _CHECKPOINT
+        path = self.path / CHECKPOINT
         stat = path.stat() if path.is_file() else None
         key = (stat.st_ino, stat.st_size, stat.st_mtime_ns, only_last) if stat else None
         if key is None or key != self._found_in:
@@ -241,7 +249,7 @@ class RunFolder:
         with self._reported():
             self._found_in = self._found = None  # nobody goes back to that one any more
             log = self._log.write()
-            size = write_checkpoint(self.path / _CHECKPOINT, checkpoint, self._extents, log)
+            size = write_checkpoint(self.path / CHECKPOINT, checkpoint, self._extents, log)
             self._log.checkpointed()
             return size
 
@@ -251,7 +259,7 @@ class RunFolder:
         When they are many, or others are added, they become parts: these are larger and fewer than if each checkpoint
         made its own.
         """
-        size = sum(table.nbytes for table in rows.values() if table.num_rows)
+        size = sum(table.get_total_buffer_size() for table in rows.values())  # `nbytes` takes 70 times as long
         if size > _LONGEST_PIECE or self._log.size + size > _LONGEST_TAIL:
             self.append(rows)
             return
@@ -268,7 +276,7 @@ class RunFolder:
 
     def drop_checkpoints(self) -> None:
         """Delete what a run that has come to its end needs no more."""
-        for path in (self.path / _CHECKPOINT, before(self.path / _CHECKPOINT)):
+        for path in (self.path / CHECKPOINT, before(self.path / CHECKPOINT)):
             path.unlink(missing_ok=True)
         if (self.path / TAIL).is_dir():
             shutil.rmtree(self.path / TAIL)
@@ -404,7 +412,7 @@ class RunFolder:
         known; a kill keeps rows from telling.
         """
         if self._where == "rows":
-            return not self._went_back or (self._extents.get("release", Extent()).rows or 0) >= released
+            return not self._went_back or self._extents.get("release", Extent()).rows >= released
         if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
             shutil.rmtree(self.path / NEXT, ignore_errors=True)
             return False

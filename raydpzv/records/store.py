@@ -39,19 +39,15 @@ _WHERE_ANY = ("concordance",)
 
 @dataclass(frozen=True)
 class Extent:
-    """What a folder has of a row type: parts, rows, and a digest over the parts' bytes, one after the other.
-
-    rows, digest: None where a checkpoint of an earlier version does not say.
-    """
+    """What a folder has of a row type: parts, rows, and a digest over the parts' bytes, one after the other."""
 
     parts: int = 0
-    rows: int | None = 0
-    digest: str | None = ""
+    rows: int = 0
+    digest: str = ""
 
     def with_part(self, rows: int, data: bytes) -> Extent:
         """Return what it is with one part more."""
-        count = None if self.rows is None else self.rows + rows
-        return Extent(self.parts + 1, count, None if self.digest is None else _linked(self.digest, data))
+        return Extent(self.parts + 1, self.rows + rows, _linked(self.digest, data))
 
 
 def append_rows(
@@ -113,16 +109,16 @@ def read_rows(run: Path, name: str, where: str = "rows", columns: Sequence[str] 
     return pa.concat_tables(tables or [empty.select(columns) if columns else empty])
 
 
-def checked_extents(run: Path, extents: Mapping[str, Extent]) -> dict[str, Extent]:
-    """Return what the first parts of each type hold, as many as are counted, with what was not known of them.
+def check_extents(run: Path, extents: Mapping[str, Extent]) -> None:
+    """Raise DataError if a part is missing or damaged, or if they do not hold what is counted.
 
-    Where their digest is known, bytes are enough and no row is parsed. Raises DataError if a part is missing or damaged
-    or if they do not hold what is counted.
+    Bytes are enough: no row is parsed where all is well.
     """
-    return {name: _checked(run / "rows" / name, name, extents.get(name, Extent())) for name in SCHEMAS}
+    for name, extent in extents.items():
+        _check(run / "rows" / name, name, extent)
 
 
-def _checked(folder: Path, name: str, wanted: Extent) -> Extent:
+def _check(folder: Path, name: str, wanted: Extent) -> None:
     parts, found = [_part(folder, number) for number in range(wanted.parts)], Extent()
     for part in parts:
         if not part.is_file():
@@ -131,19 +127,16 @@ def _checked(folder: Path, name: str, wanted: Extent) -> Extent:
             )
         found = found.with_part(0, part.read_bytes())
     if found.digest == wanted.digest:
-        return wanted
+        return
     rows = sum(_read(part, name).num_rows for part in parts)
-    if wanted.rows not in (None, rows):
-        raise DataError(
-            f"{folder}: has {rows} rows where the checkpoint counts {wanted.rows}; the run's record is damaged: bring "
-            "it back from a copy, or start a new run"
-        )
-    if wanted.digest is not None:
-        raise DataError(
-            f"{folder}: its parts are not those that the checkpoint stands for (their sha256 differs); the run's "
-            "record is damaged: bring it back from a copy, or start a new run"
-        )
-    return Extent(found.parts, rows, found.digest)
+    differ = (
+        f"has {rows} rows where the checkpoint counts {wanted.rows}"
+        if rows != wanted.rows
+        else "its parts are not those that the checkpoint stands for (their sha256 differs)"
+    )
+    raise DataError(
+        f"{folder}: {differ}; the run's record is damaged: bring it back from a copy, or start a new run"
+    )
 
 
 def cut_parts(run: Path, extents: Mapping[str, Extent], where: str = "rows") -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
+from raydpzv.records.checkpoint import CHECKPOINT
+from raydpzv.records.operator_file import OPERATOR
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.commits import (
     ANNOUNCED,
@@ -34,7 +36,7 @@ _TRIES = 10
 """Times that a folder is brought anew whose storage was written to meanwhile."""
 PACE = StorageTimes()
 """How storages are written."""
-_OWN_ALONE = ("operator.json", "checkpoint.npz")
+_OWN_ALONE = (OPERATOR, CHECKPOINT)
 """Files that nobody but their owner may read."""
 
 

@@ -8,20 +8,18 @@ whose files take turns and which are checked once they are read.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records.checkpoint import log_of
+from raydpzv.records.checkpoint import CHECKPOINT, before, log_of
 from raydpzv.records.row_log import TAIL, LogExtent
 
 LINK = "storage.json"
 """In a folder on a disk: of which storage it is a copy. It stays there."""
-_NOT_BROUGHT = (LINK, "checkpoint.before.npz")
-_CHECKPOINT = "checkpoint.npz"
-_FIRST = ("summary.json", _CHECKPOINT, "scenario.toml")
+_NOT_BROUGHT = (LINK, before(Path(CHECKPOINT)).name)
+_FIRST = ("summary.json", CHECKPOINT, "scenario.toml")
 _LAST = ("decisions.jsonl", "population.jsonl", "search.toml")
 """Of a search: written before what follows from them, so that all runs are read before."""
 _ROWS = ("rows", "rows.next", "rows.old")
@@ -72,7 +70,7 @@ class _Reader:
         whole = self._root / path
         try:
             known = self._unchanged(path, whole.stat())
-            if whole.name == _CHECKPOINT:
+            if whole.name == CHECKPOINT:
                 data, self.logs[path.rpartition("/")[0]] = _checkpoint(whole)
             elif not known:
                 data = whole.read_bytes()
@@ -86,7 +84,7 @@ def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
     for last in reversed(range(_TRIES)):
         data = path.read_bytes()
         try:
-            return data, log_of(io.BytesIO(data), path)
+            return data, log_of(data, path)
         except DataError:
             if not last:
                 raise

@@ -247,7 +247,7 @@ def stopped_at_first_turn(folder):
         patched.setattr(population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt))
         raydpzv("tune", "digits_dpzv", "--space", path, *POPULATION, *words, *ALONE, "--out", folder)
     assert turns(folder) == []
-    assert len(list((folder / "runs").glob("*/checkpoint.npz"))) == 4
+    assert len(list((folder / "runs").glob("*/checkpoint.state"))) == 4
 
 
 @pytest.mark.parametrize("who", ["trial", "donor"])
@@ -267,7 +267,7 @@ def test_a_trial_that_was_gone_on_with_alone_ends_the_search(place, who, left):
         remove = shutil.rmtree if (path / name).is_dir() else Path.unlink
         remove(path / name)
         (shutil.copytree if (stood / name).is_dir() else shutil.copy)(stood / name, path / name)
-    shutil.copy(stood / "checkpoint.npz", path / "checkpoint.npz")
+    shutil.copy(stood / "checkpoint.state", path / "checkpoint.state")
     shutil.copytree(stood / TAIL, path / TAIL, dirs_exist_ok=True)
     said = f"trial {number} .* wanted to stand after {INTERVAL} updates"
     with pytest.raises(RunError, match=said):

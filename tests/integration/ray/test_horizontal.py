@@ -181,7 +181,7 @@ def test_a_run_goes_on_on_the_other_runner_to_the_same_bits(tmp_path, more):
     first = run_prepared(gated, folder, runner="ray", stop=on_ray.stop, progress=on_ray).summary
     assert first["status"] == "stopped"
     assert 15 < first["updates"] < 90
-    assert (path / "checkpoint.npz").is_file()
+    assert (path / "checkpoint.state").is_file()
     prepared, folder, _ = resuming_horizontal(path)
     here = StopAtGate(on_ray.gate, after=first["updates"] + 15)
     second = run_prepared(prepared, folder, stop=here.stop, progress=here).summary

@@ -251,7 +251,7 @@ def test_a_head_that_is_lost_takes_the_job_along_and_the_same_line_goes_on(tmp_p
     with started_head() as (first, process):
         sent = submit(first, tmp_path, line, *words, there=there)
         limit = time.monotonic() + 200
-        while not (there / "checkpoint.npz").exists():
+        while not (there / "checkpoint.state").exists():
             assert sent.poll() is None, sent.communicate()
             assert time.monotonic() < limit
             time.sleep(0.02)

@@ -101,7 +101,7 @@ def test_a_server_is_lost_and_who_watches_is_told_everything_once(struck, tmp_pa
         told = [row for rows in watch.tables for row in rows[name].to_pylist()]
         assert [str(row) for row in told] == [str(row) for row in table.to_pylist()], name
     assert watch.ends == 1
-    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+    assert not (tmp_path / "run" / "checkpoint.state").exists()
 
 
 @pytest.mark.parametrize(

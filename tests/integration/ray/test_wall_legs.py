@@ -85,7 +85,7 @@ def test_a_lost_server_begins_a_new_leg(struck, tmp_path, method, lane):
     folder, watch = tmp_path / "run", Listening()
     spec = spec_of(method, f"resources.lane={lane}")
     # the first one is of the run's beginning
-    experiment = struck(spec, "server", after=str(folder / "checkpoint.before.npz"))
+    experiment = struck(spec, "server", after=str(folder / "checkpoint.before.state"))
     run_prepared(experiment, folder, runner="ray", callbacks=[watch])
     rows = check_whole(folder, 2)
     (fault,) = rows["fault"].to_pylist()

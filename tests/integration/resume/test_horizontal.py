@@ -98,7 +98,7 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     spec = small("decomfl", OFTEN)
     whole = scenarios.run(spec)
     stopped(spec, tmp_path / "run")
-    path = tmp_path / "run" / "checkpoint.npz"
+    path = tmp_path / "run" / "checkpoint.state"
     found = read_checkpoint(path)
     assert found is not None
     checkpoint = found.checkpoint
@@ -119,7 +119,7 @@ def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path
     asked = lambda status: stop.set() if status.uploads >= 6 else None  # noqa: E731  (in the midst of round 2)
     found = scenarios.run(small("decomfl"), tmp_path / "run", stop=stop, progress=asked)
     assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
-    kept = read_checkpoint(tmp_path / "run" / "checkpoint.npz")
+    kept = read_checkpoint(tmp_path / "run" / "checkpoint.state")
     assert kept is not None
     assert kept.checkpoint.round == 2
 

@@ -54,7 +54,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["decomfl", "fedavg"])
 def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path, kind: str) -> None:
     stopped(small(kind, OFTEN, "model.hidden=[1]"), tmp_path / "run")
-    path = tmp_path / "run" / "checkpoint.npz"
+    path = tmp_path / "run" / "checkpoint.state"
     data = path.read_bytes()
     before_it(path).unlink()
     good = read_checkpoint(path)
@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
     for size in (0, 1, 100, len(data) - 1):
         path.write_bytes(data[:size])
         before = contents(tmp_path / "run")
-        with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read") as error:
+        with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read") as error:
             resuming_horizontal(tmp_path / "run")
         one_line(error.value)
         assert contents(tmp_path / "run") == before
@@ -146,7 +146,7 @@ def test_a_run_that_adds_back_shows_its_drift_also_where_it_was_continued(tmp_pa
 def test_a_run_that_adds_back_cannot_go_on_where_its_clients_models_are_gone(tmp_path: Path) -> None:
     """A folder of an earlier version, whose checkpoints kept none."""
     stopped(small("add_back", OFTEN), tmp_path / "run")
-    path = tmp_path / "run" / "checkpoint.npz"
+    path = tmp_path / "run" / "checkpoint.state"
     found = read_checkpoint(path)
     assert found is not None
     state = {name: held for name, held in found.checkpoint.state.items() if name != OWN_MODELS}
@@ -194,7 +194,7 @@ def test_missing_rows_are_named_before_anything_is_dropped(
     for kind, path in (("all", "rows"), ("first", "rows/message/part-00000.parquet"), ("last", None)):
         folder = tmp_path / kind
         shutil.copytree(tmp_path / "run", folder)
-        found = read_checkpoint(folder / "checkpoint.npz")
+        found = read_checkpoint(folder / "checkpoint.state")
         assert found is not None
         gone = folder / (path or f"rows/sync/part-{found.extents['sync'].parts - 1:05d}.parquet")
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()

@@ -107,7 +107,7 @@ def killed(tmp_path, uri, changes, *, after):
     place, limit = open_place(uri), time.monotonic() + 120
     while time.monotonic() < limit and process.poll() is None:
         found = latest(place) if place.names("commits") else None
-        if found and found.covered >= after and "checkpoint.npz" in found.files:
+        if found and found.covered >= after and "checkpoint.state" in found.files:
             break
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -367,6 +367,6 @@ def test_secrets_are_their_owners_alone_where_there_are_modes(small, tmp_path):
         options = RunOptions(tmp_path / "run", storage=mirror, progress=progress, stop=stop)
         run_local(prepare(small(*OFTEN)), options)
     copies.fetch(uri, tmp_path / "fetched")
-    for name in ("operator.json", "checkpoint.npz"):
+    for name in ("operator.json", "checkpoint.state"):
         assert (tmp_path / "fetched" / name).stat().st_mode & 0o077 == 0
     assert (tmp_path / "storage").stat().st_mode & 0o077 == 0

@@ -72,7 +72,7 @@ def test_a_killed_run_releases_nothing_a_second_time(tmp_path: Path, kind: str) 
     assert folders
     for folder in folders:
         if folder == folders[-1]:  # killed before there was any checkpoint of all that
-            (folder / "checkpoint.npz").unlink(missing_ok=True)
+            (folder / "checkpoint.state").unlink(missing_ok=True)
         was = released(folder)
         assert 0 < len(was) < len(everything)
         run = resume(folder)
@@ -143,9 +143,9 @@ def test_what_legs_that_came_no_further_may_have_released_is_charged(
 def test_a_private_run_goes_on_from_its_last_checkpoint_alone(tmp_path: Path, kind: str) -> None:
     """The one before it, from which others go on, knows of fewer releases than were made."""
     kill_at(6, small(kind, "record.checkpoint_updates=2"), tmp_path / "run", checkpoints=2)
-    assert (tmp_path / "run" / "checkpoint.before.npz").is_file()
-    (tmp_path / "run" / "checkpoint.npz").write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read"):
+    assert (tmp_path / "run" / "checkpoint.before.state").is_file()
+    (tmp_path / "run" / "checkpoint.state").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
         resume(tmp_path / "run")
 
 

@@ -143,7 +143,7 @@ def contents(folder):
 
 def test_of_a_torn_checkpoint_the_one_before_it_is_taken(killed):
     whole = scenarios.run(scenario("dpzv")).summary
-    path = killed / "checkpoint.npz"
+    path = killed / "checkpoint.state"
     path.write_bytes(path.read_bytes()[:-100])
     assert RunFolder.open(killed).checkpoint().round == 20
     assert go_on(killed)["digest"] == whole["digest"]
@@ -207,9 +207,9 @@ def test_a_kill_within_the_writing_of_a_checkpoint_leaves_one(tmp_path, operatio
 
         return step
 
-    def put(path, data):
+    def put(path, *data):
         begun.append("checkpoint") if len(begun) < 3 else None
-        _put(path, data)
+        _put(path, *data)
 
     _put = checkpoint._put
     with pytest.MonkeyPatch.context() as patch:
@@ -231,13 +231,13 @@ def test_what_interrupted_writes_left_is_deleted(killed):
         path.write_bytes(b"half")
     resuming(killed)[1].__exit__()
     assert not any(path.exists() for path in left)
-    assert (killed / "checkpoint.npz").is_file()
+    assert (killed / "checkpoint.state").is_file()
 
 
 def test_damaged_checkpoints_are_refused(killed):
-    for path in (killed / "checkpoint.npz", before(killed / "checkpoint.npz")):
+    for path in (killed / "checkpoint.state", before(killed / "checkpoint.state")):
         path.write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read"):
+    with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
         resuming(killed)
 
 

@@ -135,7 +135,7 @@ def test_a_wall_clock_run_whose_legs_nobody_could_account_for_is_not_continued(
     stop, progress = stop_after(10)
     spec = scenarios.load(name, [*WALL, *overrides])
     scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
-    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+    assert not (tmp_path / "run" / "checkpoint.state").exists()
     with pytest.raises(NotRecomputable, match=said):
         resuming(tmp_path / "run")
 

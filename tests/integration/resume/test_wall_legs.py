@@ -160,7 +160,7 @@ def killed_while_it_grows(arguments, folder, updates):
 def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twice(tmp_path):
     changes = [
         "clock.kind=wall",
-        "budget.updates=200",
+        "budget.updates=400",
         "arrivals.rate=60",
         "record.checkpoint=0.3",
         "method.batch=all",
@@ -179,7 +179,7 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
     whole, rows = updates_of(folder), RunFolder.open(folder).rows()
     assert whole[: len(before)] == before
     made = [(update.party, int.from_bytes(update.step[:8], "little")) for update in whole]
-    assert len(set(made)) == len(made) == end["updates"] == 200
+    assert len(set(made)) == len(made) == end["updates"] == 400
     release = rows["release"]
     released = zip(*(release.column(name).to_pylist() for name in ("client", "step")), strict=True)
     assert set(released) == set(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records import checkpoint, row_log
-from raydpzv.records.checkpoint import Checkpoint, before
+from raydpzv.records import row_log
+from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
 from raydpzv.records.fork import fork_size
 from raydpzv.records.packed_rows import unpacked_rows
 from raydpzv.records.recorder import Recorder
@@ -208,7 +209,7 @@ def test_a_run_that_has_ended_leaves_none(tmp_path: Path) -> None:
     folder.append({})
     folder.drop_checkpoints()
     assert [path.name for path in run.iterdir()] == ["rows"]
-    assert not before(run / "checkpoint.npz").exists()
+    assert not before(run / "checkpoint.state").exists()
 
 
 def test_whoever_reads_sees_the_checkpoint_that_another_wrote_meanwhile(tmp_path: Path) -> None:
@@ -223,17 +224,14 @@ def test_whoever_reads_sees_the_checkpoint_that_another_wrote_meanwhile(tmp_path
     assert seen == [1, 2, 3]
 
 
-def test_a_checkpoint_that_holds_rows_itself_is_named(tmp_path: Path) -> None:
-    """As those of an earlier state of this version did: its rows would be lost unseen."""
+def test_a_checkpoint_of_the_form_of_before_is_named(tmp_path: Path) -> None:
+    """Without it the run would begin anew, and release once more what it has released."""
     run, _ = folder_with_two_checkpoints(tmp_path)
-    before(run / "checkpoint.npz").unlink()
-    with np.load(run / "checkpoint.npz") as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    arrays["tail"] = np.zeros(3, np.uint8)
-    del arrays["sha256"]
-    arrays["sha256"] = np.frombuffer(checkpoint._signature(arrays), np.uint8)
-    np.savez(run / "checkpoint.npz", **arrays)
-    with pytest.raises(DataError, match="it holds rows itself"):
+    np.savez(run / "checkpoint.npz", facts=np.zeros(3, np.uint8))
+    assert RunFolder(run).checkpoint() is not None  # one of today's form counts
+    for path in (run / CHECKPOINT, before(run / CHECKPOINT)):
+        path.unlink()
+    with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read \(an earlier version wrote it\)"):
         RunFolder(run).checkpoint()
 
 
@@ -244,3 +242,15 @@ def test_a_forks_size_counts_rows_that_are_in_no_part(tmp_path: Path) -> None:
     folder.append({})
     parts = sum(path.stat().st_size for path in (run / "rows").rglob("*.parquet"))
     assert fork_size(run).rows == held.rows + parts > held.rows
+
+
+@pytest.mark.parametrize(
+    "facts", [b"[]", b"{}", b'{"round": 1, "state": [1], "extents": {}, "log": null}', b"\xff"]
+)
+def test_a_whole_checkpoint_that_says_other_things_is_named(tmp_path: Path, facts: bytes) -> None:
+    """As one of a later version may."""
+    run, _ = folder_with_two_checkpoints(tmp_path)
+    before(run / CHECKPOINT).unlink()
+    (run / CHECKPOINT).write_bytes(hashlib.sha256(facts + b"\n").hexdigest().encode() + b"\n" + facts + b"\n")
+    with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
+        RunFolder(run).checkpoint()

@@ -124,7 +124,7 @@ def test_the_checkpoint_before_the_last_keeps_its_rows_also_where_a_run_went_bac
     folder.hold(faults(1))
     folder.write_checkpoint(after(2))
     folder.__exit__()
-    (folder.path / "checkpoint.npz").write_bytes(b"damaged")
+    (folder.path / "checkpoint.state").write_bytes(b"damaged")
     with RunFolder.reopened(folder.path) as opened:
         found = opened.checkpoint()
         assert found is not None

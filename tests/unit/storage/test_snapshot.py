@@ -31,19 +31,19 @@ def changed(path, stat):
 
 def test_all_files_are_read_but_locks_scratch_files_and_the_link(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
-    for name in (LINK, ".scratch", "ledger/.lock", "checkpoint.before.npz"):
+    for name in (LINK, ".scratch", "ledger/.lock", "checkpoint.before.state"):
         (copy / name).write_bytes(b"x")
     found = dict(snapshot(copy, changed))
     wanted = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
     wanted = {name for name in wanted if not name.rpartition("/")[2].startswith(".")}
-    assert found.keys() == wanted - {"checkpoint.before.npz"}
+    assert found.keys() == wanted - {"checkpoint.before.state"}
     assert all((copy / name).read_bytes() == data for name, data in found.items())
 
 
 def test_what_stands_for_others_is_read_before_them(run):
     order = [path for path, _ in snapshot(run, changed)]
     places = [
-        order.index(name) for name in ("summary.json", "checkpoint.npz", "scenario.toml", "operator.json")
+        order.index(name) for name in ("summary.json", "checkpoint.state", "scenario.toml", "operator.json")
     ]
     rows = [n for n, path in enumerate(order) if path.startswith("rows/")]
     ledger = [n for n, path in enumerate(order) if path.startswith("ledger/")]
@@ -56,7 +56,7 @@ def test_rows_and_updates_that_come_after_the_checkpoint_was_read_are_there(run,
     found = {}
     for path, data in snapshot(copy, changed):
         found[path] = data
-        if path == "checkpoint.npz":
+        if path == "checkpoint.state":
             shutil.copy(copy / "rows/release/part-00000.parquet", copy / "rows/release/part-00001.parquet")
     assert "rows/release/part-00001.parquet" in found
 
@@ -81,23 +81,23 @@ def test_a_segment_that_fills_while_it_is_read_is_read_again_with_the_next(run, 
 
 def test_a_checkpoint_that_is_written_over_while_it_is_read_is_read_again(run, tmp_path, monkeypatch):
     copy, reads = shutil.copytree(run, tmp_path / "copy"), []
-    whole = (copy / "checkpoint.npz").read_bytes()
+    whole = (copy / "checkpoint.state").read_bytes()
 
     def torn(self):
         reads.append(self)
         return whole[: len(whole) // 2] if len(reads) < 3 else whole
 
     monkeypatch.setattr(module.Path, "read_bytes", torn)
-    assert module._checkpoint(copy / "checkpoint.npz")[0] == whole
+    assert module._checkpoint(copy / "checkpoint.state")[0] == whole
     assert len(reads) == 3
     monkeypatch.setattr(module.Path, "read_bytes", lambda self: whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"checkpoint\.npz"):
-        module._checkpoint(copy / "checkpoint.npz")
+    with pytest.raises(DataError, match=r"checkpoint\.state"):
+        module._checkpoint(copy / "checkpoint.state")
 
 
 def test_a_checkpoint_is_brought_as_it_was_checked(run, monkeypatch):
     monkeypatch.setattr(module, "_checkpoint", lambda path: (b"checked", None))
-    assert dict(snapshot(run, changed))["checkpoint.npz"] == b"checked"
+    assert dict(snapshot(run, changed))["checkpoint.state"] == b"checked"
 
 
 def test_neither_folders_elsewhere_nor_what_is_no_file_is_brought(run, tmp_path):
@@ -136,10 +136,10 @@ def test_of_the_rows_that_grow_those_of_the_checkpoint_are_read_after_it(run, tm
     copy = shutil.copytree(run, tmp_path / "copy")
     (copy / TAIL / "00077.rows").write_bytes(b"of another checkpoint")
     order = [path for path, _ in snapshot(copy, changed)]
-    assert order.index("checkpoint.npz") < order.index(f"{TAIL}/00000.rows")
+    assert order.index("checkpoint.state") < order.index(f"{TAIL}/00000.rows")
     assert f"{TAIL}/00077.rows" not in order
-    known = dict(snapshot(copy, lambda path, stat: path == "checkpoint.npz"))
-    assert known["checkpoint.npz"] is None
+    known = dict(snapshot(copy, lambda path, stat: path == "checkpoint.state"))
+    assert known["checkpoint.state"] is None
     assert known[f"{TAIL}/00000.rows"] == (copy / TAIL / "00000.rows").read_bytes()
     (copy / TAIL / "00000.rows").write_bytes(b"those of a later checkpoint")
     with pytest.raises(Moving):
