@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from raydpzv.engine.split_model import (
 )
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.kernels import Kernel
-from raydpzv.zo.update import Step
+from raydpzv.zo.update import Step, Steps
 
 EVALUATED_ROWS = 512
 """Held-out rows per call: bounds the activations' memory."""
@@ -60,7 +60,7 @@ _row_slopes = kernel("row_slopes")
 _score = kernel("score")
 _two_point_service = kernel("two_point_service")
 _zeroth_order_head = kernel("zeroth_order_head")
-_zeroth_order_step = kernel("zeroth_order_step")
+_zeroth_order_steps = kernel("zeroth_order_steps")
 
 
 class _Parameters:
@@ -84,6 +84,10 @@ class _Parameters:
     def sha256(self) -> str:
         """Return the digest of the parameters' bytes."""
         return hashlib.sha256(self.flat.tobytes()).hexdigest()
+
+
+def _descend_along(own: _Parameters, steps: Steps, momentum: float, law: int) -> None:
+    _zeroth_order_steps(own.flat, own.velocity, steps.seeds, steps.scalars, steps.lrs, float(momentum), law)
 
 
 class CompiledBottom:
@@ -163,15 +167,10 @@ class CompiledBottom:
         )
         self._acts = None
 
-    def descend(self, steps: Iterable[Step]) -> None:
+    def descend(self, steps: Steps) -> None:
         """Take zeroth-order steps in order."""
-        own, rule = self._parameters, self._training.rule
-        assert rule is not None
-        for step in steps:
-            seeds, scalars = np.array(step.seeds, np.uint64), np.array(step.scalars, np.float64)
-            _zeroth_order_step(
-                own.flat, own.velocity, seeds, scalars, float(step.lr), float(rule.momentum), self._law
-            )
+        assert self._training.rule is not None
+        _descend_along(self._parameters, steps, self._training.rule.momentum, self._law)
 
     def state(self) -> np.ndarray:
         """Return parameters and, with momentum, velocity."""
@@ -350,11 +349,8 @@ class CompiledTop:
 
     def descend(self, step: Step) -> None:
         """Take a zeroth-order step."""
-        own, how = self._parameters, self._settings
-        seeds, scalars = np.array(step.seeds, np.uint64), np.array(step.scalars, np.float64)
-        _zeroth_order_step(
-            *(own.flat, own.velocity, seeds, scalars, float(step.lr), float(how.momentum), LAWS[how.law])
-        )
+        how = self._settings
+        _descend_along(self._parameters, Steps.of(step), how.momentum, LAWS[how.law])
 
     def clipped_gradient(self, ids: np.ndarray, clip: float) -> np.ndarray:
         """Return the sum of the rows' clipped gradients."""

@@ -352,8 +352,15 @@ def embed_along(source, ids, flat, sizes, seeds, law, amounts, limit, out):  # t
 
 
 @compiled
-def zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law):  # type: ignore[no-untyped-def]
-    """One step along mean_p scalars[p] · u_p: the bits of `raydpzv.zo.update.Descent`."""
+def zeroth_order_steps(flat, velocity, seeds, scalars, lrs, momentum, law):  # type: ignore[no-untyped-def]
+    """Steps along mean_p scalars[k, p] · u_kp for k = 0, 1, ...: the bits of `raydpzv.zo.update.Descent`."""
+    for k in range(lrs.shape[0]):
+        _zeroth_order_step(flat, velocity, seeds[k], scalars[k], lrs[k], momentum, law)
+
+
+@compiled
+def _zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law):  # type: ignore[no-untyped-def]
+    """One step along mean_p scalars[p] · u_p."""
     z, count = np.empty(flat.shape[0], np.float32), seeds.shape[0]
     moving = velocity.shape[0] > 0
     target = velocity if moving else flat
@@ -592,7 +599,7 @@ def zeroth_order_head(  # type: ignore[no-untyped-def]
             slopes[b] += sign * losses[b] / (ahead - behind)
     seeds, scalars = np.empty(1, np.uint64), np.empty(1, np.float64)
     seeds[0], scalars[0] = seed, _mean(slopes)
-    zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law)
+    _zeroth_order_step(flat, velocity, seeds, scalars, lr, momentum, law)
 
 
 @compiled

@@ -7,7 +7,7 @@ Arrays are numpy's on both sides, so that a method's roles know neither torch no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from raydpzv.keys import Key
 from raydpzv.zo.directions import Law
-from raydpzv.zo.update import Rule, Step
+from raydpzv.zo.update import Rule, Step, Steps
 
 LayerNoise = Callable[[int, int], np.ndarray]
 """(inner layer, number of its outputs) to what is added to them before their activation, float32 of that size."""
@@ -150,7 +150,7 @@ class Bottom(Protocol):
         """Take a step, `scale` times the step size, along the gradient of the last `forward`'s embeddings, if any."""
         ...
 
-    def descend(self, steps: Iterable[Step]) -> None:
+    def descend(self, steps: Steps) -> None:
         """Take zeroth-order steps in order, with the bits of `raydpzv.zo.update.Descent`."""
         ...
 

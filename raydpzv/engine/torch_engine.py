@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from raydpzv.privacy.mechanisms import clip_rows, clip_two_sided
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.estimators import slope
 from raydpzv.zo.perturbation import perturbation
-from raydpzv.zo.update import Descent, Step
+from raydpzv.zo.update import Descent, Step, Steps
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,7 +114,7 @@ class TorchBottom:
             scale,
         )
 
-    def descend(self, steps: Iterable[Step]) -> None:
+    def descend(self, steps: Steps) -> None:
         """Take zeroth-order steps in order."""
         self._zeroth_order.apply(steps)
 

@@ -8,6 +8,9 @@ Iterates are functions of what was released, and so is their mean: it costs no p
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +40,10 @@ class TailMean:
     def covers(self, update: int) -> bool:
         """Tell whether the iterate after this update of the ledger belongs to the tail."""
         return self._begin is not None and update > self._begin
+
+    def before(self, updates: Sequence[int]) -> int:
+        """Return how many of these updates, ascending, come before the tail."""
+        return len(updates) if self._begin is None else bisect_right(updates, self._begin)
 
     def take(self, x_d: npt.NDArray[np.float32]) -> None:
         """Add an iterate of the tail, float32 [d]."""

@@ -259,7 +259,9 @@ class RunFolder:
         When they are many, or others are added, they become parts: these are larger and fewer than if each checkpoint
         made its own.
         """
-        size = sum(table.get_total_buffer_size() for table in rows.values())  # `nbytes` takes 70 times as long
+        size = sum(
+            table.get_total_buffer_size() for table in rows.values()
+        )  # `nbytes` takes 70 times as long
         if size > _LONGEST_PIECE or self._log.size + size > _LONGEST_TAIL:
             self.append(rows)
             return

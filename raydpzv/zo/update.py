@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -62,6 +62,34 @@ class Step(NamedTuple):
     scalars: Sequence[float] | np.ndarray
     lr: float
     anchor: bool = False
+
+
+@dataclass(frozen=True)
+class Steps:
+    """K steps of P directions each, in order: seeds uint64 [K, P], scalars float64 [K, P], step sizes float64 [K]."""
+
+    seeds: np.ndarray
+    scalars: np.ndarray
+    lrs: np.ndarray
+
+    @classmethod
+    def of(cls, *steps: Step) -> Steps:
+        """Return one or more steps of as many directions each."""
+        return cls(
+            np.array([step.seeds for step in steps], np.uint64),
+            np.array([step.scalars for step in steps], np.float64),
+            np.array([step.lr for step in steps], np.float64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.lrs)
+
+    def __getitem__(self, which: slice) -> Steps:
+        return Steps(self.seeds[which], self.scalars[which], self.lrs[which])
+
+    def __iter__(self) -> Iterator[Step]:
+        for seeds, scalars, lr in zip(self.seeds, self.scalars, self.lrs.tolist(), strict=True):
+            yield Step(seeds, scalars, lr)
 
 
 class Descent:

@@ -32,7 +32,7 @@ from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
 from raydpzv.wire.messages import Acknowledged, LedgerHistory, PerturbedEmbeddings, Slopes, TestEmbeddings
 from raydpzv.zo.directions import Law
-from raydpzv.zo.update import Rule, Step
+from raydpzv.zo.update import Rule, Step, Steps
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections import Sections
@@ -118,7 +118,8 @@ class DpzvClient(SplitClient):
         if not isinstance(order.body, Slopes):
             return
         seeds = self._seeds.of(self.client, (self._step - 1) // self._settings.gather)
-        self._descend([Step(seeds, order.body.values, self._settings.lr.at(order.round))], [order.version])
+        step = Step(seeds, order.body.values, self._settings.lr.at(order.round))
+        self._descend(Steps.of(step), [order.version])
 
     def work(self) -> Upload:
         """Return the batch's embeddings at w + λu and w - λu (journal Eq. (6)) for every direction."""
@@ -145,9 +146,11 @@ class DpzvClient(SplitClient):
                 f"client {self.client}: wanted updates from step 0 on, {count} entries each, for {uploads} uploads, "
                 f"and a client that has made none; got {len(mine)} entries and {self._step} uploads"
             )
-        self._descend(
-            [Step(seeds, scalars, lr) for seeds, scalars, lr in mine.steps()], mine.round[::count].tolist()
+        scalars = mine.scalar.astype(np.float64)
+        steps = Steps(
+            np.array(mine.seed).reshape(-1, count), scalars.reshape(-1, count), np.array(mine.lr[::count])
         )
+        self._descend(steps, mine.round[::count].tolist())
         self._step = uploads
 
     def evaluate(self) -> Upload:
@@ -159,12 +162,13 @@ class DpzvClient(SplitClient):
         mean = self._tail.mean()
         return self.bottom.parameters() if mean is None else mean
 
-    def _descend(self, steps: Sequence[Step], versions: Sequence[int]) -> None:
+    def _descend(self, steps: Steps, versions: Sequence[int]) -> None:
         """Take steps, each by an answer that carried this update of the ledger."""
-        before = sum(not self._tail.covers(version) for version in versions)
-        self.bottom.descend(steps[:before])
-        for step in steps[before:]:
-            self.bottom.descend([step])
+        before = self._tail.before(versions)
+        if before:
+            self.bottom.descend(steps[:before])
+        for n in range(before, len(steps)):
+            self.bottom.descend(steps[n : n + 1])
             self._tail.take(self.bottom.parameters())
 
 

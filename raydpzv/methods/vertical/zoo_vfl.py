@@ -29,7 +29,7 @@ from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, 
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import EmbeddingPair, LossDifference
 from raydpzv.zo.directions import Law
-from raydpzv.zo.update import Rule, Step
+from raydpzv.zo.update import Rule, Step, Steps
 
 AT, AHEAD = 0, 1
 """Places of the two embeddings' noise among the draws of one client's step."""
@@ -79,7 +79,7 @@ class ZooVflClient(SplitClient):
             return
         scalar = order.body.value.astype(np.float64) / self._settings.smoothing
         lr = self._settings.lr.at(order.round)
-        self.bottom.descend([Step(self._seeds.of(self.client, self._step - 1), scalar, lr)])
+        self.bottom.descend(Steps.of(Step(self._seeds.of(self.client, self._step - 1), scalar, lr)))
 
     def work(self) -> Upload:
         """Return the next batch's embeddings at w and at w + λu."""

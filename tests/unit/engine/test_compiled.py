@@ -20,7 +20,7 @@ from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.registry import BOTTOMS, HEADS
 from raydpzv.zo.directions import LAWS, Direction, Law
-from raydpzv.zo.update import Rule, Step
+from raydpzv.zo.update import Rule, Step, Steps
 from tests.helpers.vertical_parties import in_double
 
 KEY = Key(17)
@@ -96,7 +96,7 @@ def test_zeroth_order_steps_have_torchs_bits(law: Any, momentum: float) -> None:
         ours, theirs = bottoms(name, hidden, rule=Rule(law, momentum))
         before = ours.sha256()
         for n in range(5):
-            steps = [Step([n, n + 100], [0.3, -1.7], 0.01), Step([n + 50, 3], [0.1, 0.2], 0.02)]
+            steps = Steps.of(Step([n, n + 100], [0.3, -1.7], 0.01), Step([n + 50, 3], [0.1, 0.2], 0.02))
             ours.descend(steps)
             theirs.descend(steps)
         assert ours.sha256() == theirs.sha256() != before

@@ -22,6 +22,12 @@ def test_the_tail_is_the_last_share_of_what_is_planned(share, updates, gathered,
     assert tail_begin(share, updates, gathered) == begin
 
 
+@pytest.mark.parametrize("begin", [None, 0, 3, 4, 7, 9, 20])
+def test_updates_before_the_tail_are_those_that_it_does_not_cover(begin):
+    tail, updates = TailMean(begin), [1, 3, 4, 8, 9]
+    assert tail.before(updates) == sum(not tail.covers(update) for update in updates)
+
+
 def test_the_mean_is_that_of_the_iterates_past_the_begin_and_of_no_other():
     iterates = (Key(1) / "iterates").generator().standard_normal((9, 5)).astype(np.float32)
     mean, none = TailMean(4), TailMean(None)
