@@ -130,6 +130,8 @@ def run_folder(
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
         folder = RunFolder.create(out, experiment.spec, facts, operator)
+    elif folder:
+        folder.begin_leg()
     start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
     with folder or nullcontext(), _brought(options, experiment, folder), options.watch.told(start):
         yield folder
@@ -334,6 +336,8 @@ class RunFinalizer:
         if kernels.compiled:
             rest["kernels"] = {"compiled": kernels.compiled, "seconds": round(kernels.seconds, 3)}
         folder = self._writer.folder
+        if folder and folder.updates_before:
+            rest["updates_before"] = folder.updates_before
         beyond = folder is not None and went_on(folder)
         ending = Ending(kind, reason, seconds, status.time, status.updates, spent, fault, rest, beyond)
         summary = summarise(self._scenario, self._experiment, rows, ending)

@@ -102,16 +102,22 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     It goes on after the last checkpoint; without one it begins again, to the same bits. Raises InputError as
     `raydpzv.experiment.reexecute.resuming` does.
     """
-    began = RunFolder.open(path, moved)
-    spec = began.spec()
-    assert isinstance(spec, HorizontalScenario)
-    check_resumable(began)
-    prepared = prepare_horizontal(spec, read_coins(began.path) if has_secret_coins(spec) else None)
-    check_same(prepared, began)
-    prepared = gone_back_horizontal(prepared, began)
-    folder = RunFolder.reopened(path, moved)
-    folder.sweep()
-    note_horizontal_leg(prepared, folder)
+    folder = RunFolder.held(
+        path, moved
+    )  # else a leg of another process, begun and lost meanwhile, would not count
+    try:
+        spec = folder.spec()
+        assert isinstance(spec, HorizontalScenario)
+        check_resumable(folder)
+        prepared = prepare_horizontal(spec, read_coins(folder.path) if has_secret_coins(spec) else None)
+        check_same(prepared, folder)
+        prepared = gone_back_horizontal(prepared, folder)
+        folder.go_back()
+        folder.sweep()
+        note_horizontal_leg(prepared, folder)
+    except BaseException:
+        folder.__exit__()
+        raise
     return prepared, folder, str(folder.environment().get("scenario", ""))
 
 
@@ -129,12 +135,31 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
     check_new_leg(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
+        if not (prepared.releases_again or prepared.asynchronous):
+            _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
     if prepared.setting:  # what was under way may have been released, in each leg that came no further
         under_way = prepared.spec.split.clients if prepared.asynchronous else 1
         legs = legs_begun(folder) + (folder.checkpoint() is None)
         prepared = replace(prepared, lost=legs * under_way)
     return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
+
+
+def _require_newest(folder: RunFolder) -> None:
+    """Raise DataError for an account that knows of fewer releases than were made, which no ledger holds.
+
+    A checkpoint follows each round that releases something, so that no row can be of more than the round after it.
+    """
+    checkpoint = folder.checkpoint()
+    made = checkpoint.round if checkpoint else 0
+    seen = max(folder.column_rows("user_epsilon", ["round"])["round"].to_pylist(), default=0)
+    if seen > made + 1:
+        raise DataError(
+            f"{folder.path}: has rows of round {seen}, but "
+            + (f"its checkpoint is one after {made}" if made else "no checkpoint")
+            + ": what was released since is on no record, so the run cannot go on: bring the newest checkpoint back "
+            "from a copy, or start a new run"
+        )
 
 
 def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:

@@ -130,13 +130,13 @@ def resuming(
     run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
     if rows, ledger or checkpoints are damaged or do not belong together.
     """
-    began = RunFolder.open(path, moved)
-    began.require_own_record()
-    checkpoint = began.checkpoint()
-    goes_back = checkpoint is not None or (in_place and not _releases_beside_ledger(began))
-    goes_back = goes_back or began.spec().clock.kind == "wall"
-    folder = began if goes_back else RunFolder.continued(path, moved)
+    folder = RunFolder.held(path, moved)
     try:
+        checkpoint = folder.checkpoint()
+        goes_back = checkpoint is not None or (in_place and not _releases_beside_ledger(folder))
+        goes_back = goes_back or folder.spec().clock.kind == "wall"
+        if not goes_back:
+            folder.go_beside()
         spec = _vertical(folder)
         check_resumable(folder)
         experiment = prepared_again(spec, folder)
@@ -145,7 +145,7 @@ def resuming(
         check_new_leg(experiment, folder)
         releases = _releases_on_record(experiment, folder, checkpoint)
         if goes_back:
-            folder = RunFolder.reopened(path, moved)
+            folder.go_back()
         folder.sweep()
     except BaseException:
         folder.__exit__()
@@ -222,8 +222,10 @@ def prepared_again(spec: VerticalScenario, folder: RunFolder) -> PreparedVertica
 
 
 def check_resumable(folder: RunFolder) -> None:
-    """Raise InputError for a run that has come to its end."""
+    """Raise InputError for a run that has come to its end; what a kill after that left in its folder is deleted."""
     if complete := folder.completed_by():
+        folder.drop_checkpoints()
+        folder.sweep()
         raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,21 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint, and the rows that it stands for: those of the first parts, by type, and of a log."""
+    """A checkpoint, and the rows that it stands for: those of the first parts, by type, and of a log; whose it is."""
 
     checkpoint: Checkpoint
     extents: Mapping[str, Extent]
-    log: LogExtent | None = None
+    log: LogExtent | None
+    run: str
 
 
 @dataclass(frozen=True)
 class Found(Written):
-    """The same, with the rows of the log as bytes."""
+    """The same, with its file, the digest of what that holds, and the rows of the log as bytes."""
 
-    packed: bytes = b""
+    place: Path
+    sha256: str
+    packed: bytes
 
     @property
     def tail(self) -> Rows:
@@ -67,14 +70,19 @@ Piece = tuple[Rows, Checkpoint | None]
 
 
 def write_checkpoint(
-    path: Path, checkpoint: Checkpoint, extents: Mapping[str, Extent], log: LogExtent | None = None
+    path: Path,
+    checkpoint: Checkpoint,
+    extents: Mapping[str, Extent],
+    log: LogExtent | None = None,
+    run: str = "",
 ) -> int:
     """Write a checkpoint that says which rows it stands for; return its size. The one before it is kept.
 
-    log: of rows after those of the parts.
+    log: of rows after those of the parts; run: by what the run is told from others.
     """
     state, arrays = packed([checkpoint.state, checkpoint.weights])
     facts = {
+        "run": run,
         "round": checkpoint.round,
         "state": state,
         "extents": {name: astuple(extent) for name, extent in extents.items()},
@@ -87,26 +95,53 @@ def write_checkpoint(
 
 
 def _put(path: Path, *pieces: bytes) -> None:
-    """Write a file in one piece and keep the one before it, in the place of whose own forerunner it is written.
+    """Write a file in one piece and keep the one before it; at each moment there is a whole one.
 
-    Three names take turns, and none takes the place of another: that, and new files, cost four times as much.
+    The one before the last is written over: a new file, or a name that takes the place of another file's only one,
+    costs seven times as much.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    if before(path).is_file():
-        before(path).rename(scratch)
+    if path.is_file():
+        _make_room(before(path), scratch)
     try:
-        with open(scratch, "wb", buffering=0, opener=_not_cut) as file:
-            for piece in pieces:
-                left = memoryview(piece)
-                while left:
-                    left = left[file.write(left) :]
-            file.truncate()
+        _write(scratch, pieces)
         if path.is_file():
-            path.rename(before(path))
-        scratch.rename(path)
+            _keep(path, before(path))
+        scratch.replace(path)
     except OSError:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def _make_room(older: Path, scratch: Path) -> None:
+    """Give an older checkpoint's file up to be written over, unless somebody else holds it under another name."""
+    try:
+        alone = older.stat().st_nlink == 1
+    except FileNotFoundError:
+        return
+    if alone:
+        older.rename(scratch)
+    else:
+        older.unlink()
+
+
+def _keep(path: Path, place: Path) -> None:
+    """Make a file that is to be replaced stay under another name."""
+    try:
+        os.link(path, place)
+    except OSError:  # a file system without links
+        scratch = place.with_name(f".{place.name}.{os.getpid()}")
+        _write(scratch, [path.read_bytes()])
+        scratch.replace(place)
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    with open(path, "wb", buffering=0, opener=_not_cut) as file:
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[file.write(left) :]
+        file.truncate()
 
 
 def _not_cut(name: str, flags: int) -> int:
@@ -119,44 +154,67 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
-def read_checkpoint(path: Path, *, only_last: bool = False) -> Found | None:
+def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Found | None:
     """Return the last checkpoint that can be read with its rows, or None if there is none.
 
-    Raises DataError if all are damaged, with `only_last` also if the last one is.
+    run: whose it must be. Raises DataError if all are damaged or of another run, with `only_last` also if the last one
+    is, or is missing.
     """
-    found, damage = None, None
-    for place in (path, before(path)):
-        if place.is_file() and not (damage and only_last):
+    last, older = path.is_file(), before(path).is_file()
+    if not last and not older:
+        if (old := path.with_suffix(".npz")).is_file():
+            raise _unreadable(old, "an earlier version wrote it")
+        return None
+    if only_last and not last:
+        raise DataError(
+            f"{path}: is missing, and {before(path).name}, which knows of less, is no place to go on from: bring it "
+            "back from a copy, or start a new run"
+        )
+    damage = None
+    for place in (path, before(path))[: 1 if only_last else 2]:
+        if place.is_file():
             try:
-                written = _read(place)
-                held = read_log(path.parent, written.log) if written.log else b""
-                found = Found(written.checkpoint, written.extents, written.log, held)
-                break
+                return _found(place, run)
             except DataError as error:
                 damage = damage or error
-    if found is None and (old := path.with_suffix(".npz")).is_file():
-        damage = _unreadable(old, "an earlier version wrote it")
-    if found is None and damage is not None:
-        raise damage
-    return found
+    assert damage is not None
+    raise damage
+
+
+def settle(path: Path, found: Found) -> None:
+    """Make the checkpoint that a run goes on from the last one, where the one after it is damaged or missing."""
+    if found.place != path:
+        found.place.replace(path)
+
+
+def _found(place: Path, run: str) -> Found:
+    written, sha256 = _parsed(place, _bytes(place))
+    if written.run != run:
+        raise DataError(
+            f"{place}: is a checkpoint of another run; the run cannot go on: bring its own back from a copy, or start "
+            "a new one"
+        )
+    held = read_log(place.parent, written.log) if written.log else b""
+    return Found(written.checkpoint, written.extents, written.log, run, place, sha256, held)
 
 
 def log_of(data: bytes, path: Path) -> LogExtent | None:
     """Return of which log a checkpoint's bytes tell. Raises DataError, which names this path, unless they are whole."""
-    return _parsed(data, path).log
+    return _parsed(path, data)[0].log
 
 
-def _read(path: Path) -> Written:
+def _bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from None
-    return _parsed(data, path)
 
 
-def _parsed(data: bytes, path: Path) -> Written:
+def _parsed(path: Path, data: bytes) -> tuple[Written, str]:
+    """Return what a file's bytes hold, and their digest."""
     body = data[_SIGNED:]
-    if data[:_SIGNED] != f"{hashlib.sha256(body).hexdigest()}\n".encode():
+    sha256 = hashlib.sha256(body).hexdigest()
+    if data[:_SIGNED] != f"{sha256}\n".encode():
         raise _unreadable(path, "its sha256 does not fit its content")
     head, _, arrays = body.partition(b"\n")
     try:
@@ -164,7 +222,8 @@ def _parsed(data: bytes, path: Path) -> Written:
         state, weights = unpacked(facts["state"], arrays)
         extents = {str(name): Extent(*values) for name, values in facts["extents"].items()}
         log = LogExtent(*facts["log"]) if facts["log"] else None
-        return Written(Checkpoint(facts["round"], state, weights), extents, log)
+        checkpoint = Checkpoint(facts["round"], state, weights)
+        return Written(checkpoint, extents, log, str(facts["run"])), sha256
     except (
         ValueError,
         TypeError,

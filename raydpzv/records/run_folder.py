@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -10,8 +9,9 @@ import shutil
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ from raydpzv.records.checkpoint import (
     Found,
     before,
     read_checkpoint,
+    settle,
     write_checkpoint,
 )
+from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.publication import Publication
 from raydpzv.records.row_log import TAIL, RowLog
@@ -60,6 +62,8 @@ _LONGEST_PIECE = _LONGEST_TAIL // 2
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _SCENARIO, _ENVIRONMENT = "scenario.toml", "environment.json"
 _MODELS, _SUMMARY = "models.npz", "summary.json"
+_OLDER_SUMMARY = "summary.before.json"
+"""What a run that was stopped and goes on now had as its summary."""
 _PUBLISHED = "published.json"
 """In place of the summary in a folder that `publish` wrote."""
 _CONTENTS = (_SCENARIO, OPERATOR, "rows", NEXT, OLD, TAIL, "ledger", CHECKPOINT, _MODELS, _SUMMARY)
@@ -88,6 +92,8 @@ class RunFolder:
         self._counts = Counter[str]()  # rows of each type, those of the tail among them
         self._log = RowLog(path)
         self._went_back = False
+        self.updates_before = 0
+        """Updates that the run had when the leg began that this object writes."""
         self._found_in: tuple[int, int, int, bool] | None = None
         self._found: Found | None = None  # the checkpoint of that file
         self._lock = FileLock(path / ".lock")
@@ -118,6 +124,7 @@ class RunFolder:
             folder = cls(path)
             folder._take()
             (path / "rows").mkdir(exist_ok=True)
+            _delete_left_overs(path.glob(".*"))
             operator.write(path)
             write_atomically(path / _ENVIRONMENT, as_json(environment).encode())
             write_atomically(path / _SCENARIO, as_toml(spec).encode())
@@ -157,38 +164,26 @@ class RunFolder:
         return (path / _SCENARIO).is_file()
 
     @classmethod
-    def continued(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
-        """Open an existing run's folder for a continuation, which writes beside the record until it has ended."""
-        cls.open(path).require_own_record()
-        folder = cls(path, NEXT, moved)
+    def held(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
+        """Open an existing run's folder to go on with it: locked, and as it is until `go_back` or `go_beside`."""
+        folder = cls.open(path, moved)
+        folder.require_own_record()
         folder._take()
-        folder._complete_commit()
-        if (path / NEXT).is_dir():
-            folder.commit_continuation()
-            folder._where = NEXT
         return folder
 
-    @classmethod
-    def reopened(cls, path: Path, moved: Sequence[str] = ()) -> RunFolder:
-        """Open an existing run's folder to go on from its checkpoint: rows beyond it are dropped.
-
-        All that stays is read before anything is dropped. Raises DataError if a part is missing or damaged, or if the
-        parts are not those that the checkpoint stands for.
-        """
-        cls.open(path)
-        folder = cls(path, moved=moved)
-        folder._take()
-        try:
-            folder.go_back()
-        except BaseException:
-            folder.__exit__()
-            raise
-        return folder
+    def go_beside(self) -> None:
+        """Go on beside the record, which stays until the run has ended."""
+        self._where = NEXT
+        self._complete_commit()
+        if (self.path / NEXT).is_dir():
+            self._commit()
+            self._where = NEXT
 
     def go_back(self) -> None:
-        """Drop rows beyond the checkpoint, as `reopened`, of a run that this object writes.
+        """Go on from the checkpoint: rows beyond it are dropped, once all that stays has been read.
 
-        Of one that is computed again beside its record, which has no checkpoints, all that was computed.
+        Of a run that is computed again beside its record, which has no checkpoints, all that was computed is dropped.
+        Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint stands for.
         """
         self._tail, self._counts = [], Counter()
         if self.is_recomputed:
@@ -198,6 +193,8 @@ class RunFolder:
         found = self._written()
         self._extents = dict(found.extents) if found else {}
         check_extents(self.path, self._extents)
+        if found:
+            settle(self.path / CHECKPOINT, found)
         cut_parts(self.path, self._extents)
         self._counts.update({name: extent.rows for name, extent in self._extents.items()})
         self._log = RowLog(self.path, found.log if found else None)
@@ -226,9 +223,9 @@ class RunFolder:
         return found.checkpoint if found else None
 
     def checkpoint_sha256(self) -> str:
-        """Return the digest of the last checkpoint's file, by which it is told from others; "" if there is none."""
-        path = self.path / CHECKPOINT
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        """Return the digest by which the checkpoint is told from others that `checkpoint` returns; "" without one."""
+        found = self._written()
+        return found.sha256 if found else ""
 
     def _written(self, *, only_last: bool = False) -> Found | None:
         """Return what `read_checkpoint` does; of a file that has not changed since the last call the same."""
@@ -236,8 +233,16 @@ class RunFolder:
         stat = path.stat() if path.is_file() else None
         key = (stat.st_ino, stat.st_size, stat.st_mtime_ns, only_last) if stat else None
         if key is None or key != self._found_in:
-            self._found_in, self._found = key, read_checkpoint(path, only_last=only_last)
+            self._found_in, self._found = key, read_checkpoint(path, self.identity, only_last=only_last)
         return self._found
+
+    @cached_property
+    def identity(self) -> str:
+        """By what this run is told from others: the digest of its data, whose key each run has of its own."""
+        if not (self.path / _ENVIRONMENT).is_file():
+            return ""
+        environment = self.environment()
+        return str(environment.get(DATA_DIGEST) or environment.get(PLAIN_DATA_DIGEST, ""))
 
     @property
     def is_recomputed(self) -> bool:
@@ -249,7 +254,7 @@ class RunFolder:
         with self._reported():
             self._found_in = self._found = None  # nobody goes back to that one any more
             log = self._log.write()
-            size = write_checkpoint(self.path / CHECKPOINT, checkpoint, self._extents, log)
+            size = write_checkpoint(self.path / CHECKPOINT, checkpoint, self._extents, log, self.identity)
             self._log.checkpointed()
             return size
 
@@ -272,13 +277,12 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""
-        for path in self.path.rglob(".*"):
-            if _LEFT_OVER.fullmatch(path.name):
-                path.unlink()
+        _delete_left_overs(self.path.rglob(".*"))
 
     def drop_checkpoints(self) -> None:
         """Delete what a run that has come to its end needs no more."""
-        for path in (self.path / CHECKPOINT, before(self.path / CHECKPOINT)):
+        last = self.path / CHECKPOINT
+        for path in (before(last), last):  # the last one is missing in no folder that has the one before it
             path.unlink(missing_ok=True)
         if (self.path / TAIL).is_dir():
             shutil.rmtree(self.path / TAIL)
@@ -358,16 +362,19 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """Return summary.json, or what was published of it, in today's format; DataError if there is none yet."""
         name = self._summary
-        found = todays(self._json(name, self.unended()), self.path / name)
+        found = todays(self._json(name, self.unended), self.path / name)
         for fault in faults(found):
             raise self._damaged(name, "what a run writes", fault)
         return found
 
     def unended(self) -> str:
         """Return why a run has no summary, and what to do."""
+        killed = f"the run was killed; continue it first: raydpzv resume {self.path}"
+        if not (self.path / ".lock").exists():
+            return killed
         try:
             with FileLock(self.path / ".lock", timeout=0):
-                return f"the run was killed; continue it first: raydpzv resume {self.path}"
+                return killed
         except Timeout:
             return "another process is writing this run; wait for it, or stop it"
         except OSError:  # a folder that cannot be written has no writer that this could tell
@@ -393,7 +400,7 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json."""
-        return self._json(_ENVIRONMENT, "it was deleted; bring it back from a copy")
+        return self._json(_ENVIRONMENT, lambda: "it was deleted; bring it back from a copy")
 
     def append(self, rows: Rows) -> None:
         """Add rows, and all that were in a checkpoint alone. Raises RunError if they cannot be written."""
@@ -403,6 +410,15 @@ class RunFolder:
             append_rows(self.path, joined(held) if len(held) > 1 else rows, self._where, self._extents)
         self._count(rows)
 
+    def begin_leg(self) -> None:
+        """Put the summary aside, if there is one: it knows nothing of what is released from now on."""
+        older, found = self.path / _OLDER_SUMMARY, None if self.is_recomputed else self.checkpoint()
+        self.updates_before = found.round if found else 0
+        if self.has_summary():
+            (self.path / _SUMMARY).replace(older)
+        else:
+            older.unlink(missing_ok=True)  # of a leg before one that was killed
+
     def _count(self, rows: Rows) -> None:
         self._counts.update({name: table.num_rows for name, table in rows.items()})
 
@@ -411,8 +427,15 @@ class RunFolder:
 
         Both are beginnings of the same run, so the longer one holds every release of the shorter one; one that went
         back to a checkpoint has what came after it to make up for. released: how many there are in all, if that is
-        known; a kill keeps rows from telling.
+        known; a kill keeps rows from telling. Where it did not come as far all is as it was, the summary too.
         """
+        made = self._commit(released)
+        older = self.path / _OLDER_SUMMARY
+        if not made and older.is_file():
+            older.replace(self.path / _SUMMARY)
+        return made
+
+    def _commit(self, released: int = 0) -> bool:
         if self._where == "rows":
             return not self._went_back or self._extents.get("release", Extent()).rows >= released
         if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
@@ -449,6 +472,7 @@ class RunFolder:
         """Write summary.json. Raises RunError if it cannot be written."""
         with self._reported():
             write_atomically(self.path / _SUMMARY, as_json(summary).encode())
+            (self.path / _OLDER_SUMMARY).unlink(missing_ok=True)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -468,11 +492,13 @@ class RunFolder:
             raise InputError(
                 f"{self.path}: another process is writing this run; wait for it, or stop it"
             ) from None
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({error.strerror or error})") from None
 
-    def _json(self, name: str, why: str) -> dict[str, Any]:
+    def _json(self, name: str, why: Callable[[], str]) -> dict[str, Any]:
         path = self.path / name
         if not path.is_file():
-            raise DataError(f"{self.path}: has no {name}: {why}")
+            raise DataError(f"{self.path}: has no {name}: {why()}")
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -486,6 +512,12 @@ class RunFolder:
         return DataError(
             f"{self.path / name}: is damaged: wanted {wanted} ({reason}); bring it back from a copy, or run it again"
         )
+
+
+def _delete_left_overs(hidden: Iterable[Path]) -> None:
+    for path in hidden:
+        if _LEFT_OVER.fullmatch(path.name):
+            path.unlink()
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ _TEXTS = (
 )
 _TEXTS_OR_NONE = ("failure", "failure_reason", "private_reason")
 _TABLES = ("versions", "ledger", "drift", "user_level", "checkpoints", "ray", "published")
-_COUNTS = ("seed", "updates", "uploads", "bytes_up", "bytes_down")
+_COUNTS = ("seed", "updates", "updates_before", "uploads", "bytes_up", "bytes_down")
 _NUMBERS = (
     *(
         "accuracy",

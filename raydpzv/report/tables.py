@@ -230,11 +230,13 @@ def _times(summary: Summary, clock: str) -> list[tuple[str, str]]:
             *_rate("real", updates, run),
         ]
     simulated = "0 s (no delays simulated)" if run == 0 else text.seconds(run)
+    before = summary.get("updates_before", 0)
+    since = f", since it was continued after update {before:,}" if before else ""
     return [
-        ("real time", text.seconds(real)),
+        ("real time", f"{text.seconds(real)}{since}"),
         ("simulated time", simulated),
         *_rate("simulated", updates, run),
-        *_rate("real", updates, real),
+        *_rate("real", updates - before if text.known(updates) else updates, real),
     ]
 
 

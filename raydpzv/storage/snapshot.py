@@ -49,6 +49,8 @@ def snapshot(
     below = tuple(f"{_under(run, name)}/" for run in runs for name in (TAIL, *_ROWS, _LEDGER))
     heads = [path for path in listed if not path.startswith(below)] if below else listed
     last = [path for path in heads if path in _LAST]
+    for run in runs:
+        _require_checkpoint(root, run)
     yield from map(reader.read, sorted(set(heads) - set(last), key=_rank))
     for run in runs:
         yield from _tail(root, run, reader)
@@ -89,6 +91,13 @@ def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
             if not last:
                 raise
     raise RunError(f"{path}: changed each time that it was read")
+
+
+def _require_checkpoint(root: Path, run: str) -> None:
+    """Raise Moving where a run's last checkpoint is missing: without it a state of the run would be one without any."""
+    last = root / _under(run, CHECKPOINT)
+    if before(last).is_file() and not last.is_file():
+        raise Moving(_under(run, CHECKPOINT))
 
 
 def _tail(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:

@@ -20,7 +20,7 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.decomfl import decomfl_settings
 from raydpzv.methods.horizontal.mezo import mezo_settings
-from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 from tests.helpers.kills import kill_at
@@ -99,7 +99,7 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
     whole = scenarios.run(spec)
     stopped(spec, tmp_path / "run")
     path = tmp_path / "run" / "checkpoint.state"
-    found = read_checkpoint(path)
+    found = read_checkpoint(path, RunFolder(path.parent).identity)
     assert found is not None
     checkpoint = found.checkpoint
     state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
@@ -108,6 +108,7 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
         Checkpoint(checkpoint.round, state, checkpoint.weights),
         found.extents,
         found.log,
+        found.run,
     )
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]
@@ -119,7 +120,7 @@ def test_a_stop_waits_for_the_round_and_leaves_a_checkpoint_of_it(tmp_path: Path
     asked = lambda status: stop.set() if status.uploads >= 6 else None  # noqa: E731  (in the midst of round 2)
     found = scenarios.run(small("decomfl"), tmp_path / "run", stop=stop, progress=asked)
     assert (found.summary["updates"], found.summary["uploads"]) == (2, 8)
-    kept = read_checkpoint(tmp_path / "run" / "checkpoint.state")
+    kept = read_checkpoint(tmp_path / "run" / CHECKPOINT, RunFolder(tmp_path / "run").identity)
     assert kept is not None
     assert kept.checkpoint.round == 2
 

@@ -16,8 +16,9 @@ from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
 from raydpzv.experiment.run_horizontal import OWN_MODELS
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import run_folder
-from raydpzv.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.checkpoint import before as before_it
+from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
 
 
@@ -57,14 +58,14 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_does_no_harm(tmp_path: Path,
     path = tmp_path / "run" / "checkpoint.state"
     data = path.read_bytes()
     before_it(path).unlink()
-    good = read_checkpoint(path)
+    good = read_checkpoint(path, RunFolder(path.parent).identity)
     assert good is not None
     refused = 0
     places = list(range(0, len(data), 7)) + list(range(len(data) - 200, len(data)))
     for place in places:
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x21]) + data[place + 1 :])
         try:
-            found = read_checkpoint(path)
+            found = read_checkpoint(path, RunFolder(path.parent).identity)
         except DataError as error:
             refused += one_line(error).startswith(f"{path}: cannot be read")
             continue
@@ -147,10 +148,10 @@ def test_a_run_that_adds_back_cannot_go_on_where_its_clients_models_are_gone(tmp
     """A folder of an earlier version, whose checkpoints kept none."""
     stopped(small("add_back", OFTEN), tmp_path / "run")
     path = tmp_path / "run" / "checkpoint.state"
-    found = read_checkpoint(path)
+    found = read_checkpoint(path, RunFolder(path.parent).identity)
     assert found is not None
     state = {name: held for name, held in found.checkpoint.state.items() if name != OWN_MODELS}
-    write_checkpoint(path, Checkpoint(found.checkpoint.round, state), found.extents, found.log)
+    write_checkpoint(path, Checkpoint(found.checkpoint.round, state), found.extents, found.log, found.run)
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=r"add_back.*of an earlier version, keeps none"):
         resuming_horizontal(tmp_path / "run")
@@ -194,7 +195,7 @@ def test_missing_rows_are_named_before_anything_is_dropped(
     for kind, path in (("all", "rows"), ("first", "rows/message/part-00000.parquet"), ("last", None)):
         folder = tmp_path / kind
         shutil.copytree(tmp_path / "run", folder)
-        found = read_checkpoint(folder / "checkpoint.state")
+        found = read_checkpoint(folder / CHECKPOINT, RunFolder(folder).identity)
         assert found is not None
         gone = folder / (path or f"rows/sync/part-{found.extents['sync'].parts - 1:05d}.parquet")
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()

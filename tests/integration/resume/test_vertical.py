@@ -18,6 +18,7 @@ from raydpzv.records.run_folder import NEXT, OLD, RunFolder
 from raydpzv.records.store import digest, read_rows
 from tests.helpers.kills import kill_at
 from tests.helpers.programs import Forked
+from tests.helpers.reopened import beside
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
@@ -94,7 +95,7 @@ def test_a_kill_between_the_renames_of_a_continuation_is_repaired(small, tmp_pat
     run = scenarios.run(small(), tmp_path / "run", stop=stop, progress=progress).summary
     os.rename(tmp_path / "run" / "rows", tmp_path / "run" / NEXT)
     (tmp_path / "run" / OLD / "release").mkdir(parents=True)
-    with RunFolder.continued(tmp_path / "run") as folder:
+    with beside(tmp_path / "run") as folder:
         assert digest(folder.rows()) == run["digest"]
     assert not (tmp_path / "run" / OLD).exists()
 

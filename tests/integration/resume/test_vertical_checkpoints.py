@@ -215,11 +215,13 @@ def test_a_kill_within_the_writing_of_a_checkpoint_leaves_one(tmp_path, operatio
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "_put", put)
         patch.setattr(Path, "rename", killing("rename", Path.rename))
+        patch.setattr(Path, "replace", killing("replace", Path.replace))
+        patch.setattr(os, "link", killing("link", os.link))
         patch.setattr(os, "open", killing("open", os.open))
         patch.setattr(RowWriter, "add", lambda self, rows: None)
         with pytest.raises(Killed):
             scenarios.run(spec, folder)
-    assert begun[3:] == ["rename", "open", "rename", "rename"][: operation + 1]
+    assert begun[3:] == ["rename", "open", "link", "replace"][: operation + 1]
     assert RunFolder.open(folder).checkpoint().round in (20, 30)
     assert go_on(folder)["digest"] == whole["digest"]
     assert not list(folder.glob(".checkpoint*"))

@@ -23,6 +23,7 @@ from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import Status, unheard
 from tests.helpers.kills import kill_at
+from tests.helpers.reopened import reopened
 from tests.helpers.small_horizontal import small as small_rounds
 from tests.helpers.small_users import small
 
@@ -33,7 +34,7 @@ LOSS = Lost("an actor was lost", "")
 def restarts(spec, folder, evaluated=unheard, checkpoints=1) -> Iterator[Restarts]:
     """What a driver has of a run that was lost after four updates."""
     kill_at(4, spec, folder, checkpoints=checkpoints)
-    with RunFolder.reopened(folder) as opened:
+    with reopened(folder) as opened:
         writer = RowWriter(opened, spec.record.flush, Callbacks(()))
         yield Restarts(prepare_horizontal(spec), writer, evaluated)
 
@@ -116,7 +117,7 @@ def test_actors_that_were_made_again_in_place_count_and_those_of_earlier_session
     spec = small_rounds("decomfl", "record.checkpoint_updates=2", "resources.restarts=3")
     with restarts(spec, tmp_path / "run") as first:
         first.go_back(LOSS, "server", Status(updates=4))  # which puts a fault on record
-    with RunFolder.reopened(tmp_path / "run") as opened:
+    with reopened(tmp_path / "run") as opened:
         writer = RowWriter(opened, spec.record.flush, Callbacks(()))
         second = Restarts(prepare_horizontal(spec), writer, unheard)
         for _ in range(2):

@@ -11,6 +11,7 @@ import pytest
 from raydpzv.errors import DataError, InputError
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.numbered_rows import after, begun, faults, numbers, releases
+from tests.helpers.reopened import beside, reopened
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_going_back_drops_what_came_after_the_checkpoint_however_it_was_given(
     def back(folder: RunFolder) -> RunFolder:
         if again:
             folder.__exit__()
-            return RunFolder.reopened(folder.path)
+            return reopened(folder.path)
         folder.go_back()
         return folder
 
@@ -108,7 +109,7 @@ def test_checkpoints_after_going_back_hold_no_row_twice_and_none_that_was_droppe
         folder.go_back()
         check(folder, *range(number + 1))
     folder.__exit__()
-    with RunFolder.reopened(folder.path) as opened:
+    with reopened(folder.path) as opened:
         check(opened, 0, 1, 2, 3)
         assert numbers(opened.column_rows("fault", ["time", "kind"])) == [0, 1, 2, 3]
         opened.append(faults())
@@ -125,7 +126,7 @@ def test_the_checkpoint_before_the_last_keeps_its_rows_also_where_a_run_went_bac
     folder.write_checkpoint(after(2))
     folder.__exit__()
     (folder.path / "checkpoint.state").write_bytes(b"damaged")
-    with RunFolder.reopened(folder.path) as opened:
+    with reopened(folder.path) as opened:
         found = opened.checkpoint()
         assert found is not None
         assert found.round == 1
@@ -144,7 +145,7 @@ def test_going_back_without_a_checkpoint_drops_all(folder: RunFolder) -> None:
 def test_what_is_computed_again_goes_back_beside_its_record(folder: RunFolder) -> None:
     folder.append(faults(0, 1, 2))
     folder.__exit__()
-    with RunFolder.continued(folder.path) as again:
+    with beside(folder.path) as again:
         assert again.is_recomputed
         check(again)
         again.append(faults(0, 1))
@@ -175,7 +176,7 @@ def test_a_run_that_went_back_has_as_many_releases_to_make_up_for_as_its_ledger_
 
 def test_a_folder_is_written_by_one_process_and_let_go_of_where_it_is_damaged(folder: RunFolder) -> None:
     with pytest.raises(InputError, match="another process is writing this run"):
-        RunFolder.reopened(folder.path)
+        reopened(folder.path)
     folder.append(faults(0, 1))
     folder.write_checkpoint(after(1))
     folder.__exit__()
@@ -183,11 +184,11 @@ def test_a_folder_is_written_by_one_process_and_let_go_of_where_it_is_damaged(fo
     whole = part.read_bytes()
     part.unlink()
     with pytest.raises(DataError, match="is missing"):
-        RunFolder.reopened(folder.path)
+        reopened(folder.path)
     part.write_bytes(whole)
-    with RunFolder.reopened(folder.path) as opened:
+    with reopened(folder.path) as opened:
         check(opened, 0, 1)
     with pytest.raises(DataError, match="not a run folder"):
-        RunFolder.reopened(folder.path / "rows")
-    with RunFolder.reopened(folder.path, ["data.file=elsewhere.csv"]) as opened:
+        reopened(folder.path / "rows")
+    with reopened(folder.path, ["data.file=elsewhere.csv"]) as opened:
         assert opened.settings()["data"]["file"] == "elsewhere.csv"

@@ -95,6 +95,16 @@ def test_a_checkpoint_that_is_written_over_while_it_is_read_is_read_again(run, t
         module._checkpoint(copy / "checkpoint.state")
 
 
+def test_without_its_last_checkpoint_a_folder_is_no_state_of_a_run(run, tmp_path):
+    """Whoever went on with that would begin anew, though releases count as brought."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / "checkpoint.state").rename(copy / "checkpoint.before.state")
+    with pytest.raises(Moving, match=r"checkpoint\.state"):
+        list(snapshot(copy, changed))
+    (copy / "checkpoint.before.state").unlink()
+    assert "checkpoint.state" not in dict(snapshot(copy, changed))
+
+
 def test_a_checkpoint_is_brought_as_it_was_checked(run, monkeypatch):
     monkeypatch.setattr(module, "_checkpoint", lambda path: (b"checked", None))
     assert dict(snapshot(run, changed))["checkpoint.state"] == b"checked"

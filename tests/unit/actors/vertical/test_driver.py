@@ -24,6 +24,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import LegBegin
+from tests.helpers.reopened import beside
 from tests.helpers.server_calls import ServerCalls
 
 STEPS = ("open_warm_up", "bring_leg", "open_wall", "keep_leg", "run", "evaluate", "stop", "close")
@@ -153,7 +154,7 @@ def test_without_a_record_of_its_own_a_run_takes_no_checkpoints(
     if recomputed:
         folder.write_checkpoint(Checkpoint(40, {}, None))
         folder.__exit__()
-        where = RunFolder.continued(folder.path)
+        where = beside(folder.path)
     over = [Status(updates=3, stop_reason=USER)]
     server, _, order = run(prepared, where, LegBegin(1, 0.0, 0, {}), over, monkeypatch)
     assert server.asked("bring_leg")[0][2:] == [None, ("keeps", False)]

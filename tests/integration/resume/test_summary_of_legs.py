@@ -1,0 +1,112 @@
+"""What a folder says of a run that was stopped and has gone on since: never what it had released by the stop."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError, InputError, StoppedEarly
+from raydpzv.experiment.prepare import prepare
+from raydpzv.experiment.runner import continued
+from raydpzv.records.checkpoint import CHECKPOINT
+from raydpzv.records.row_log import TAIL
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.report.tables import _times
+from tests.helpers.kills import kill_at
+from tests.helpers.runs import run_prepared
+
+DPZV = ("digits_dpzv", "data.train_rows=400", "method.perturbations=2", "privacy.noise=seeded")
+
+
+def spec(*changes: str) -> Any:
+    name, *rest = DPZV
+    return scenarios.load(name, [*rest, "budget.updates=60", "record.checkpoint_updates=10", *changes])
+
+
+def stopped_at(updates: int, folder: Path) -> dict[str, Any]:
+    """Begin a run or go on with it, and stop it as its user would."""
+    if not folder.exists():
+        return run_prepared(prepare(spec()), folder, until=updates).summary
+    experiment, opened, _ = continued(folder)
+    return run_prepared(experiment, opened, until=updates).summary
+
+
+def test_a_leg_that_is_killed_leaves_no_summary_of_the_one_before(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert stopped_at(20, run)["updates"] == 20
+    kill_at(35, spec(), run)
+    with pytest.raises(DataError, match="the run was killed; continue it first"):
+        RunFolder.open(run).summary()
+    assert stopped_at(50, run)["updates"] == 50
+    assert RunFolder.open(run).summary()["updates"] == 50
+    experiment, opened, _ = continued(run)
+    end = run_prepared(experiment, opened).summary
+    assert end["digest"] == scenarios.run(spec()).summary["digest"]
+    assert not (run / "summary.before.json").exists()
+
+
+def test_a_leg_at_work_has_no_summary_of_the_one_before(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", []
+
+    def look(status: Any) -> None:
+        if status.updates == 30 and not status.stop_reason:
+            with pytest.raises(DataError) as error:
+                RunFolder.open(run).summary()
+            said.append(str(error.value))
+
+    stopped_at(20, run)
+    experiment, opened, _ = continued(run)
+    run_prepared(experiment, opened, progress=look)
+    assert said == [
+        f"{run}: has no summary.json: another process is writing this run; wait for it, or stop it"
+    ]
+
+
+def test_a_record_that_is_computed_again_and_not_to_its_end_keeps_its_summary(tmp_path: Path) -> None:
+    """Nothing was released that it did not know of; after a leg that was killed nobody knows."""
+    run = tmp_path / "run"
+    stopped_at(20, run)
+    was = RunFolder.open(run).summary()
+    for path in run.glob("checkpoint*"):
+        path.unlink()
+    shutil.copytree(run, tmp_path / "killed")
+    experiment, opened, _ = continued(run)
+    assert opened.is_recomputed
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        run_prepared(experiment, opened, until=5)
+    assert RunFolder.open(run).summary() == was
+    kill_at(30, spec(), tmp_path / "killed")
+    experiment, opened, _ = continued(tmp_path / "killed")
+    with pytest.raises(StoppedEarly, match="it is as it was"):
+        run_prepared(experiment, opened, until=5)
+    assert not RunFolder.open(tmp_path / "killed").has_summary()
+
+
+def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stopped_at(20, run)
+    shutil.copytree(run, tmp_path / "stopped")
+    experiment, opened, _ = continued(run)
+    run_prepared(experiment, opened)
+    whole = sorted(path.name for path in run.iterdir())
+    for name in (CHECKPOINT, TAIL):
+        (tmp_path / "stopped" / name).rename(run / name)
+    with pytest.raises(InputError, match="this run is complete"):
+        continued(run)
+    assert sorted(path.name for path in run.iterdir()) == whole
+
+
+def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_leg(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert "updates_before" not in stopped_at(20, run)
+    experiment, opened, _ = continued(run)
+    summary = run_prepared(experiment, opened).summary
+    assert summary["updates_before"] == 20
+    shown = dict(_times({**summary, "seconds": 8.0}, "virtual"))
+    assert shown["real time"] == "8 s, since it was continued after update 20"
+    assert shown["updates per real second"] == "5"
+    assert dict(_times({**summary, "seconds": 8.0, "updates_before": 0}, "virtual"))["real time"] == "8 s"

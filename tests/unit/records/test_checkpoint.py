@@ -1,0 +1,185 @@
+"""A checkpoint's file: at each moment there is a whole one, whatever ends its writing and however often."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scenarios
+from raydpzv.errors import DataError
+from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
+from raydpzv.records.run_folder import RunFolder
+from tests.helpers.kills import Killed
+from tests.helpers.reopened import reopened
+from tests.helpers.small_horizontal import small
+
+_OPERATIONS = ((Path, "rename"), (Path, "replace"), (Path, "unlink"), (os, "link"), (os, "open"))
+"""What the writing of a checkpoint does to files."""
+
+
+class Ending:
+    """Ends the writing before its n-th operation."""
+
+    def __init__(self, operation: int, error: type[BaseException]) -> None:
+        self.left, self._error = operation, error
+
+    def before(self, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def ended(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise self._error(28, "No space left on device")
+            return operation(*args, **options)
+
+        return ended
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for where, name in _OPERATIONS:
+                patch.setattr(where, name, self.before(getattr(where, name)))
+            yield
+
+
+def put(path: Path, round: int) -> None:
+    write_checkpoint(path, Checkpoint(round, {"held": [round] * (50 - round)}), {})
+
+
+def ended_at(path: Path, round: int, operation: int, error: type[BaseException]) -> bool:
+    """Write a checkpoint that is ended; tell whether it was."""
+    ending = Ending(operation, error)
+    try:
+        with ending.at_work():
+            put(path, round)
+    except (Killed, OSError):
+        return True
+    return False
+
+
+def standing(path: Path) -> int:
+    """The round of the last checkpoint, which is whole."""
+    assert path.is_file(), "what another name alone has is not the last one"
+    found = read_checkpoint(path)
+    assert found is not None
+    assert found.place == path
+    round = found.checkpoint.round
+    assert found.checkpoint.state == {"held": [round] * (50 - round)}
+    return round
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("errors", list(product([Killed, OSError], repeat=2)))
+def test_whatever_ends_two_writings_the_last_one_or_this_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: tuple[type[BaseException], ...], links: bool
+) -> None:
+    def no_link(*names: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    ended = 0
+    for n, (first, second) in enumerate(product(range(1, 9), repeat=2)):
+        path = tmp_path / str(n) / CHECKPOINT
+        path.parent.mkdir()
+        for round in (1, 2, 3):
+            put(path, round)
+        made = 3
+        for round, operation, error in ((4, first, errors[0]), (5, second, errors[1])):
+            gone = ended_at(path, round, operation, error)
+            assert standing(path) in ((made, round) if gone else (round,))
+            made, ended = standing(path), ended + gone
+        put(path, 6)
+        put(path, 7)
+        older = read_checkpoint(before(path))
+        assert (standing(path), older and older.checkpoint.round) == (7, 6)
+    assert ended > 40
+
+
+def test_a_file_that_somebody_else_holds_under_another_name_is_not_written_over(tmp_path: Path) -> None:
+    """As in a copy that is made of links."""
+    path = tmp_path / CHECKPOINT
+    put(path, 1)
+    os.link(path, tmp_path / "copy")
+    held = (tmp_path / "copy").read_bytes()
+    for round in range(2, 6):
+        put(path, round)
+    assert (tmp_path / "copy").read_bytes() == held
+
+
+def test_nobody_else_may_read_one(tmp_path: Path) -> None:
+    for round in range(4):
+        put(tmp_path / CHECKPOINT, round)
+        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+
+
+def test_that_of_another_run_is_named(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    write_checkpoint(path, Checkpoint(1, {}), {}, run="one")
+    assert read_checkpoint(path, "one") is not None
+    with pytest.raises(DataError, match="is a checkpoint of another run"):
+        read_checkpoint(path, "two")
+
+
+def test_the_last_one_alone_is_not_replaced_by_the_one_before_where_it_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    put(path, 1)
+    put(path, 2)
+    path.unlink()
+    with pytest.raises(DataError, match=r"is missing, and checkpoint\.before\.state, which knows of less"):
+        read_checkpoint(path, only_last=True)
+    found = read_checkpoint(path)
+    assert found is not None
+    assert found.checkpoint.round == 1
+
+
+def test_where_the_last_one_is_missing_the_one_before_stays_until_there_is_another(tmp_path: Path) -> None:
+    for error in (Killed, OSError):
+        path = tmp_path / error.__name__ / CHECKPOINT
+        path.parent.mkdir()
+        put(path, 1)
+        put(path, 2)
+        path.unlink()
+        assert ended_at(path, 3, 2, error)
+        found = read_checkpoint(path)
+        assert found is not None
+        assert found.checkpoint.round == 1
+
+
+def test_who_goes_on_from_the_one_before_makes_it_the_last(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    scenarios.run(small("decomfl", "record.checkpoint_updates=2"), run)
+    folder = RunFolder(run)
+    for round in (1, 2):
+        folder.write_checkpoint(Checkpoint(round, {}))
+    sha256 = folder.checkpoint_sha256()
+    (run / CHECKPOINT).write_bytes(b"damaged")
+    assert folder.checkpoint_sha256() not in ("", sha256), "it is the digest of the one that is gone on from"
+    with reopened(run) as opened:
+        assert (run / CHECKPOINT).is_file()
+        assert not before(run / CHECKPOINT).is_file()
+        found = opened.checkpoint(only_last=True)
+        assert found is not None
+        assert found.round == 1
+
+
+def test_of_a_run_that_has_ended_the_last_one_goes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever brings the folder to a storage meanwhile sees no run that has lost it."""
+    for round in (1, 2):
+        put(tmp_path / CHECKPOINT, round)
+    unlink, gone = Path.unlink, []
+
+    def seen(path: Path, **options: bool) -> None:
+        unlink(path, **options)
+        gone.append(path.name)
+        assert (tmp_path / CHECKPOINT).is_file() or not before(tmp_path / CHECKPOINT).is_file()
+
+    monkeypatch.setattr(Path, "unlink", seen)
+    RunFolder(tmp_path).drop_checkpoints()
+    assert gone == ["checkpoint.before.state", CHECKPOINT]
