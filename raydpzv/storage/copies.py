@@ -166,12 +166,18 @@ def fetch(uri: str, folder: Path) -> Commit:
 
 def check_not_midway(folder: Path) -> None:
     """Raise InputError for what was fetched of a run before its end: it may be under way where it was begun."""
+    if said := midway(folder):
+        raise InputError(f"{folder}: {said}")
+
+
+def midway(folder: Path) -> str:
+    """Return, of what was fetched of a run before its end, that it was and what to do; of all else ""."""
     found = link_of(folder)
     if found is None or found.writer or not RunFolder.begun(folder) or RunFolder(folder).has_summary():
-        return
+        return ""
     uri = shlex.quote(found.uri)
-    raise InputError(
-        f"{folder}: is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
+    return (
+        f"is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
         f"elsewhere; once it has ended bring it anew: raydpzv fetch {uri} FOLDER; or, if its machine is lost, go on "
         f"with it: raydpzv resume {uri} --out FOLDER"
     )
