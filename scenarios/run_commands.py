@@ -29,7 +29,7 @@ from raydpzv.search.search_folder import is_search
 from raydpzv.storage.copies import begun_at
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
-from scenarios.options import chosen_logs, chosen_runner, output_folder
+from scenarios.options import chosen_logs, chosen_runner, logs_begun, output_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
 from scenarios.storage_options import copy_folder, found_or_fetched, resolved, stored_at, waits
@@ -138,7 +138,7 @@ def resume(
             experiment.spec,
             folder.path,
             replace(output, stage="the run to go on"),
-            logs,
+            [*logs, *logs_begun(folder.path, logs)],
             lambda watch, stop: RUNNERS[chosen](
                 experiment,
                 RunOptions(folder, name, None, stop, address, verbose, callbacks=watch, storage=mirror),
