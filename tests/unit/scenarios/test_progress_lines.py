@@ -79,6 +79,7 @@ def test_the_time_before_a_first_update_foretells_nothing(monkeypatch, begins, f
         for at, status in (
             (5.0, Status(stage="the evaluation of the initial model")),
             (20.0, Status(updates=begins)),
+            (25.0, Status(updates=begins)),
             (30.0, Status(updates=first)),
         ):
             now[0] = at
