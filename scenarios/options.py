@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raydpzv.config import catalog
-from raydpzv.errors import SpecError
+from raydpzv.errors import InputError, SpecError
 from raydpzv.registry import LOGS, RUNNERS
 from scenarios import screen
 
@@ -119,6 +120,19 @@ def _new_folder(name: str) -> Path:
 def chosen_logs(names: str | None) -> list[Callback]:
     """Return what writes the logs of these names, comma between them. Raises InputError."""
     return [LOGS[name.strip()]() for name in names.split(",")] if names is not None else []
+
+
+def logs_begun(folder: Path, chosen: Sequence[Callback]) -> list[Callback]:
+    """Return what goes on with the logs that a run's folder has, but for those that are chosen anyway."""
+    found: list[Callback] = []
+    for log in (LOGS[name] for name in LOGS):
+        if not (folder / log.place).exists() or any(isinstance(one, log) for one in chosen):
+            continue
+        try:
+            found.append(log())
+        except InputError as error:  # nobody has asked for it now
+            screen.complain(f"warning: {folder / log.place} ends here: {error}")
+    return found
 
 
 def chosen_runner(name: str) -> str:

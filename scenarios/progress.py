@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -106,24 +106,41 @@ def _lines(
     spec: AnyScenario, console: Console, stage: str, interval: float
 ) -> Iterator[Callable[[Status], None]]:
     """Print a line for each stage of the start as it begins, and one every `interval` seconds."""
-    began, latest = time.monotonic(), Status(stage=stage)
-    under_way = began
+    began, latest, unit = time.monotonic(), Status(stage=stage), limit_of(spec)[1]
+    pace = _Pace()
 
     def say(status: Status) -> None:
-        now = time.monotonic()
-        line = progress_line(status, spec, now - began, now - under_way)
+        now, since = time.monotonic(), pace
+        line = progress_line(status, spec, now - began, now - since.time, since.amount)
         console.print(Text(line), soft_wrap=True)
 
     def update(status: Status) -> None:
-        nonlocal latest, under_way
+        nonlocal latest, pace
         before, latest = latest, status
-        if before.stage and not status.stage:
-            under_way = time.monotonic()
+        pace = _Pace() if status.stage else pace.after(_amount(status, unit), time.monotonic())
         if status.stage and status.stage != before.stage:
             say(status)
 
     with repeated(interval, lambda: say(latest)):
         yield update
+
+
+class _Pace(NamedTuple):
+    """From when, and from what amount of the budget on, the rest of a run is foretold.
+
+    That is from its first update on, or the first since it was resumed, before which it loads, compiles and evaluates.
+    start: the amount before that update; time, amount: NaN before it.
+    """
+
+    start: float = math.nan
+    time: float = math.nan
+    amount: float = math.nan
+
+    def after(self, amount: float, now: float) -> _Pace:
+        """Return the same once a run has come to an amount."""
+        if math.isnan(self.start):
+            return _Pace(amount)
+        return _Pace(self.start, now, amount) if math.isnan(self.time) and amount > self.start else self
 
 
 @contextmanager
@@ -144,10 +161,13 @@ def repeated(interval: float, act: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def progress_line(status: Status, spec: AnyScenario, elapsed: float, under_way: float) -> str:
+def progress_line(
+    status: Status, spec: AnyScenario, elapsed: float, under_way: float, before: float = 0.0
+) -> str:
     """Return where a run stands as one line of text.
 
-    elapsed: real seconds since it began; under_way: those since its start-up was over, by which the rest is foretold.
+    elapsed: real seconds since it began; under_way: those in which it has come from `before`, an amount of its budget,
+    to where it stands, by which the rest is foretold.
     """
     if status.stage:
         return f"starting, {duration(elapsed)}: waiting for {status.stage}"
@@ -162,8 +182,8 @@ def progress_line(status: Status, spec: AnyScenario, elapsed: float, under_way: 
         f"up {size(status.bytes_up)}, down {size(status.bytes_down)}",
         f"{duration(elapsed)} elapsed",
     ]
-    if 0 < amount <= limit < math.inf:
-        parts.append(f"about {duration(under_way * (limit - amount) / amount)} left")
+    if before < amount <= limit < math.inf:
+        parts.append(f"about {duration(under_way * (limit - amount) / (amount - before))} left")
     return ", ".join(parts)
 
 

@@ -14,9 +14,10 @@ from raydpzv.compare.results import collect
 from raydpzv.errors import InputError
 from raydpzv.experiment.rebuild import check_rebuilt, from_ledger
 from raydpzv.experiment.reexecute import replay as replay_run
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage.copies import check_not_midway
+from raydpzv.storage.copies import check_not_midway, midway
 from scenarios import screen
 from scenarios.model_output import one_model, print_models, whose
 
@@ -27,6 +28,7 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
         print(f"ledger intact, digest {rebuilt.digest}")
         checked = "; the final model has the recorded bits" if rebuilt.verified else ""
         print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
+        _print_unended(run, None)
         print_models(rebuilt.models, out)
         folder = RunFolder.open(run)
         if client is None and folder.published and set(folder.models()) - set(rebuilt.models):
@@ -42,7 +44,21 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
     print(f"replayed {result.updates} updates; {checked} the recorded bits")
     if result.unchecked:
         print(f"not checked: {result.unchecked}")
+    _print_unended(run, result.updates if at is None else None)
     print_models(models, out)
+
+
+def _print_unended(run: Path, updates: int | None) -> None:
+    """Print of a run without an end that it has none; and what its ledger has beyond these updates, all of its rows."""
+    folder = RunFolder.open(run)
+    if folder.has_summary():
+        return
+    print(f"the run has not come to its end: {midway(run) or folder.unended()}")
+    if updates is None or not folder.ledger.exists():
+        return
+    with Ledger.open(folder.ledger) as ledger:
+        if ledger.version > updates:
+            print(f"its ledger goes on to update {ledger.version}; the rows to replay it by end at {updates}")
 
 
 def publish(run: Path, out: Path, *, quiet: bool) -> None:

@@ -20,7 +20,6 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import Continued, bring_rest, continued, continued_at
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
@@ -30,10 +29,10 @@ from raydpzv.search.search_folder import is_search
 from raydpzv.storage.copies import begun_at
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
-from scenarios.options import chosen_logs, chosen_runner, output_folder
+from scenarios.options import chosen_logs, chosen_runner, logs_begun, output_folder
 from scenarios.progress import LOADING, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
-from scenarios.storage_options import copy_folder, found_or_fetched, stored_at, waits
+from scenarios.storage_options import copy_folder, found_or_fetched, resolved, stored_at, waits
 
 
 def run(
@@ -63,12 +62,11 @@ def run(
     if or_resume and out is None and storage is None:
         raise SpecError("--or-resume: goes with --out FOLDER, where the run is or is to be; give both")
     if or_resume and storage is not None:
-        out = found_or_fetched(storage, out or copy_folder(storage))
+        out = found_or_fetched(storage, out or copy_folder(storage), spec)
     if or_resume and out is not None and RunFolder.begun(out):
         moved = locations(as_tree(spec))
         found = RunFolder.open(out, moved)
-        # how many "all" are is for the data to say
-        found.require_settings(prepare(spec).spec if getattr(spec.method, "batch", None) == "all" else spec)
+        found.require_settings(resolved(spec))
         if found.completed_by() is None:
             resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
@@ -140,7 +138,7 @@ def resume(
             experiment.spec,
             folder.path,
             replace(output, stage="the run to go on"),
-            logs,
+            [*logs, *logs_begun(folder.path, logs)],
             lambda watch, stop: RUNNERS[chosen](
                 experiment,
                 RunOptions(folder, name, None, stop, address, verbose, callbacks=watch, storage=mirror),

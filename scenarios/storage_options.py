@@ -6,11 +6,17 @@ import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from raydpzv.config.paths import locations
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.prepare import prepare
+from raydpzv.records.other_setting import other_setting
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage.copies import begun_at, fetch, link_of
+from raydpzv.storage.copies import fetch, link_of
 from raydpzv.storage.lease import Waits
 from raydpzv.storage.place import is_uri
+from raydpzv.storage.stored_scenario import stored_scenario
 from scenarios.screen import complain, console
 
 
@@ -49,14 +55,24 @@ def fetched(uri: str, folder: Path) -> None:
         )
 
 
-def found_or_fetched(uri: str, folder: Path) -> Path:
+def found_or_fetched(uri: str, folder: Path, spec: AnyScenario) -> Path:
     """Return a storage's folder on this machine, brought there if it is not; nothing is brought of an empty storage.
 
-    Raises InputError for a folder with another run.
+    Raises InputError for a folder with another run, and for a storage with one that has other settings than these.
     """
     found = link_of(folder)
     if RunFolder.begun(folder) and (found is None or found.uri != uri.rstrip("/")):
         raise InputError(f"{folder}: holds a run that is no copy of {uri}; choose another --out")
-    if found is None and begun_at(uri):
+    stored = stored_scenario(uri, locations(as_tree(spec)))
+    if stored and (other := other_setting(stored, resolved(spec))):
+        raise InputError(
+            f"{uri}: holds a run with other settings: {other}; choose another --storage, or ask for the same settings"
+        )
+    if found is None and stored:
         fetch(uri, folder)
     return folder
+
+
+def resolved(spec: AnyScenario) -> AnyScenario:
+    """Return a scenario as a run has it on record: how many "all" are is for the data to say."""
+    return prepare(spec).spec if getattr(spec.method, "batch", None) == "all" else spec

@@ -22,6 +22,8 @@ from raydpzv.records.store import Rows
 _LISTED = 8
 LATE = 0.1
 """Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
+_SATURATED = "these clients could not keep their rates"
+_KEPT_UP = "these clients kept their rates, but began so often later than [arrivals] asks for"
 SILENT = 0.25
 """Share of a run's time (wall clock) for which a client may be silent without a word about it, ..."""
 _SILENT_TRIPS = 12
@@ -121,13 +123,21 @@ def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
     # at a barrier epochs pass while a client waits for the others: late is then the protocol's doing, not a finding
     if experiment.barrier > 1:
         return []
-    shares = metrics.late_share(rows["service"], experiment.spec.split.clients)
-    late = [f"client {m} {share:.0%}" for m, share in enumerate(shares) if share > LATE]
-    if not late:
-        return []
+    clients, service = experiment.spec.split.clients, rows["service"]
+    found: dict[str, list[str]] = {_SATURATED: [], _KEPT_UP: []}
+    shares = zip(metrics.late_share(service, clients), metrics.behind(service, clients), strict=True)
+    for client, (late, behind) in enumerate(shares):
+        if late > LATE:
+            found[_SATURATED if behind > LATE else _KEPT_UP].append(f"client {client} {late:.0%}")
     return [
-        f"epochs fell into running round trips ({', '.join(late)}): these clients could not keep their rates"
+        f"epochs fell into running round trips ({', '.join(named)} of {_whose(named)} activations): {what}"
+        for what, named in found.items()
+        if named
     ]
+
+
+def _whose(named: Sequence[str]) -> str:
+    return "its" if len(named) == 1 else "their"
 
 
 def _silence(experiment: Prepared, rows: Rows) -> list[str]:

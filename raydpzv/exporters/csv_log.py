@@ -15,6 +15,8 @@ FILE = "scalars.csv"
 class CsvLog(ScalarLog):
     """scalars.csv: a line for each scalar, with its update and time."""
 
+    place = FILE
+
     def start(self, run: RunStart) -> None:
         """Open the file; that of a run which goes on is gone on with."""
         self._file = (own_folder(run) / FILE).open("a", newline="")

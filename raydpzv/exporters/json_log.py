@@ -19,6 +19,7 @@ _CLIENT = re.compile(r"client (\d+)")
 class JsonLog(Callback):
     """log.jsonl: one JSON object a line with run, actor, client, update."""
 
+    place = FILE
     interval = INTERVAL
 
     def start(self, run: RunStart) -> None:

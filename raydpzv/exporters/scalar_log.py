@@ -50,6 +50,8 @@ class ScalarLog(Callback):
     What is written is in the file with the next status.
     """
 
+    place: str
+    """Where it is in the run's folder."""
     interval = INTERVAL
 
     def status(self, status: Status) -> None:

@@ -152,6 +152,19 @@ def late_share(service: pa.Table, clients: int | None = None) -> FloatArray:
     return _ratio(late, np.bincount(client, minlength=count))
 
 
+def behind(service: pa.Table, clients: int) -> FloatArray:
+    """Return by what share [M] of the time until then each client's last activation came after its epoch.
+
+    No epoch is left out: one that falls into a round trip is served at its end. So this is by how much the client's
+    rate is below that of its epochs: one that keeps up is late now and then, one that does not more and more. NaN: it
+    was never active.
+    """
+    client, (due, woke) = _column(service, "client"), np.zeros((2, clients))
+    np.maximum.at(due, client, _column(service, "due"))
+    np.maximum.at(woke, client, _column(service, "woke"))
+    return _ratio(woke - due, woke)
+
+
 def staleness_summary(staleness_table: pa.Table, service: pa.Table, clients: int) -> dict[str, Any]:
     """Return the `staleness` block of summary.json; a number that does not exist is None."""
     ages = staleness(staleness_table, clients)

@@ -20,9 +20,9 @@ import pyarrow as pa
 import tomli_w
 from filelock import FileLock, Timeout
 
-from raydpzv.config.paths import check_moved, unlocated
+from raydpzv.config.paths import check_moved
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_toml, as_tree, overridden, parse
+from raydpzv.config.toml import as_toml, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import as_json, write_atomically, write_npz
@@ -37,6 +37,7 @@ from raydpzv.records.checkpoint import (
 )
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
+from raydpzv.records.other_setting import other_setting
 from raydpzv.records.publication import Publication
 from raydpzv.records.row_log import TAIL, RowLog
 from raydpzv.records.store import (
@@ -325,13 +326,11 @@ class RunFolder:
 
         Where "auto" is asked for, it is what the run chose.
         """
-        here, asked = (dict(_leaves(unlocated(as_tree(each)))) for each in (self.spec(), spec))
-        for key in sorted(here.keys() | asked.keys()):
-            if asked.get(key) not in (here.get(key), "auto"):
-                raise InputError(
-                    f"{self.path}: holds a run with other settings: {key} is {_said(here.get(key))} there, asked for "
-                    f"is {_said(asked.get(key))}; choose another --out, or ask for the same settings"
-                )
+        if other := other_setting(self.spec(), spec):
+            raise InputError(
+                f"{self.path}: holds a run with other settings: {other}; choose another --out, or ask for the same "
+                "settings"
+            )
 
     def rows(self) -> Rows:
         """Return the rows of the record."""
@@ -518,19 +517,6 @@ def _delete_left_overs(hidden: Iterable[Path]) -> None:
     for path in hidden:
         if _LEFT_OVER.fullmatch(path.name):
             path.unlink()
-
-
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a tree by their dotted names."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
-
-
-def _said(value: object) -> str:
-    return "not set" if value is None else as_json(value).strip()
 
 
 def _length(path: Path, where: str) -> tuple[int, int]:

@@ -14,6 +14,11 @@ class Clock(Protocol):
         ...
 
 
+def time_on_record(clock: Clock) -> float:
+    """Return the time as rows have it: what is done in the head start before t = 0 counts as done at t = 0."""
+    return max(0.0, clock.now())
+
+
 class WallClock:
     """Real time, comparable between the processes of a run that share its origin.
 

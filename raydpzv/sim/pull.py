@@ -14,7 +14,7 @@ from itertools import dropwhile, islice
 from typing import Any, NamedTuple, Protocol
 
 from raydpzv.methods.roles import ClientGroup, Metrics, Order, Upload
-from raydpzv.sim.clock import Clock
+from raydpzv.sim.clock import Clock, time_on_record
 from raydpzv.sim.event_queue import EventQueue
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.server_loop import ServerLoop
@@ -184,7 +184,7 @@ class PullServerLoop:
         version = self._server_loop.updates
         metrics = score(version)
         with self._lock:
-            self._server_loop.evaluated(metrics, self._clock.now(), version)
+            self._server_loop.evaluated(metrics, time_on_record(self._clock), version)
 
     def stop(self, reason: str) -> None:
         """End the run: hosts learn it from their next answer."""

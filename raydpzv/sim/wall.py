@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, cast
 from raydpzv.errors import Stalled
 from raydpzv.methods.roles import Client, Order, Upload, VerticalServer
 from raydpzv.methods.vertical.base import composed
-from raydpzv.sim.clock import Clock
+from raydpzv.sim.clock import Clock, time_on_record
 from raydpzv.sim.interfaces import Activation, Status
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import NOBODY_WAKES, Timing
@@ -101,7 +101,7 @@ class LockedServerLoop:
         """Keep everything as it is while the block runs: nothing is served, handed out or recorded meanwhile."""
         with self._changed:
             trays = {m: tuple(o for o in tray if not o.is_query) for m, tray in self._trays.items()}
-            yield UnderWay(self._clock.now(), trays, dict(self._handed), dict(self._served))
+            yield UnderWay(time_on_record(self._clock), trays, dict(self._handed), dict(self._served))
 
     def first(self, client: int) -> Answer:
         """Return the client's first order."""
@@ -167,7 +167,7 @@ class LockedServerLoop:
         """Score the clients' held-out embeddings (client order) with the head as it is now."""
         with self._changed:
             self._server_loop.evaluated(
-                composed(cast(VerticalServer, self._server_loop.server), uploads), self._clock.now()
+                composed(cast(VerticalServer, self._server_loop.server), uploads), time_on_record(self._clock)
             )
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class LockedServerLoop:
         tray = self._trays[client]
         if not tray:
             return Answer(None, self._over())
-        order, now = tray.pop(0), self._clock.now()
+        order, now = tray.pop(0), time_on_record(self._clock)
         if not order.is_query:
             self._handed[client] = order
         self._server_loop.sent(order, now, now, order.body.wire_bytes)

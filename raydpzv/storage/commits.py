@@ -17,7 +17,7 @@ from typing import Any
 from raydpzv.errors import DataError
 from raydpzv.storage.place import StorageFolder
 
-COMMITS = "commits"
+COMMITS, OBJECTS = "commits", "by-"
 _FORMAT = 1
 NO_NOISE, ANNOUNCED, TRIALS, UNBOUNDED = "none", "announced", "trials", "unbounded"
 """What may have been released with fresh noise beyond a commit: nothing, so many updates, all of a search's trials that

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import CHECKPOINT
@@ -26,6 +28,7 @@ from raydpzv.storage.commits import (
     latest,
     newest_epoch,
 )
+from raydpzv.storage.contents import check_unused
 from raydpzv.storage.lease import Lease, Waits, last_writer
 from raydpzv.storage.mirror import Mirror, StorageTimes
 from raydpzv.storage.missing import add_missing
@@ -79,27 +82,30 @@ def link(folder: Path, mirror: Mirror) -> None:
 
 def begun_at(uri: str) -> str | None:
     """Return what a storage holds, "run" or "search"; None if nothing. Raises InputError where it cannot be read."""
-    with _said(uri):
+    with naming(uri):
         found = latest(open_place(uri))
     return found.kind if found else None
 
 
 def is_over(uri: str) -> bool:
     """Tell whether the last writer of a storage brought all that it had."""
-    with _said(uri):
+    with naming(uri):
         found = latest(open_place(uri))
     return found is not None and found.over
 
 
 @contextmanager
 def begun(uri: str, kind: str, waits: Waits = lambda what: None) -> Iterator[Mirror]:
-    """Hold a storage while the block runs, for a folder that begins there. InputError if it holds one already.
+    """Hold a storage while the block runs, for a folder that begins there.
 
+    Raises InputError where it holds one already; or other things, before anything is written there.
     waits: told of another process whose lease has to run out first.
     """
     place = open_place(uri)
+    with naming(uri):
+        check_unused(place)
     with _taken(place, kind, waits) as mirror:
-        with _said(uri):
+        with naming(uri):
             found = latest(place)
         if found:
             raise InputError(
@@ -124,15 +130,13 @@ def continued(
     another or older content; NotRecomputable where nobody knows what is missing.
     """
     place = open_place(uri)
-    with _said(place.uri):
+    with naming(place.uri):
+        _newest(place)  # before a lease is written there
         holder = last_writer(place)[1]
+    _check_not_at_work(folder)  # whose lease would be waited for
     with _taken(place, "", waits) as mirror:
-        with _said(uri):
-            base = latest(place)
-        if base is None:
-            raise InputError(
-                f"{uri}: holds no run and no search; begin one with: raydpzv run SCENARIO --storage {uri}"
-            )
+        with naming(uri):
+            base = _newest(place)
 
         def charged(made: Path, found: Commit) -> None:
             _charge(made, found, place)
@@ -153,7 +157,7 @@ def continued(
 def fetch(uri: str, folder: Path) -> Commit:
     """Bring what a storage holds to a folder that is not there or empty; return the commit that it is of."""
     place = open_place(uri)
-    with _said(uri):
+    with naming(uri):
         base = latest(place)
     if base is None:
         raise InputError(f"{uri}: holds no run and no search")
@@ -162,20 +166,54 @@ def fetch(uri: str, folder: Path) -> Commit:
 
 def check_not_midway(folder: Path) -> None:
     """Raise InputError for what was fetched of a run before its end: it may be under way where it was begun."""
+    if said := midway(folder):
+        raise InputError(f"{folder}: {said}")
+
+
+def midway(folder: Path) -> str:
+    """Return, of what was fetched of a run before its end, that it was and what to do; of all else ""."""
     found = link_of(folder)
     if found is None or found.writer or not RunFolder.begun(folder) or RunFolder(folder).has_summary():
-        return
+        return ""
     uri = shlex.quote(found.uri)
-    raise InputError(
-        f"{folder}: is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
+    return (
+        f"is a copy of {found.uri} from before its run had come to an end, and the run may be under way "
         f"elsewhere; once it has ended bring it anew: raydpzv fetch {uri} FOLDER; or, if its machine is lost, go on "
         f"with it: raydpzv resume {uri} --out FOLDER"
     )
 
 
+def _newest(place: StorageFolder) -> Commit:
+    """Return the newest commit. Raises InputError where there is none."""
+    if found := latest(place):
+        return found
+    check_unused(place)
+    uri = shlex.quote(place.uri)
+    raise InputError(
+        f"{place.uri}: holds no run and no search; begin one with: raydpzv run SCENARIO --storage {uri}"
+    )
+
+
+def _check_not_at_work(folder: Path) -> None:
+    """Raise InputError for a folder that another process of this machine writes."""
+    lock = folder / ".lock"
+    if not lock.is_file():
+        return
+    try:
+        with FileLock(lock, timeout=0):
+            return
+    except Timeout:
+        what = "run" if RunFolder.begun(folder) else "search"
+        raise InputError(
+            f"{folder}: another process is writing this {what}; wait for it, or stop it"
+        ) from None
+    except OSError:  # a folder that cannot be written has no writer that this could tell
+        return
+
+
 @contextmanager
 def _taken(place: StorageFolder, kind: str, waits: Waits) -> Iterator[Mirror]:
-    with _said(place.uri):
+    with naming(place.uri):
         # above the commits' epochs too, where somebody has deleted the leases: the newest commit is by its epoch
         lease = Lease.take(place, PACE.lease, newest_epoch(place), waits=waits)
     mirror = Mirror(place, lease, kind, PACE)
@@ -289,7 +327,7 @@ def _link(folder: Path, found: Link) -> None:
 
 
 @contextmanager
-def _said(uri: str) -> Iterator[None]:
+def naming(uri: str) -> Iterator[None]:
     """Say which storage it was that could not be read or written."""
     try:
         yield

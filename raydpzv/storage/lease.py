@@ -22,7 +22,7 @@ from typing import Any
 from raydpzv.errors import InputError, RunError
 from raydpzv.storage.place import StorageFolder
 
-_FOLDER = "leases"
+LEASES = "leases"
 _LOOKS = 8
 """Looks at a lease within the time after which it is lost, and twice the times that its holder renews it."""
 _MARGIN = 1.25
@@ -84,13 +84,13 @@ class Lease:
         lease.renew()
         others = [other for other in _all(place) if other.epoch >= lease.epoch and other.name != lease._name]
         if others:
-            place.delete(f"{_FOLDER}/{lease._name}")
+            place.delete(f"{LEASES}/{lease._name}")
             raise InputError(
                 f"{place.uri}: {others[-1].who} takes this storage at this moment; wait for it, or choose another"
             )
         for other in _all(place):
             if other.epoch < lease.epoch - 1:
-                place.delete(f"{_FOLDER}/{other.name}")
+                place.delete(f"{LEASES}/{other.name}")
         return lease
 
     @property
@@ -125,7 +125,7 @@ class Lease:
             "seconds": self.seconds,
             "released": released,
         }
-        self._place.write(f"{_FOLDER}/{self._name}", json.dumps(facts).encode())
+        self._place.write(f"{LEASES}/{self._name}", json.dumps(facts).encode())
 
 
 def _outlive(
@@ -164,5 +164,5 @@ def _newest(place: StorageFolder) -> _Found | None:
 
 
 def _all(place: StorageFolder) -> list[_Found]:
-    read = [(name, place.read(f"{_FOLDER}/{name}")) for name in place.names(_FOLDER) if name[:8].isdigit()]
+    read = [(name, place.read(f"{LEASES}/{name}")) for name in place.names(LEASES) if name[:8].isdigit()]
     return [_Found(int(name[:8]), name, data) for name, data in read if data is not None]

@@ -70,6 +70,10 @@ class StorageFolder:
         """Return the names of all files below a folder of it, as paths from there."""
         return sorted(self._below(folder, recursive=True))
 
+    def entries(self) -> list[str]:
+        """Return the names of all that is right in it, folders among them, sorted; none where it is not there."""
+        return sorted(info.base_name for info in self._listed(self._base, recursive=False) if info.base_name)
+
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
         with _as_oserror():
@@ -79,16 +83,21 @@ class StorageFolder:
                 return
 
     def _below(self, folder: str, *, recursive: bool) -> Iterator[str]:
-        from pyarrow.fs import FileSelector, FileType
+        from pyarrow.fs import FileType
 
         base = self._path(folder)
-        with _as_oserror():
-            found = self._filesystem.get_file_info(
-                FileSelector(base, allow_not_found=True, recursive=recursive)
-            )
-        for info in found:
+        for info in self._listed(base, recursive=recursive):
             if info.type == FileType.File:
                 yield info.path[len(base) + 1 :]
+
+    def _listed(self, path: str, *, recursive: bool) -> list[Any]:
+        from pyarrow.fs import FileSelector
+
+        with _as_oserror():
+            found: list[Any] = self._filesystem.get_file_info(
+                FileSelector(path, allow_not_found=True, recursive=recursive)
+            )
+            return found
 
     def _put(self, path: str, data: bytes) -> None:
         """Write a file whole: object stores show none before that, disks must be kept from it."""
@@ -135,6 +144,8 @@ def open_place(uri: str) -> StorageFolder:
         known = f'pyarrow knows no "{urlsplit(uri).scheme}"; known: {", ".join(SCHEMES)}'
         why = known if "nrecognized" in str(error) else " ".join(str(error).split())[:200]
         raise InputError(f"--storage {uri}: cannot be opened: {why}") from None
+    if not base.strip("/"):
+        raise InputError(f"--storage {uri}: is the root of its file system; name a folder there")
     return StorageFolder(filesystem, base, uri.rstrip("/"))
 
 

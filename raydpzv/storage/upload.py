@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydpzv.errors import RunError
-from raydpzv.storage.commits import COMMITS, Commit, StoredFile
+from raydpzv.storage.commits import COMMITS, OBJECTS, Commit, StoredFile
 from raydpzv.storage.lease import Lease
 from raydpzv.storage.place import StorageFolder
 from raydpzv.storage.snapshot import Moving, snapshot
@@ -141,7 +141,7 @@ class Uploader:
     def _new_name(self, path: str) -> str:
         version = self._versions.get(path, 0)
         self._versions[path] = version + 1
-        return f"by-{self.lease.epoch:08d}/{path}{f'~{version}' if version else ''}"
+        return f"{OBJECTS}{self.lease.epoch:08d}/{path}{f'~{version}' if version else ''}"
 
     def _write(self, name: str, data: bytes) -> None:
         self.place.write(name, data)
@@ -168,7 +168,7 @@ class Uploader:
             if f"{COMMITS}/{name}" not in names:
                 self.place.delete(f"{COMMITS}/{name}")
         for epoch in range(1, self.lease.epoch):
-            folder = f"by-{epoch:08d}"
+            folder = f"{OBJECTS}{epoch:08d}"
             for name in self.place.below(folder):
                 if f"{folder}/{name}" not in needed:
                     self.place.delete(f"{folder}/{name}")

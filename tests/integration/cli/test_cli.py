@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 
 import scenarios
 from raydpzv.config.catalog import names
@@ -179,6 +183,31 @@ def test_replay_checks_and_writes_models(finished, tmp_path):
     assert "client 1" not in one.stdout
     assert "--client: wanted 0..3, got 4" in complaint(call("replay", finished, "--client", 4))
     assert "--at: wanted 1..60" in complaint(call("replay", finished, "--at", 99))
+
+
+def test_a_replay_says_of_a_run_without_an_end_that_it_has_none_and_what_its_ledger_has_beyond(
+    finished, tmp_path
+):
+    assert "come to its end" not in call("replay", finished).stdout
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    said = "the run has not come to its end: "
+    all_of_it = call("replay", folder).stdout
+    assert f"{said}the run was killed; continue it first: raydpzv resume {folder}" in all_of_it
+    assert "its ledger goes on" not in all_of_it
+    for part in (folder / "rows").rglob("*.parquet"):
+        rows = pq.read_table(part)
+        if "round" in rows.column_names:
+            pq.write_table(rows.filter(pc.less_equal(rows["round"], 40)), part)
+    cut = call("replay", folder).stdout
+    assert "replayed 40 updates" in cut
+    assert said in cut
+    assert "its ledger goes on to update 60; the rows to replay it by end at 40" in cut
+    early = call("replay", folder, "--at", 10).stdout
+    assert said in early
+    assert "its ledger goes on" not in early
+    with FileLock(folder / ".lock"):
+        assert f"{said}another process is writing this run" in call("replay", folder, "--client", 2).stdout
 
 
 def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.storage import copies
 from raydpzv.storage.copies import begun_at
 from raydpzv.storage.lease import Lease
+from raydpzv.storage.mirror import FreshNoise
 from raydpzv.storage.place import open_place
 from tests.helpers.commands import call, complaint
 from tests.helpers.kills import Killed
@@ -62,7 +63,26 @@ def test_one_line_begins_goes_on_and_shows_wherever_it_is_started(uri):
     shown = call(*line, "--json")
     assert json.loads(shown.stdout)["digest"] == digest
     assert summary("runs/my storage")["digest"] == digest
-    assert "method.lr is " in complaint(call(*line, "--set", "method.lr=0.5"))
+    # of the copy that is here, and of nothing that is brought
+    for there, out in (("runs/my storage", ()), ("other", ("--out", "other"))):
+        before = Path(there).exists()
+        said = complaint(call(*line, *out, "--set", "method.lr=0.5"))
+        assert f"{uri}: holds a run with other settings: method.lr is " in said
+        assert "asked for is 0.5; choose another --storage" in said
+        assert Path(there).exists() is before
+
+
+def test_a_place_that_holds_a_search_or_other_things_is_left_as_it_is(uri, tmp_path):
+    place = open_place(uri)
+    place.write("notes.txt", b"mine")
+    assert "holds other things (notes.txt)" in complaint(call(*RUN, "--storage", uri, "--out", "first"))
+    assert place.entries() == ["notes.txt"]
+    assert not Path("first").exists()
+    with copies.begun(f"{uri} 2", "search") as mirror, mirror.of(tmp_path / "nothing", FreshNoise()):
+        pass
+    line = (*RUN, "--storage", f"{uri} 2", "--or-resume", "--out", "first")
+    assert "holds a search; choose another --storage" in complaint(call(*line))
+    assert not Path("first").exists()
 
 
 def test_a_storage_is_gone_on_with_by_its_uri_and_by_its_folder(uri):
@@ -138,6 +158,7 @@ def test_a_copy_of_a_run_under_way_is_not_sent_to_go_on_with_it_here(uri):
         assert f"copy: is a copy of {uri} from before its run had come to an end" in line
         assert bring in line
         assert on in line
+    assert "the run has not come to its end: is a copy of " in call("replay", "copy").stdout
     Path("first/summary.json").unlink()  # which an error that is raised here leaves, and a kill does not
     # where it was made going on is the right thing, and so says the folder
     assert "continue it first: raydpzv resume first" in call("report", "first").stderr

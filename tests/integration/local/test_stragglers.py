@@ -64,6 +64,23 @@ def test_lateness_at_a_barrier_is_no_finding_and_lateness_of_a_saturated_client_
     assert any("could not keep their rates" in warning for warning in busy.summary["warnings"])
 
 
+def test_clients_that_are_late_and_keep_their_rates_are_told_from_those_that_fall_behind():
+    """Client 3 takes three times as long for an activation as its epochs are apart, the others four tenths as long."""
+    compute = ("clock.compute=[0.4,0.4,0.4,3.0]", "clock.compute_law=constant")
+    found = run("vafl", *compute, "arrivals.rate=1.0", "budget.updates=300")
+    warned = [w for w in found.summary["warnings"] if w.startswith("epochs fell into running round trips (")]
+    slow, late = sorted(warned, key=len)
+    assert "(client 3 " in slow
+    assert slow.endswith("% of its activations): these clients could not keep their rates")
+    assert "(client 0 " in late
+    assert "client 3" not in late
+    assert "% of their activations): these clients kept their rates, but began so often later" in late
+    uploads = np.bincount(found.rows("service").column("client").to_numpy(), minlength=4)
+    achieved = uploads / found.summary["simulated_seconds"]
+    assert achieved[:3] == pytest.approx(1.0, abs=0.25)
+    assert achieved[3] == pytest.approx(1 / 3, abs=0.03)
+
+
 def test_immediate_clients_are_never_late_and_a_run_replays(tmp_path):
     for number, extra in enumerate(((), PAIRS, SYNCHRONOUS)):
         found = run("vafl", *DELAYED, *extra, out=tmp_path / str(number))

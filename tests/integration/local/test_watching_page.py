@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import raydpzv
 from raydpzv.compare.folder import PLAN
 from scenarios.cli import app
-from scenarios.options import chosen_logs
+from scenarios.options import chosen_logs, logs_begun
 from tests.helpers.small_horizontal import stop_after
 
 SHORT = ["--set", "budget.updates=12", "--set", "evaluate.every=4"]
@@ -43,6 +44,33 @@ def test_every_command_runs_and_a_stopped_run_goes_on_with_its_logs(tmp_path, mo
     assert {line.split(",")[0] for line in scalars if ",accuracy," in line} == {"0", "4", "5", "8"}
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["status"] for line in lines if line["event"] == "end"] == ["stopped", "done"]
+
+
+def test_a_run_goes_on_with_the_logs_that_it_has_whichever_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stop, progress = stop_after(5)
+    spec = raydpzv.load("digits_decomfl", ["budget.updates=8", "evaluate.every=4"])
+    begun = chosen_logs("csv,json,tensorboard")
+    raydpzv.run(spec, tmp_path / "run", stop=stop, progress=progress, callbacks=begun[:2])
+    done = CliRunner().invoke(app, ["resume", "run", "--log", "json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    scalars = (tmp_path / "run" / "scalars.csv").read_text().splitlines()
+    assert {line.split(",")[0] for line in scalars if ",accuracy," in line} == {"0", "4", "5", "8"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines if line["event"] in ("start", "end")] == ["start", "end"] * 2
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    (tmp_path / "run" / "tensorboard").mkdir()
+    kinds = [type(log) for log in logs_begun(tmp_path / "run", begun[:1])]
+    assert kinds == [type(log) for log in (begun[2], begun[1])]
+    assert logs_begun(tmp_path / "none", ()) == []
+
+
+def test_a_log_that_cannot_go_on_is_said_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tensorboard").mkdir()
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert logs_begun(tmp_path, ()) == []
+    said = capsys.readouterr().err
+    assert f"warning: {tmp_path}/tensorboard ends here: --log tensorboard: tensorboardX is not" in said
 
 
 @pytest.mark.parametrize(

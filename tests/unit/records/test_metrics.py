@@ -160,6 +160,16 @@ def test_late_share_is_per_client_and_nan_without_uploads() -> None:
     assert math.isnan(share[1])
 
 
+def test_behind_is_by_what_share_the_rate_is_short_of_the_epochs() -> None:
+    """Epochs 1 s apart: client 0 takes 0.9 s for each, client 2 two seconds; rows come in any order."""
+    rows = [{"client": 0, "due": float(n), "woke": n + 0.1} for n in range(1, 21)]
+    rows += [{"client": 2, "due": float(n), "woke": 2.0 * n - 1} for n in range(1, 21)]
+    behind = metrics.behind(table(SERVICE, rows[::-1]), 4)
+    assert behind[[0, 2]] == pytest.approx([0.1 / 20.1, 19 / 39])
+    assert np.isnan(behind[[1, 3]]).all()
+    assert metrics.behind(table(SERVICE, [{"client": 0, "due": 3.0, "woke": 3.0}]), 1)[0] == 0.0
+
+
 def test_throughput_is_uploads_over_the_time_of_the_last() -> None:
     assert metrics.throughput(service((0, 0, 2.0, 3), (1, 0, 4.0, 9))) == 0.5
     assert math.isnan(metrics.throughput(service((0, 0, 0.0, 0))))

@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import math
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 import scenarios
 from raydpzv.compare.plan import Comparison, PlannedLine
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.report.text import duration
 from raydpzv.sim.interfaces import PrivacyLoss, Status
+from scenarios import progress
 from scenarios.comparison_progress import Watch
 from scenarios.progress import live_progress, progress_line, view
 
@@ -54,6 +59,37 @@ def test_a_line_says_where_the_run_stands_and_what_is_left():
         "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s elapsed, "
         "about 1 min 00 s left"
     )
+
+
+def test_what_is_left_is_foretold_by_the_updates_of_this_leg_alone():
+    spec, status = scenarios.load("digits_dpzv", ['privacy={mode="none"}']), Status(updates=1500)
+    assert "about 50 s left" in progress_line(status, spec, 500.0, 10.0, 1400.0)
+    for before in (1500.0, math.nan):  # which has made none
+        assert "left" not in progress_line(status, spec, 500.0, 10.0, before)
+
+
+@pytest.mark.parametrize(("begins", "first"), [(0, 1), (400, 401)])
+def test_the_time_before_a_first_update_foretells_nothing(monkeypatch, begins, first):
+    """Kernels compile, and a resumed run has updates from before: neither is this leg's pace."""
+    now, said = [0.0], []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "repeated", lambda interval, act: nullcontext(said.append(act)))
+    stream, spec = io.StringIO(), scenarios.load("digits_dpzv", ["budget.updates=600"])
+    with live_progress(spec, console(stream)) as shown:
+        for at, status in (
+            (5.0, Status(stage="the evaluation of the initial model")),
+            (20.0, Status(updates=begins)),
+            (25.0, Status(updates=begins)),
+            (30.0, Status(updates=first)),
+        ):
+            now[0] = at
+            shown.status(status)
+            said[0]()
+        assert "left" not in stream.getvalue()
+        now[0] = 32.0
+        shown.status(Status(updates=first + 20))
+        said[0]()
+    assert f"about {duration((600 - first - 20) * 0.1)} left" in stream.getvalue()
 
 
 def test_an_epsilon_in_a_line_has_its_terms():

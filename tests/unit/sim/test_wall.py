@@ -3,19 +3,22 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from raydpzv.errors import Stalled
-from raydpzv.methods.roles import Order
+from raydpzv.methods.roles import Metrics, Order
 from raydpzv.records import metrics
 from raydpzv.records.recorder import Recorder
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget, NoPrivacyFilter
+from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.wall import Answer, ClientLoop, LockedServerLoop
-from raydpzv.wire.messages import Acknowledged, Start
+from raydpzv.wire.messages import Acknowledged, Rows, Start
 from raydpzv.wire.network import Network
 from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
 
@@ -34,6 +37,23 @@ def folds_mask(rows, client):
     import pyarrow.compute as pc
 
     return pc.equal(rows["service"].column("client"), client)
+
+
+@pytest.mark.parametrize(("now", "on_record"), [(-0.3, 0.0), (0.0, 0.0), (1.5, 1.5)])
+def test_what_is_done_before_t_0_counts_as_done_then(now, on_record):
+    """First orders, the first evaluation and the first checkpoint are of the head start."""
+    recorder, clock = Recorder(), SimpleNamespace(now=lambda: now)
+    server_loop = ServerLoop(ToyServer(1), NoPrivacyFilter(), recorder, Budget(updates=5))
+    orders = [Order(0, Rows(np.zeros(1, np.int32)), 0)]
+    server = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1, orders=orders)
+    server.first(0)
+    server.evaluate([ToyClient(0).evaluate()])
+    with server.halted() as under_way:
+        assert under_way.time == on_record
+    PullServerLoop(server_loop, clock).evaluate(lambda version: Metrics(0.5, 1.0, 0.5))
+    rows = recorder.drain()
+    assert rows["evaluation"]["time"].to_pylist() == [on_record] * 2
+    assert rows["message"]["sent"].to_pylist() == [on_record]
 
 
 def test_epochs_come_from_the_clock_and_late_ones_are_counted():

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.storage import copies
@@ -375,3 +376,37 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_left(uri, first, tmp_path, 
     assert {path.name for path in tmp_path.iterdir()} == {"first", "storage"}
     fetch(uri, tmp_path / "here")
     assert stat.S_IMODE((tmp_path / "here" / "operator.json").stat().st_mode) == 0o600
+
+
+def test_a_place_with_other_things_is_neither_begun_nor_gone_on_with(uri, tmp_path):
+    there = folder_with(tmp_path / "storage", FILES)
+    before = content_of(there)
+    with pytest.raises(InputError, match="storage: holds other things"), begun(uri, "run"):
+        pytest.fail("it is not begun")
+    with pytest.raises(InputError, match="storage: holds other things"), continued(uri, tmp_path / "here"):
+        pytest.fail("it is no storage")
+    assert content_of(there) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["storage"]
+
+
+def test_to_ask_an_empty_place_for_its_run_leaves_nothing_there(uri, tmp_path):
+    with pytest.raises(InputError, match="holds no run"), continued(uri, tmp_path / "here"):
+        pytest.fail("there is none")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("file", "what"), [("scenario.toml", "run"), ("search.toml", "search")])
+def test_a_folder_at_work_is_refused_before_its_lease_is_waited_for(uri, tmp_path, file, what):
+    lose(uri, folder := folder_with(tmp_path / "first", {file: b"", "models.npz": b"m"}))
+    waited = []
+    with FileLock(folder / ".lock"):
+        with (
+            pytest.raises(
+                InputError, match=f"first: another process is writing this {what}; wait for it, or"
+            ),
+            continued(uri, folder, waits=waited.append),
+        ):
+            pytest.fail("somebody else writes it")
+        assert not waited
+    with continued(uri, folder, waits=waited.append):
+        assert len(waited) == 1, "its writer is gone"

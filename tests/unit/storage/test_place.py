@@ -36,13 +36,14 @@ def test_files_are_written_read_listed_and_deleted(place, tmp_path, monkeypatch)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert place.read("x") is None
-    assert place.names("of") == place.below("of") == []
+    assert place.names("of") == place.below("of") == place.entries() == []
     place.write("of/x", b"1")
     place.write("of/y/z", b"22")
     place.write("of/x", b"333")
     assert (place.read("of/x"), place.read("of/y/z")) == (b"333", b"22")
     assert place.names("of") == ["x"]
     assert place.below("of") == ["x", "y/z"]
+    assert place.entries() == ["of"]
     for _ in range(2):
         place.delete("of/x")
     assert place.read("of/x") is None
@@ -85,6 +86,7 @@ def test_uris_have_spaces_written_either_way(tmp_path, name):
         ("://bucket", "wanted the URI of a folder"),
         ("s3://key:secret@bucket/folder", "does not belong in a URI"),
         ("file:///%zz", "cannot be opened: (?!pyarrow knows no)"),
+        ("file:///", "is the root of its file system"),
     ],
 )
 def test_what_names_no_storage_is_refused_in_one_line(uri, said):

@@ -1,0 +1,36 @@
+"""In which setting a run on record is another one than what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raydpzv.config.paths import unlocated
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree
+from raydpzv.files import as_json
+
+
+def other_setting(there: AnyScenario, asked: AnyScenario) -> str:
+    """Return in words the first setting that differs, wherever the data lie; "" if none does.
+
+    Where "auto" is asked for, it is what the run chose.
+    """
+    has, wanted = (dict(_leaves(unlocated(as_tree(each)))) for each in (there, asked))
+    for key in sorted(has.keys() | wanted.keys()):
+        if wanted.get(key) not in (has.get(key), "auto"):
+            return f"{key} is {_said(has.get(key))} there, asked for is {_said(wanted.get(key))}"
+    return ""
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a tree by their dotted names."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def _said(value: object) -> str:
+    return "not set" if value is None else as_json(value).strip()
