@@ -193,7 +193,7 @@ def carry_out(
         _trials_made(how, plan, todo) as make,
         search_begun(folder, plan),
         _brought(storage, folder, plan, stop),
-        SearchProgress(plan, len(todo), console, reasons, quiet=how.output.quiet) as watch,
+        SearchProgress(plan, len(todo), console, reasons, folder, quiet=how.output.quiet) as watch,
     ):
         while True:
             if plan.population:
@@ -204,8 +204,9 @@ def carry_out(
                 _promotions_made(plan, folder, make, watch, stop)
             else:
                 make(plan, todo, folder, watch, stop, None)
-            results = search_results(folder, plan, reasons)
-            if plan.complete or stop.is_set():
+            stopped = stop.is_set()
+            results = search_results(folder, plan, reasons, stopped=stopped)
+            if plan.complete or stopped:
                 break
             grown = plan.grown(results.outcomes(plan))
             if grown == plan:
@@ -216,9 +217,8 @@ def carry_out(
             if storage:
                 storage.announce(trials_noise(plan))
             watch.grew(plan)
-        stopped = stop.is_set()
         _write(plan, results, folder, command, whole=not stopped)
-    show_search(plan, results, folder, as_json=how.output.as_json)
+    show_search(plan, results, folder, stopped=stopped, as_json=how.output.as_json)
     _leave(results, folder, stopped=stopped)
 
 

@@ -17,14 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.files import as_json as json_text
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import text
 from raydpzv.search import halving, promotion
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
-from raydpzv.search.search_folder import Decision
+from raydpzv.search.search_folder import Decision, run_path
 from raydpzv.search.search_plan import STOPPING, SearchPlan, Trial
-from raydpzv.search.trial_results import DONE, SearchResults
+from raydpzv.search.trial_results import (
+    CUT,
+    DIVERGED,
+    DONE,
+    STOPPED,
+    SearchResults,
+    TrialStanding,
+    trial_standing,
+)
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
 
@@ -36,6 +45,7 @@ _PACE_HELP = (
     "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or keep the virtual "
     "clock"
 )
+_STATES = {DONE: "over", CUT: "stopped early", STOPPED: "stands", DIVERGED: "diverged"}
 _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, of Ray's"
 
 
@@ -43,8 +53,10 @@ class SearchProgress:
     """Shows progress while its block runs: which trials are over, and where those at work stand.
 
     On a terminal that is a table under a bar, trials at work first, then the best of those that are over; elsewhere a
-    line for each trial that ends, and one every `interval` seconds. reasons: filled with why trials have no result, by
-    their numbers; quiet: show nothing.
+    line for each trial that ends, and one every `interval` seconds. Where trials stand and go on one by one, nobody
+    knows which of them are over: those that have begun are counted. The best is one at its end that did not diverge;
+    before there is any, one of those that stood after most updates. reasons: filled with why trials have no result, by
+    their numbers; folder: the search's, which says what trials have come to; quiet: show nothing.
     """
 
     def __init__(
@@ -53,14 +65,17 @@ class SearchProgress:
         left: int,
         console: Console,
         reasons: dict[int, str],
+        folder: Path,
         *,
         quiet: bool = False,
         interval: float = INTERVAL,
     ) -> None:
-        self._plan, self._console, self._reasons = plan, console, reasons
+        self._plan, self._console, self._reasons, self._folder = plan, console, reasons, folder
         self._quiet, self._interval = quiet, interval
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
+        self._standing: dict[int, TrialStanding] = {}
+        self._begun: set[int] = set()
         self._over: dict[int, Mapping[str, Any]] = {}
         self._changed: dict[int, Mapping[str, Any]] = {}
         self._total = plan.size
@@ -68,7 +83,9 @@ class SearchProgress:
         self._ends: dict[int, int | None] = {}
         self._done, self._last = len(list(plan.started())) - left, 0.0
         self._bar = Progress(
-            TextColumn("trials"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), console=console
+            TextColumn("trials begun" if plan.promotes else "trials"),
+            *(MofNCompleteColumn(), BarColumn(), TimeElapsedColumn()),
+            console=console,
         )
         self._task = self._bar.add_task("trials", total=self._total, completed=self._done)
         self._stack, self._live = ExitStack(), None
@@ -78,8 +95,10 @@ class SearchProgress:
     def __enter__(self) -> SearchProgress:
         if self._quiet:
             return self
+        self._recall()
         if self._done:
-            self._console.print(f"{self._done} of {self._total} trials are there already", highlight=False)
+            said = "had begun before" if self._plan.promotes else "are there already"
+            self._console.print(f"{self._done} of {self._total} trials {said}", highlight=False)
         if self._console.is_terminal:
             live = Live(self._bar, console=self._console, refresh_per_second=4)
             self._live = self._stack.enter_context(live)
@@ -90,10 +109,33 @@ class SearchProgress:
     def __exit__(self, *details: object) -> None:
         self._stack.close()
 
+    def _recall(self) -> None:
+        """Take in how far trials came before."""
+        for trial in self._plan.started():
+            if RunFolder.begun(run_path(self._folder, trial)):
+                self._begun.add(trial.number)
+            if found := trial_standing(self._folder, self._plan, trial.number):
+                self._over[trial.number] = {}
+                self._take_in(trial.number, found)
+        if self._plan.promotes:
+            self._count(len(self._begun))
+
+    def _take_in(self, trial: int, found: TrialStanding) -> None:
+        self._standing[trial] = found
+        known: dict[str, float] = {"updates": found.updates}
+        if not math.isnan(found.value):
+            known[self._plan.metric] = self._values[trial] = found.value
+        self._over[trial] = {**self._over[trial], **known}
+
+    def _count(self, done: int) -> None:
+        """Show how many trials are over, or have begun where they are counted by that."""
+        self._done = done
+        self._bar.update(self._task, completed=done, total=self._total)
+
     def grew(self, plan: SearchPlan) -> None:
         """Take in a plan with more trials."""
         self._plan, self._total = plan, plan.size
-        self._bar.update(self._task, total=self._total)
+        self._count(self._done)
 
     def leg(self, until: int | None, trials: Sequence[Trial]) -> None:
         """Take in that trials go on until they stand after so many updates (None: to their end)."""
@@ -102,8 +144,8 @@ class SearchProgress:
         if self._plan.population:
             self._changed = {trial.number: current(trial) for trial in trials}
         self._leg_end = until
-        self._done, self._total = self._plan.size - len(trials), self._plan.size
-        self._bar.update(self._task, completed=self._done, total=self._total)
+        self._total = self._plan.size
+        self._count(self._total - len(trials))
         if not self._quiet:
             end = "the end" if until is None else f"{until:,} updates"
             self._console.print(f"{len(trials)} of {self._plan.size} trials go to {end}", highlight=False)
@@ -111,9 +153,9 @@ class SearchProgress:
     def sent(self, leg: TrialLeg) -> None:
         """Take in that one trial goes on, or begins; say so of one that goes on from a rung."""
         self._ends[leg.trial] = leg.until
-        if self._over.pop(leg.trial, None) is not None:
-            self._done -= 1
-            self._bar.update(self._task, completed=self._done)
+        self._over.pop(leg.trial, None)
+        self._begun.add(leg.trial)
+        self._count(len(self._begun))
         if leg.since and not self._quiet:
             self._console.print(Text(promotion.said(leg)), soft_wrap=True)
 
@@ -122,6 +164,7 @@ class SearchProgress:
         for exploit in turn.exploits:
             self._reasons.pop(exploit.trial, None)
             self._values.pop(exploit.trial, None)
+            self._standing.pop(exploit.trial, None)
         for line in () if self._quiet else said(turn):
             self._console.print(Text(line), soft_wrap=True)
 
@@ -149,16 +192,32 @@ class SearchProgress:
 
     def ended(self, trial: int, reason: str) -> None:
         """Say that a trial is over, and why it has no result if it has none."""
-        stood = self._over[trial] = self._at_work.pop(trial, {})
+        self._over[trial] = self._at_work.pop(trial, {})
+        self._standing.pop(trial, None)
         if reason:
             self._reasons[trial] = reason
-        self._done += 1
-        self._bar.update(self._task, completed=self._done)
-        self._redraw()
-        if self._quiet or self._live:
+        if self._quiet:
             return
-        came = f"no result: {reason}" if reason else self._figures(stood) or "over"
-        self._console.print(Text(f"{self._done}/{self._total} {self._named(trial)}: {came}"), soft_wrap=True)
+        if not reason and (found := trial_standing(self._folder, self._plan, trial)):
+            self._take_in(trial, found)
+        if not self._plan.promotes:
+            self._count(self._done + 1)
+        self._redraw()
+        if not self._live:
+            self._console.print(Text(self._came(trial)), soft_wrap=True)
+
+    def _came(self, trial: int) -> str:
+        """Return in a line what a trial that is not at work has come to."""
+        head = "" if self._plan.promotes else f"{self._done}/{self._total} "
+        if reason := self._reasons.get(trial):
+            return f"{head}{self._named(trial)}: no result: {reason}"
+        found, figures = self._standing.get(trial), self._figures(self._over[trial]) or "over"
+        if found and found.status == DIVERGED:
+            figures += f", diverged: {found.why}"
+        if not self._plan.promotes:
+            return f"{head}{self._named(trial)}: {figures}"
+        place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "stands"
+        return f"{self._named(trial)}: {place} after {figures}"
 
     def _redraw(self) -> None:
         self._last = time.monotonic()
@@ -167,11 +226,8 @@ class SearchProgress:
 
     def _table(self) -> Table:
         """Return where trials stand: those at work, then those over, the best first, as many as fit."""
-        metric, sign = self._plan.metric, -1 if self._plan.higher else 1
-        over = sorted(
-            self._over,
-            key=lambda n: (n in self._reasons, sign * self._values.get(n, math.inf * sign)),
-        )
+        metric = self._plan.metric
+        over = sorted(self._over, key=lambda n: (n in self._reasons, *self._rank(n)))
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         settings = list(self._plan.trials[0].values)
         for head in ("trial", *settings, "updates", metric, "is"):
@@ -180,7 +236,7 @@ class SearchProgress:
         for n in shown:
             stands = {**self._over.get(n, {}), **self._at_work.get(n, {})}
             values = self._settings(n)
-            state = "at work" if n in self._at_work else self._reasons.get(n) or "over"
+            state = "at work" if n in self._at_work else self._reasons.get(n) or self._state(n)
             updates = f"{stands['updates']:,}" if "updates" in stands else ""
             value = f"{self._values[n]:.4g}" if n in self._values else ""
             table.add_row(*map(Text, (str(n), *(str(values[s]) for s in settings), updates, value, state)))
@@ -188,17 +244,36 @@ class SearchProgress:
             table.caption = f"and {hidden} more"
         return table
 
+    def _state(self, trial: int) -> str:
+        found = self._standing.get(trial)
+        return _STATES[found.status] if found else "over"
+
+    def _rank(self, trial: int) -> tuple[int, int, float, int]:
+        """Return by what trials are ordered, the best first: those at their end, those that stand, those of no worth.
+
+        A metric counts for trials after as many updates alone, since it grows with them.
+        """
+        found, sign = self._standing.get(trial), -1 if self._plan.higher else 1
+        if found is None or math.isnan(found.value):
+            return 2, 0, sign * self._values.get(trial, math.inf * sign), trial
+        if found.status == DONE:
+            return 0, 0, sign * found.value, trial
+        return 1, -found.updates, sign * found.value, trial
+
     def _say(self) -> None:
         at_work = "; ".join(self._lines()) or _NO_TRIAL
-        over = "over or standing" if self._plan.promotes else "over"
-        self._console.print(Text(f"{self._done}/{self._total} trials {over}; {at_work}"), soft_wrap=True)
+        are = "begun" if self._plan.promotes else "over"
+        self._console.print(Text(f"{self._done}/{self._total} trials {are}; {at_work}"), soft_wrap=True)
 
     def _lines(self) -> list[str]:
         lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]
-        if self._values:
-            pick = max if self._plan.higher else min
-            best = pick(self._values, key=lambda n: self._values[n])
-            lines.append(f"best so far: {self._plan.metric} {self._values[best]:.4g}, trial {best}")
+        standing = dict(self._standing)  # which another thread changes
+        ranks = [rank for rank in map(self._rank, standing) if rank[0] < 2]
+        if ranks:
+            best = min(ranks)[-1]
+            found = standing[best]
+            place = "" if found.status == DONE else f" after {found.updates:,} updates"
+            lines.append(f"best so far: {self._plan.metric} {found.value:.4g}, trial {best}{place}")
         return lines
 
     def _settings(self, trial: int) -> Mapping[str, Any]:
@@ -218,12 +293,23 @@ class SearchProgress:
         return ", ".join([*parts, *([f"{metric} {report[metric]:.4g}"] if metric in report else [])])
 
 
-def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_json: bool) -> None:
-    """Print the table of trials, the best first, and what the search spent; or all of it as JSON."""
+def show_search(
+    plan: SearchPlan, results: SearchResults, folder: Path, *, stopped: bool, as_json: bool
+) -> None:
+    """Print the table of trials, the best first, and what the search spent; or all of it as JSON.
+
+    stopped: has the user stopped it, so that its best is the best so far?
+    """
+    choice = results.choice
     if as_json:
         spent = [vars(one) | {"sentence": one.sentence()} for one in results.spent]
-        best = None if results.best is None else results.best.number
-        answer = {"folder": str(folder), "metric": plan.metric, "best": best, "seeds": results.seeds}
+        answer = {
+            "folder": str(folder),
+            "metric": plan.metric,
+            "best": choice.trials[0].number if choice else None,
+            "seeds": len(choice.trials) if choice else 0,
+            "median": choice.median if choice else None,
+        }
         print(json_text(answer | {"trials": list(results.rows), "spent": spent}), end="")
         return
     console = tables_console(_WIDTH)
@@ -282,11 +368,14 @@ def show_search(plan: SearchPlan, results: SearchResults, folder: Path, *, as_js
         console.print(Text(line))
     files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
     console.print(f"\ntrials: {', '.join(str(path) for path in files)}", soft_wrap=True)
-    if results.best is not None:
-        console.print(
-            f"best: trial {results.best.number}, run it again with: raydpzv run {folder / 'best.toml'}",
-            soft_wrap=True,
-        )
+    if choice is None:
+        return
+    best = f"trial {choice.trials[0].number}"
+    again = f"run it again with: raydpzv run {folder / 'best.toml'}"
+    later = "best.toml is written when the search is over"
+    console.print(f"best so far: {best}; {later}" if stopped else f"best: {best}, {again}", soft_wrap=True)
+    if reason := choice.reason(plan.metric):
+        console.print(reason, soft_wrap=True, highlight=False)
 
 
 def _schedule(value: Any) -> str:

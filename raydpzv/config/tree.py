@@ -37,7 +37,13 @@ def read_tree(path: Path, what: str) -> dict[str, Any]:
     try:
         return checked(read_toml(text), path.name)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{path.name}: not a TOML file: {error}; correct it there") from None
+        raise SpecError(f"{path.name}: not a TOML file: {_fault(error, text)}; correct it there") from None
+
+
+def _fault(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """Return what is wrong and in which line, which the parser leaves out of what is wrong at the end."""
+    last = text.rstrip().count("\n") + 1
+    return str(error).replace("at end of document", f"at line {last}, the end of the document")
 
 
 def read_toml(text: str) -> dict[str, Any]:

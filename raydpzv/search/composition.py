@@ -39,11 +39,12 @@ Claims = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Composed:
-    """ε of a whole search against the adversary of one of the winner's claims.
+    """ε of a whole search against the adversary of one of the winner's claims; without a winner, of one of a trial's.
 
-    winner: that claim's ε; spent: of all releases made; planned: of all that the trials might have made; NaN where no
-    number is justified, and `missing` says why. runs: how many were begun; possible: those among them of which nobody
-    knows how far they came, and that count as planned. cut: were trials cut short by their results?
+    winner: that claim's ε, NaN where nothing was chosen; spent: of all releases made; planned: of all that the trials
+    might have made; NaN where no number is justified, and `missing` says why. runs: how many were begun; possible:
+    those among them of which nobody knows how far they came, and that count as planned. cut: may trials have been cut
+    short by their results?
     """
 
     adversary: str
@@ -63,7 +64,9 @@ class Composed:
         return self.planned if self.cut else self.spent
 
     def sentence(self) -> str:
-        """Return what may be claimed of the winner."""
+        """Return what may be claimed of the winner, or of what was made where there is none."""
+        if self.missing and math.isnan(self.winner):
+            return f"Against {self.adversary} no ε is justified of what the search released: {self.missing}."
         if self.missing:
             return (
                 f"Against {self.adversary} nothing may be claimed of the winner, which was chosen by the results of "
@@ -78,13 +81,22 @@ class Composed:
         if self.possible:
             made += f" or possibly made (nobody knows how far {self.possible} of them came: all of their plan counts)"
         what = f"{made}; ε={_figure(self.planned)} of all that were planned" if self.cut else made
+        if math.isnan(self.winner):
+            return f"Against {self.adversary} the whole search of {self.runs} runs spent {what} ({terms})."
         return (
             f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
             f"{self.runs} runs {what} ({terms})."
         )
 
     def reason(self) -> str:
-        """Return which of the numbers may be claimed of the winner, and why."""
+        """Return which of the numbers may be claimed, and why."""
+        if math.isnan(self.winner):
+            why = (
+                "since results may have decided when trials ended, the plan's is the number to claim"
+                if self.cut
+                else "that is the number to claim"
+            )
+            return f"No winner was chosen, but what was released stays released, and {why} of all trials together."
         why = (
             "since results decided when trials ended, the plan's is the number to claim"
             if self.cut
@@ -114,7 +126,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def compose(
-    winner: Claims,
+    winner: Claims | None,
     made: Mapping[str, Claims],
     planned: Mapping[str, Claims],
     *,
@@ -123,31 +135,45 @@ def compose(
     adaptive: bool = False,
     possible: int = 0,
 ) -> list[Composed]:
-    """Return ε of a whole search for each claim of the winner that is proved.
+    """Return ε of a whole search for each claim of the winner that is proved; without one, of any run that was begun.
 
-    made: by run, its claims as made, those planned where nobody knows what it made; planned: the same of all that the
-    search might run. same_data: do all runs have the same table? cut, possible: see `Composed`. adaptive: were settings
-    chosen by the results of earlier runs?
+    winner: its claims, None where nothing was chosen; made: by run, its claims as made, those planned where nobody
+    knows what it made; planned: the same of all that the search might run. same_data: do all runs have the same table?
+    cut, possible: see `Composed`. adaptive: were settings chosen by the results of earlier runs?
     """
     obstacle = "" if same_data else _OTHER_DATA
     if adaptive and len({_figures(claims) for claims in planned.values()}) > 1:
         obstacle = obstacle or _NOISE_CHOSEN
+    found = _first_of_each(made if winner is None else {"the winner": winner})
+    composed = [_composed(claim, whose, made, planned, obstacle, cut=cut) for whose, claim in found]
     return [
-        replace(_composed(claim, made, planned, obstacle, cut=cut), possible=possible)
-        for claim in winner
-        if claim["holds"] and claim["adversary"] != "paper"
+        replace(one, possible=possible, winner=math.nan if winner is None else one.winner) for one in composed
     ]
+
+
+def _first_of_each(runs: Mapping[str, Claims]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the proved claims of runs, for each adversary and relation those of the first run that has any."""
+    found, known = list[tuple[str, Mapping[str, Any]]](), set[tuple[str, str]]()
+    for run, claims in runs.items():
+        proved = [c for c in claims if c["holds"] and c["adversary"] != "paper"]
+        new = [c for c in proved if (c["adversary"], c["relation"]) not in known]
+        found += [(run, claim) for claim in new]
+        known |= {(c["adversary"], c["relation"]) for c in new}
+    return found
 
 
 def _composed(
     claim: Mapping[str, Any],
+    whose: str,
     made: Mapping[str, Claims],
     planned: Mapping[str, Claims],
     obstacle: str,
     *,
     cut: bool,
 ) -> Composed:
-    missing = obstacle or next((why for runs in (made, planned) for why in _obstacles(claim, runs)), "")
+    missing = obstacle or next(
+        (why for runs in (made, planned) for why in _obstacles(claim, whose, runs)), ""
+    )
     delta = min(float(c["delta"]) for c in (claim, *_alike(claim, made), *_alike(claim, planned)))
     spent, whole = (
         (math.nan, math.nan)
@@ -162,12 +188,12 @@ def _figures(claims: Claims) -> tuple[Any, ...]:
     return tuple((c["adversary"], c["relation"], float(c["epsilon"]), float(c["delta"])) for c in claims)
 
 
-def _obstacles(claim: Mapping[str, Any], runs: Mapping[str, Claims]) -> Iterator[str]:
+def _obstacles(claim: Mapping[str, Any], whose: str, runs: Mapping[str, Claims]) -> Iterator[str]:
     for run, claims in runs.items():
         own = _counterpart(claim, claims)
         if own is None:
             yield f"{run} has no proved ε against {claim['adversary']} ({claim['relation']})"
-        elif why := _unlike(run, claim, own):
+        elif why := _unlike(run, whose, claim, own):
             yield why
 
 
@@ -181,13 +207,13 @@ def _counterpart(claim: Mapping[str, Any], claims: Claims) -> Mapping[str, Any] 
     return next((c for c in alike if c["holds"] and math.isfinite(c["epsilon"])), None)
 
 
-def _unlike(run: str, claim: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """Return why a run's ε does not compose with the winner's, or nothing."""
+def _unlike(run: str, whose: str, claim: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """Return why a run's ε does not compose with that of the claim, or nothing; whose: the claim's run."""
     for accountant in (claim["accountant"], own["accountant"]):
         if not accountant.startswith(_CLOSED):
             return f"the accountant is {accountant}, whose ε of single runs do not compose to one of its own"
     if _unit(own) != _unit(claim):
-        return f"{run} protects another unit ({_unit(own)}, the winner {_unit(claim)})"
+        return f"{run} protects another unit ({_unit(own)}, {whose} {_unit(claim)})"
     return ""
 
 

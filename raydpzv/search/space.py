@@ -141,6 +141,7 @@ def _dimension(setting: str, kind: str, values: Any, where: str) -> Dimension:
     if any(isinstance(v, float) and not math.isfinite(v) for v in values):
         raise SpecError(f"{name}: wanted finite numbers in {where}, got {values!r:.60}")
     if kind not in _RANGES:
+        _check_different(name, values, where)
         return Dimension(setting, kind, tuple(values))
     wanted, kinds = ("whole numbers", int) if kind == "randint" else ("numbers", int | float)
     if len(values) != 2 or any(isinstance(v, bool) or not isinstance(v, kinds) for v in values):
@@ -154,6 +155,18 @@ def _dimension(setting: str, kind: str, values: Any, where: str) -> Dimension:
             "smallest value worth trying, or use uniform"
         )
     return Dimension(setting, kind, (low, high) if kind == "randint" else (float(low), float(high)))
+
+
+def _check_different(name: str, values: Sequence[Any], where: str) -> None:
+    """Raise SpecError where a value stands twice, as 1 and 1.0 do; true is not 1, though Python has them equal."""
+    known = [(isinstance(value, bool), value) for value in values]
+    for place, value in enumerate(known):
+        if value in known[:place]:
+            twin = values[known.index(value)]
+            raise SpecError(
+                f"{name}: wanted different values in {where}, got {literal(twin)} and {literal(value[1])}; drop one of "
+                "the two (to repeat trials, vary seed)"
+            )
 
 
 def _known(spec: AnyScenario, space: Sequence[Dimension]) -> list[str]:

@@ -25,11 +25,13 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.search import halving, promotion
 from raydpzv.search.composition import Composed, compose, sentences
 from raydpzv.search.pace import missed, rate_asked
-from raydpzv.search.population import as_trained, facts_of, turns
+from raydpzv.search.population import as_trained, facts_of, legs, turns
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, STOPPING, SearchPlan, Trial, planned_claim, planned_claims
+from raydpzv.search.standing import metric_at
 from raydpzv.search.suggest import Outcome
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
@@ -46,16 +48,39 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class SearchResults:
-    """Rows of all trials in their order, the best one (None: none came to its end) and what the search spent.
+class BestPoint:
+    """The best settings: the trials that came to their end with them, and the median of the metric over these.
 
-    seeds: how many trials of the best one's settings the choice is the median of.
+    The first, whose seed is the lowest, stands for them: its scenario is the one to run again.
     """
 
+    trials: tuple[Trial, ...]
+    median: float
+
+    def reason(self, metric: str) -> str:
+        """Return in a sentence why a trial is the best though another one's metric may be better; "" for one seed."""
+        if len(self.trials) == 1:
+            return ""
+        first, *others = (str(trial.number) for trial in self.trials)
+        return (
+            f"of the settings of which most seeds ({len(self.trials)}) came to their end, those of trials "
+            f"{', '.join([first, *others[:-1]])} and {others[-1]} have the best median {metric}, {self.median:.6g}, "
+            f"and trial {first} stands for them since its seed, {self.trials[0].spec.seed}, is the lowest"
+        )
+
+
+@dataclass(frozen=True)
+class SearchResults:
+    """Rows of all trials in their order, what was chosen (None: none came to its end) and what the search spent."""
+
     rows: tuple[Row, ...]
-    best: Trial | None
-    seeds: int
+    choice: BestPoint | None
     spent: tuple[Composed, ...]
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that stands for the best settings."""
+        return self.choice.trials[0] if self.choice else None
 
     def outcomes(self, plan: SearchPlan) -> list[Outcome]:
         """Return what a search that learns goes by: each trial's settings, and its metric if it came to its end."""
@@ -74,9 +99,16 @@ class SearchResults:
 
 
 def search_results(
-    folder: Path, plan: SearchPlan, reasons: Mapping[int, str] = MappingProxyType({})
+    folder: Path,
+    plan: SearchPlan,
+    reasons: Mapping[int, str] = MappingProxyType({}),
+    *,
+    stopped: bool = False,
 ) -> SearchResults:
-    """Read what the trials of a search have come to so far; reasons: by number, why one has no summary."""
+    """Read what the trials of a search have come to so far.
+
+    reasons: by number, why one has no summary; stopped: has the user stopped the search, so that its best is no winner?
+    """
     cut, rows = cut_short(folder), list[Row]()
     summaries = dict[int, Mapping[str, Any]]()
     found_turns = turns(folder)
@@ -88,20 +120,59 @@ def search_results(
         why = reasons.get(trial.number, "")
         row = _row(trial, path, summary, found, stopped=trial.number in cut, reason=why)
         rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
-    best, seeds = _best(plan, trials, rows)
-    spent = _spent(folder, plan, summaries, best, cut=plan.scheduler in STOPPING) if best else []
-    return SearchResults(tuple(rows), best, seeds, tuple(spent))
+    choice = _best(plan, trials, rows)
+    winner = choice.trials[0] if choice and not stopped else None
+    spent = _spent(folder, plan, summaries, winner, cut=stopped or plan.scheduler in STOPPING)
+    return SearchResults(tuple(rows), choice, tuple(spent))
+
+
+@dataclass(frozen=True)
+class TrialStanding:
+    """How far a trial has come: to its end, or to where it stands to be held against others.
+
+    value: its metric there; NaN where it has none, since it diverged (why: by what) or was not measured.
+    """
+
+    status: str
+    why: str
+    updates: int
+    value: float
+
+
+def trial_standing(folder: Path, plan: SearchPlan, number: int) -> TrialStanding | None:
+    """Return how far a trial has come; None where it has not begun, broke off, or was stopped on its way."""
+    trial = as_trained(plan, turns(folder))[number]
+    path, cut = run_path(folder, trial), cut_short(folder)
+    summary, found = _read(trial, path)
+    status, why = _status(trial, summary, found, stopped=number in cut, reason="")
+    if isinstance(found, str) or status == FAILED:
+        return None
+    updates, value = int(summary["updates"]), math.nan
+    if status == STOPPED and updates not in _stands(plan):
+        return None
+    if status == DONE:
+        value = _measured(found)[plan.metric]
+    elif status != DIVERGED:
+        value = metric_at(path, plan.metric, updates)
+    return TrialStanding(status, why, updates, value)
+
+
+def _stands(plan: SearchPlan) -> Sequence[int | None]:
+    """Return after how many updates trials stand before their end."""
+    if plan.promotes:
+        return promotion.rungs(plan)
+    return halving.rungs(plan) if plan.scheduler == "halving" else legs(plan)
 
 
 def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str) -> str:
     """Return the winner's scenario as TOML text, which `raydpzv run` takes; command: what was asked for."""
-    assert results.best is not None
-    row = results.rows[results.best.number]
-    chosen = f"median of {results.seeds} seeds" if results.seeds > 1 else "one run"
+    assert results.choice is not None
+    best = results.choice.trials[0]
+    value, reason = results.rows[best.number][plan.metric], results.choice.reason(plan.metric)
     head = [
         f"Made by: {command}",
-        f"{results.best}, of {len(results.rows)} trials",
-        f"{plan.metric} at the end: {row[plan.metric]:.6g} ({chosen} by trial)",
+        f"{best}, of {len(results.rows)} trials",
+        f"{plan.metric} at the end: {value:.6g}{f'; {reason}' if reason else ''}",
         *sentences(results.spent),
     ]
     return "".join(f"# {line}\n" for line in head) + toml
@@ -181,12 +252,12 @@ def _meant(trial: Trial, summary: Mapping[str, Any]) -> Mapping[str, Any] | None
     return next((c for c in summary["epsilon"] if (c["adversary"], c["relation"]) == terms), None)
 
 
-def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> tuple[Trial | None, int]:
-    """Return the trial of the best settings, and of how many seeds the choice is the median.
+def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> BestPoint | None:
+    """Return the best settings, or None where no trial came to its end.
 
     Trials that differ in their seed alone are one point of the space. Of the points of which most seeds came to their
-    end, that with the best median over these is chosen, of equal ones the first, and of its trials the lowest seed's.
-    In a population every trial is a point.
+    end, that with the best median over these is chosen, of equal ones the first. In a population every trial is a
+    point.
     """
     points: dict[tuple[str, ...], list[Trial]] = {}
     for trial in trials:
@@ -194,20 +265,30 @@ def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> tup
             continue
         key = tuple(item for item in trial.settings if not item.startswith("seed="))
         points.setdefault((str(trial.number),) if plan.population else key, []).append(trial)
-    best, found = (0, -math.inf), list[Trial]()
+    best, found = (0, -math.inf), None
     for alike in points.values():
-        over = [t for t in alike if rows[t.number]["status"] == DONE]
-        values = [v for t in over if not math.isnan(v := rows[t.number][plan.metric])]
-        median = statistics.median(values) if values else math.nan
-        score = (len(values), median if plan.higher else -median)
-        if values and score > best:
-            best, found = score, over
-    return (min(found, key=lambda t: t.spec.seed), len(found)) if found else (None, 0)
+        over = [
+            t
+            for t in alike
+            if rows[t.number]["status"] == DONE and not math.isnan(rows[t.number][plan.metric])
+        ]
+        median = statistics.median(rows[t.number][plan.metric] for t in over) if over else math.nan
+        score = (len(over), median if plan.higher else -median)
+        if over and score > best:
+            best = score
+            found = BestPoint(tuple(sorted(over, key=lambda t: t.spec.seed)), median)
+    return found
 
 
 def _spent(
-    folder: Path, plan: SearchPlan, summaries: Mapping[int, Mapping[str, Any]], best: Trial, *, cut: bool
+    folder: Path,
+    plan: SearchPlan,
+    summaries: Mapping[int, Mapping[str, Any]],
+    best: Trial | None,
+    *,
+    cut: bool,
 ) -> list[Composed]:
+    """Return what the search spent, for each claim of the best trial; without one, of any that was begun."""
     made, planned = dict[str, Sequence[Mapping[str, Any]]](), dict[str, Sequence[Mapping[str, Any]]]()
     possible = 0
     for trial in plan.started():
@@ -223,7 +304,10 @@ def _spent(
             name = f"trial {trial.number}, begun before ({leg + 1})"
             made[name] = planned[name] = whole
             possible += 1
-    winner = made[f"trial {best.number}"]
+    if plan.drawing:  # those that are still to be chosen: like the others, wherever a number is justified
+        alike = [vars(claim) for claim in planned_claims(plan.trials[0].spec)]
+        planned |= {f"trial {n}": alike for n in range(len(plan.trials), plan.drawing.samples)}
+    winner = made[f"trial {best.number}"] if best else None
     adaptive = plan.drawing is not None or plan.population is not None
     return compose(
         winner, made, planned, same_data=_same_data(plan), cut=cut, adaptive=adaptive, possible=possible

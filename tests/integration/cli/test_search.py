@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ from actors import ray_watcher
 from raydpzv.search.search_plan import read_search
 from raydpzv.search.suggest import NOT_INSTALLED
 from scenarios.cli import app
+from scenarios.search_progress import SearchProgress
 from tests.helpers.programs import Forked
 
 SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
@@ -63,6 +65,8 @@ def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
     said, folder = searched
     assert [row["status"] for row in said["trials"]] == ["done"] * 6
     assert said["seeds"] == 2
+    alike = [row for row in said["trials"] if row["method.lr"] == said["trials"][said["best"]]["method.lr"]]
+    assert said["median"] == sum(row["accuracy"] for row in alike) / 2
     assert (folder / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert len((folder / "trials.csv").read_text().splitlines()) == 7
     assert pq.read_table(folder / "trials.parquet")["trial"].to_pylist() == list(range(6))
@@ -108,6 +112,71 @@ def test_going_on_with_a_whole_search_runs_nothing(searched):
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
     assert raydpzv("resume", folder, "--quiet").exit_code == 0
     assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == before
+
+
+def test_the_screen_says_which_trial_stands_for_the_best_settings_and_why(searched):
+    said, folder = searched
+    done = raydpzv("resume", folder)
+    assert done.exit_code == 0, done.output
+    text, best = " ".join(done.stdout.split()), said["best"]
+    assert f"best: trial {best}, run it again with: raydpzv run" in text
+    why = f"the best median accuracy, {said['median']:.6g}, and trial {best} stands for them since its seed, 0, is"
+    assert why in text
+    assert why in (folder / "best.toml").read_text()
+
+
+PRIVATE = ("budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.test_rows=40")
+
+
+def test_a_search_without_a_winner_says_what_it_spent(place):
+    (place / "large.toml").write_text("method.lr.grid = [1e11, 1e12]\n")
+    words = ["tune", "digits_dpzv", "--space", place / "large.toml", "--runner", "local"]
+    words += [word for change in SHORT if change != "privacy.noise=seeded" for word in ("--set", change)]
+    ended = raydpzv(*words, "--out", place / "large")
+    assert ended.exit_code == 1
+    assert "no point of the space came to its end" in ended.stderr
+    assert "1/2 trial 0 (method.lr=100000000000.0): 12 updates, diverged: " in ended.stderr
+    text = " ".join(ended.stdout.split())
+    again = raydpzv("resume", place / "large", "--quiet", "--json")
+    spent = json.loads(again.stdout)["spent"]
+    assert "client" in {one["adversary"] for one in spent}
+    for one in spent:
+        assert (one["winner"], one["runs"], one["cut"]) == (None, 2, False)
+        assert (
+            f"the whole search of 2 runs spent ε={one['spent']:.4g} of all releases made ({one['relation']}"
+            in text
+        )
+    assert (
+        "No winner was chosen, but what was released stays released, and that is the number to claim" in text
+    )
+    assert not (place / "large" / "best.toml").exists()
+
+
+def test_a_search_that_the_user_stopped_says_what_it_has_spent(place, monkeypatch):
+    (place / "two.toml").write_text("method.lr.grid = [0.1, 0.2]\n")
+    words = ["tune", "digits_private", "--space", place / "two.toml", "--runner", "local"]
+    words += [word for change in PRIVATE for word in ("--set", change)]
+    ended = SearchProgress.ended
+
+    def stop(watch, trial, reason):
+        ended(watch, trial, reason)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchProgress, "ended", stop)
+        done = raydpzv(*words, "--out", place / "two")
+    assert done.exit_code == 130, done.output
+    text = " ".join(done.stdout.split())
+    assert re.search(
+        r"the whole search of 1 runs spent ε=\S+ of all releases made; ε=\S+ of all that were planned", text
+    )
+    assert "the plan's is the number to claim of all trials together" in text
+    assert "best so far: trial 0; best.toml is written when the search is over" in text
+    assert "run it again" not in text
+    assert not (place / "two" / "best.toml").exists()
+    on = raydpzv("resume", place / "two", "--runner", "local")
+    assert (on.exit_code, "the winner alone spent ε=" in " ".join(on.stdout.split())) == (0, True), on.output
+    assert "1 of 2 trials are there already" in on.stderr
 
 
 def test_trials_that_fail_are_rows_and_the_exit_status(place):

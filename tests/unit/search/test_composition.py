@@ -113,6 +113,38 @@ def test_noise_that_results_chose_has_no_epsilon_of_the_whole_search():
     assert spent(1.0, 2.0).missing == ""
 
 
+def unchosen(made, **how):
+    runs = {f"trial {i}": claims for i, claims in enumerate(made)}
+    return compose(None, runs, **{"planned": runs, "same_data": True, "cut": False} | how)
+
+
+def test_without_a_winner_all_that_any_trial_released_is_composed():
+    """What a winner among the same trials makes of the search; a trial that claims nothing has no number."""
+    (found,) = unchosen([[claim(1.0)], [claim(2.0)]])
+    assert found.spent == spent(1.0, 2.0).spent
+    assert math.isnan(found.winner)
+    assert "winner alone" not in found.sentence()
+    assert found.sentence().endswith("and that is the number to claim of all trials together.")
+    (cut,) = unchosen([[claim(1.0)]], planned={"trial 0": [claim(1.0)], "trial 1": [claim(2.0)]}, cut=True)
+    assert (cut.spent, cut.claimed) == (pytest.approx(1.0), pytest.approx(found.spent))
+    assert f"ε={found.spent:.4g} of all that were planned" in cut.sentence()
+    assert (
+        "since results may have decided when trials ended, the plan's is the number to claim"
+        in cut.sentence()
+    )
+    (missing,) = unchosen([[], [claim(2.0)]])
+    assert missing.sentence() == (
+        "Against client no ε is justified of what the search released: "
+        "trial 0 has no proved ε against client (replace)."
+    )
+    (unlike,) = unchosen([[claim(1.0)], [claim(1.0, scope="x; unit: one user")]])
+    assert "trial 1 protects another unit (one user, trial 0 one record)" in unlike.sentence()
+    paper = claim(1.0, adversary="paper")
+    both = unchosen([[paper, claim(1.0), claim(1.0, relation="add_remove")]] * 2)
+    assert [one.relation for one in both] == ["replace", "add_remove"]
+    assert unchosen([]) == []
+
+
 def composed(adversary, *epsilons, **how):
     return spent(*(claim(e, adversary=adversary) for e in epsilons), **how)
 

@@ -64,11 +64,27 @@ def test_all_kinds_by_dotted_names_tables_and_quoted_keys(read):
         ("method.lr.choice = [1]\nmethod.lr.grid = [2]", "one way to vary it"),
         ("method.lr.choice = [{a = 1}]", "numbers, texts or lists"),
         ("method.lr", "not a TOML file"),
+        (
+            "method.lr.choice = [0.01, 1, 0.01]",
+            r"method.lr.choice: wanted different .* got 0.01 and 0.01; drop",
+        ),
+        ("seed.grid = [1, 1.0]", r"seed.grid: wanted different values in space.toml, got 1 and 1.0"),
+        ('method.server.choice = ["zo", "zo"]', r'got "zo" and "zo"'),
+        ("method.lr.choice = [[1, 2], [1, 2]]", r"got \[1, 2\] and \[1, 2\]"),
+        (
+            "seed.grid = [1]\nmethod.lr.choice = [1,\n\n",
+            r"space.toml: .*\(at line 2, the end of the document\)",
+        ),
+        ("seed.grid = [1]\nmethod.lr.choice = [1 2]", r"space.toml: .*\(at line 2, column 23\)"),
     ],
 )
 def test_bad_files_are_refused_by_name(read, text, said):
     with pytest.raises(SpecError, match=said):
         read(text)
+
+
+def test_true_and_one_are_different_values(read):
+    assert read("method.lr.choice = [true, 1]")[0].values == (True, 1)
 
 
 def test_what_is_fixed_cannot_be_varied(read):

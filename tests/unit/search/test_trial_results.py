@@ -15,7 +15,7 @@ import scenarios
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError
-from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.search.search_folder import (
     Decision,
     DecisionLog,
@@ -25,10 +25,20 @@ from raydpzv.search.search_folder import (
     search_begun,
     trials_left,
 )
-from raydpzv.search.search_plan import Population, SearchPlan, Trial, trials_of
+from raydpzv.search.search_plan import Drawing, Population, SearchPlan, Trial, trials_of
 from raydpzv.search.space import Dimension
+from raydpzv.search.standing import metric_at
 from raydpzv.search.trial_plot import search_figure
-from raydpzv.search.trial_results import _best, best_file, search_results
+from raydpzv.search.trial_results import (
+    DIVERGED,
+    DONE,
+    STOPPED,
+    TrialStanding,
+    _best,
+    best_file,
+    search_results,
+    trial_standing,
+)
 
 SHORT = ["budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.test_rows=40"]
 
@@ -95,11 +105,20 @@ def test_the_best_settings_are_those_of_the_best_median_and_its_scenario_is_whol
         lr: sum(r["accuracy"] for r in results.rows[:4] if r["method.lr"] == lr) / 2 for lr in (0.01, 1.0)
     }
     assert results.best.values["method.lr"] == max(medians, key=medians.get)
-    assert (results.best.spec.seed, results.seeds) == (0, 2)
+    assert (results.best.spec.seed, len(results.choice.trials)) == (0, 2)
+    assert results.choice.median == max(medians.values())
     (tmp_path / "best.toml").write_text(
         best_file(plan, results, as_toml(results.best.spec), "raydpzv tune x")
     )
     assert scenarios.load(str(tmp_path / "best.toml")) == results.best.spec
+    said = (tmp_path / "best.toml").read_text().splitlines()[2]
+    one, two = (trial.number for trial in results.choice.trials)
+    assert said == (
+        f"# accuracy at the end: {results.rows[one]['accuracy']:.6g}; of the settings of which most seeds (2) came to "
+        f"their end, those of trials {one} and {two} have the best median accuracy, {max(medians.values()):.6g}, and "
+        f"trial {one} stands for them since its seed, 0, is the lowest"
+    )
+    assert replace(results.choice, trials=results.choice.trials[:1]).reason("accuracy") == ""
 
 
 def test_the_whole_search_spends_more_than_the_winner_and_says_so(finished):
@@ -110,6 +129,84 @@ def test_the_whole_search_spends_more_than_the_winner_and_says_so(finished):
     assert 1.0 < client.spent < 4.0
     assert client.winner == pytest.approx(1.0, rel=1e-3)
     assert f"ε={client.spent:.4g} of all releases made" in client.sentence()
+
+
+def test_without_a_winner_the_search_has_spent_as_much(finished):
+    """Stopped by the user, or with no trial that came to its end."""
+    plan, folder = finished
+    won, stopped = (search_results(folder, plan, stopped=how).spent for how in (False, True))
+    assert [(one.adversary, one.relation, one.spent) for one in stopped] == [
+        (one.adversary, one.relation, one.spent) for one in won
+    ]
+    assert all(math.isnan(one.winner) and one.cut for one in stopped)
+    assert not any(math.isnan(one.winner) or one.cut for one in won)
+    assert search_results(folder, plan, stopped=True).best == search_results(folder, plan).best
+
+
+def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
+    """Two steps so large that the loss is no number whatever the noise; a third trial never begins."""
+
+    def large(settings):
+        short = ["budget.updates=12", "evaluate.every=6", "data.train_rows=100", "data.test_rows=40"]
+        return scenarios.load("digits_dpzv", [*short, *settings])
+
+    points = [(f"method.lr={lr}",) for lr in ("1e10", "1e11", "1e12")]
+    plan = SearchPlan("large", "accuracy", "none", 0, None, trials_of(large, points, None))
+    with search_begun(tmp_path, plan):
+        assert search_results(tmp_path, plan).spent == ()
+        for trial in plan.trials[:2]:
+            run(tmp_path, trial)
+    results = search_results(tmp_path, plan)
+    assert [row["status"] for row in results.rows] == ["diverged", "diverged", "not run"]
+    assert (results.choice, results.best) == (None, None)
+    client = next(one for one in results.spent if (one.adversary, one.relation) == ("client", "replace"))
+    alone = mu_of(results.rows[0]["epsilon"], client.delta)
+
+    def together(runs):
+        return pytest.approx(epsilon_of(math.sqrt(runs) * alone, client.delta), rel=1e-3)
+
+    assert (client.runs, client.spent, client.planned) == (2, together(2), together(3))
+    # a search that learns was to choose a fourth
+    drawing = Drawing((Dimension("method.lr", "uniform", (1.0, 1e12)),), 4, 1, 0, large([]))
+    learning = search_results(tmp_path, replace(plan, drawing=drawing), stopped=True).spent
+    assert [(one.spent, one.claimed) for one in learning if one.relation == "replace"] == [
+        (client.spent, together(4))
+    ]
+    assert client.sentence().startswith("Against client the whole search of 2 runs spent ε=")
+    assert trial_standing(tmp_path, plan, 0) == TrialStanding(
+        DIVERGED, results.rows[0]["reason"], 12, pytest.approx(math.nan, nan_ok=True)
+    )
+    assert trial_standing(tmp_path, plan, 2) is None
+
+
+def test_how_far_a_trial_has_come_is_where_it_stands_or_its_end(finished, tmp_path):
+    """One that the user has stopped on its way has come nowhere."""
+    plan, folder = finished
+    rows = search_results(folder, plan).rows
+    for number in range(4):
+        assert trial_standing(folder, plan, number) == TrialStanding(DONE, "", 4, rows[number]["accuracy"])
+    assert trial_standing(folder, plan, 4) is None, "not started"
+    shutil.copytree(folder, tmp_path / "diverged")
+    path = run_path(tmp_path / "diverged", plan.trials[0]) / "summary.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"failure": "diverged", "failure_reason": "large"})
+    )
+    found = trial_standing(tmp_path / "diverged", plan, 0)
+    assert (found.status, found.why, math.isnan(found.value)) == (DIVERGED, "large", True), (
+        "its loss is a number"
+    )
+    alone = search_of([("method.lr=0.1",)])
+    with search_begun(tmp_path / "alone", alone):
+        run(tmp_path / "alone", alone.trials[0], until=2)
+    assert trial_standing(tmp_path / "alone", alone, 0) is None
+    halved = replace(alone, scheduler="halving", grace=2)
+    stands = trial_standing(tmp_path / "alone", halved, 0)
+    assert (stands.status, stands.updates) == (STOPPED, 2)
+    assert stands.value == metric_at(run_path(tmp_path / "alone", alone.trials[0]), "accuracy", 2)
+    assert trial_standing(tmp_path / "alone", replace(halved, scheduler="asha", promotes=True), 0) == stands
+    space = (Dimension("method.lr", "uniform", (0.1, 0.2)),)
+    population = replace(alone, scheduler="pbt", population=Population(space, 2, 0.5, 0))
+    assert trial_standing(tmp_path / "alone", population, 0) == stands
 
 
 def test_trials_of_users_compose_where_every_user_has_the_same_records(tmp_path):
@@ -143,10 +240,7 @@ def test_the_picture_shows_every_trial_that_was_measured(finished):
     figure = search_figure(plan, results)
     drawn = [c for c in figure.axes[0].collections if c.get_label() == "done"]
     assert sum(len(c.get_offsets()) for c in drawn) == 4
-    assert (
-        search_figure(plan, partial(type(results), best=None, seeds=0, spent=())(rows=results.rows[4:]))
-        is None
-    )
+    assert search_figure(plan, partial(type(results), choice=None, spent=())(rows=results.rows[4:])) is None
 
 
 def test_stopped_trials_are_over_only_if_the_scheduler_stopped_them(tmp_path):
@@ -244,13 +338,17 @@ def test_of_the_points_with_most_finished_seeds_the_best_median_is_chosen():
 
     def chosen(*said):
         rows = [{"status": status, "accuracy": value} for status, value in said]
-        best, seeds = _best(plan, plan.trials, rows)
-        return (best.number, seeds) if best else None
+        choice = _best(plan, plan.trials, rows)
+        return (choice.trials[0].number, len(choice.trials)) if choice else None
 
     low, high, broken = ("done", 0.5), ("done", 0.9), ("diverged", 0.1)
     assert chosen(low, low, high, high, high, broken, low, high, high) == (6, 3)
     assert chosen(low, broken, broken, ("stopped early", 1.0), high, broken, low, broken, broken) == (4, 1)
     assert chosen(*[broken] * 9) is None
+    unmeasured = ("done", math.nan)
+    assert chosen(*[broken] * 6, unmeasured, high, high) == (7, 2), (
+        "for whom a trial stands that was measured"
+    )
 
 
 def test_in_a_population_trials_that_came_to_the_same_settings_are_no_seeds_of_one_point():
@@ -259,6 +357,6 @@ def test_in_a_population_trials_that_came_to_the_same_settings_are_no_seeds_of_o
     plan = replace(alone, scheduler="pbt", population=Population(space, 2, 0.5, 0))
     alike = [replace(plan.trials[0], number=n) for n in range(2)] + [replace(plan.trials[1], number=2)]
     rows = [{"status": "done", "accuracy": value} for value in (0.5, 0.6, 0.9)]
-    best, seeds = _best(plan, alike, rows)
-    assert (best.number, seeds) == (2, 1)
-    assert _best(alone, alike, rows)[1] == 2, "control: without a population they are"
+    (best,) = _best(plan, alike, rows).trials
+    assert best.number == 2
+    assert len(_best(alone, alike, rows).trials) == 2, "control: without a population they are"
