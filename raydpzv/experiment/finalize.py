@@ -130,11 +130,12 @@ def run_folder(
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
         folder = RunFolder.create(out, experiment.spec, facts, operator)
-    elif folder:
-        folder.begin_leg()
     start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
-    with folder or nullcontext(), _brought(options, experiment, folder), options.watch.told(start):
-        yield folder
+    with folder or nullcontext():
+        if folder and folder is out:
+            folder.begin_leg()
+        with _brought(options, experiment, folder), options.watch.told(start):
+            yield folder
 
 
 @contextmanager

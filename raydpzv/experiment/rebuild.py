@@ -152,7 +152,7 @@ def _require_newest(folder: RunFolder) -> None:
     """
     checkpoint = folder.checkpoint()
     made = checkpoint.round if checkpoint else 0
-    seen = max(folder.column_rows("user_epsilon", ["round"])["round"].to_pylist(), default=0)
+    seen = folder.last_round("user_epsilon")
     if seen > made + 1:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "

@@ -23,6 +23,8 @@ def legs_begun(folder: RunFolder) -> int:
     try:
         found = json.loads(path.read_bytes())
         place, legs = str(found["place"]), int(found["legs"])
+        if legs < 1:
+            raise ValueError(f"{legs} legs")
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"{path}: is damaged ({error}): it says what may have been released and is on no other record; bring it "

@@ -27,6 +27,21 @@ def packed_rows(rows: Mapping[str, pa.Table]) -> bytes:
     return b"".join([head, b"\n", *(data for _, data in packed)])
 
 
+def whole_pieces(data: bytes) -> bytes:
+    """Return the pieces with which the data begin, up to one that is cut off or none."""
+    place = 0
+    while place < len(data):
+        try:
+            end = data.index(b"\n", place)
+            after = end + 1 + sum(size for _, size in json.loads(data[place:end]))
+        except (ValueError, TypeError):
+            break
+        if after > len(data):
+            break
+        place = after
+    return data[:place]
+
+
 def unpacked_rows(data: bytes) -> dict[str, pa.Table]:
     """Return the rows of every type that pieces hold, one after the other.
 

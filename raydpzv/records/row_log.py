@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raydpzv.errors import DataError
-from raydpzv.records.packed_rows import packed_rows
+from raydpzv.records.packed_rows import packed_rows, unpacked_rows, whole_pieces
 from raydpzv.records.store import Rows
 
 TAIL = "rows.tail"
@@ -113,6 +113,12 @@ def read_log(run: Path, extent: LogExtent) -> bytes:
             "go on: bring the folder back from a copy, or start a new one"
         )
     return data
+
+
+def last_round(run: Path, name: str) -> int:
+    """Return the last round of rows of one type in all these files, those of no checkpoint too; 0: there are none."""
+    found = [whole_pieces(path.read_bytes()) for path in (run / TAIL).glob("*.rows")]
+    return max((max(unpacked_rows(data)[name]["round"].to_pylist(), default=0) for data in found), default=0)
 
 
 def _paths(extents: deque[LogExtent | None]) -> set[str]:

@@ -39,7 +39,7 @@ from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.other_setting import other_setting
 from raydpzv.records.publication import Publication
-from raydpzv.records.row_log import TAIL, RowLog
+from raydpzv.records.row_log import TAIL, RowLog, last_round
 from raydpzv.records.store import (
     Extent,
     Rows,
@@ -194,9 +194,10 @@ class RunFolder:
         found = self._written()
         self._extents = dict(found.extents) if found else {}
         check_extents(self.path, self._extents)
-        if found:
-            settle(self.path / CHECKPOINT, found)
-        cut_parts(self.path, self._extents)
+        with self._reported():
+            if found:
+                settle(self.path / CHECKPOINT, found)
+            cut_parts(self.path, self._extents)
         self._counts.update({name: extent.rows for name, extent in self._extents.items()})
         self._log = RowLog(self.path, found.log if found else None)
         if found:
@@ -345,6 +346,11 @@ class RunFolder:
         parts = read_rows(self.path, name, columns=columns)
         return pa.concat_tables([found.tail[name].select(columns), parts]) if found else parts
 
+    def last_round(self, name: str) -> int:
+        """Return the last round of rows of one type, those beyond the checkpoint among them; 0: there are none."""
+        parts = read_rows(self.path, name, columns=["round"])["round"].to_pylist()
+        return max([last_round(self.path, name), *parts])
+
     def so_far(self, name: str) -> pa.Table:
         """Return the rows of one type that were written through this object, those in no part yet among them."""
         held = [rows[name] for rows in self._tail if name in rows]
@@ -413,10 +419,11 @@ class RunFolder:
         """Put the summary aside, if there is one: it knows nothing of what is released from now on."""
         older, found = self.path / _OLDER_SUMMARY, None if self.is_recomputed else self.checkpoint()
         self.updates_before = found.round if found else 0
-        if self.has_summary():
-            (self.path / _SUMMARY).replace(older)
-        else:
-            older.unlink(missing_ok=True)  # of a leg before one that was killed
+        with self._reported():
+            if self.has_summary():
+                (self.path / _SUMMARY).replace(older)
+            else:
+                older.unlink(missing_ok=True)  # of a leg before one that was killed
 
     def _count(self, rows: Rows) -> None:
         self._counts.update({name: table.num_rows for name, table in rows.items()})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from raydpzv.errors import DataError, InputError, StoppedEarly
+from raydpzv.errors import DataError, InputError, RunError, StoppedEarly
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued
 from raydpzv.records.checkpoint import CHECKPOINT
@@ -110,3 +110,13 @@ def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_leg(tmp_path: 
     assert shown["real time"] == "8 s, since it was continued after update 20"
     assert shown["updates per real second"] == "5"
     assert dict(_times({**summary, "seconds": 8.0, "updates_before": 0}, "virtual"))["real time"] == "8 s"
+
+
+def test_a_leg_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stopped_at(20, run)
+    (run / "summary.before.json").mkdir()
+    for _ in range(2):
+        experiment, opened, _ = continued(run)
+        with pytest.raises(RunError, match="cannot write the run's record"):
+            run_prepared(experiment, opened)

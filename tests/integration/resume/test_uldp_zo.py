@@ -152,9 +152,10 @@ def test_a_private_run_goes_on_from_its_last_checkpoint_alone(tmp_path: Path, ki
 
 def test_a_damaged_count_of_legs_is_refused(tmp_path: Path) -> None:
     kill_at(4, small("rounds"), tmp_path / "run")
-    (tmp_path / "run" / "begun_legs.json").write_text('{"legs": "some"}')
-    with pytest.raises(DataError, match=r"begun_legs\.json: is damaged"):
-        resume(tmp_path / "run")
+    for legs in ('"some"', "-5", "0"):
+        (tmp_path / "run" / "begun_legs.json").write_text(f'{{"place": "", "legs": {legs}}}')
+        with pytest.raises(DataError, match=r"begun_legs\.json: is damaged"):
+            resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize("legs", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -141,6 +142,7 @@ def test_a_leg_of_another_process_that_was_begun_and_lost_meanwhile_is_charged(
 def test_a_run_whose_newest_checkpoints_are_gone_does_not_go_on(tmp_path: Path) -> None:
     kill_at(6, small(), tmp_path / "run", checkpoints=5)
     run, older = tmp_path / "run", tmp_path / "older"
+    whole = shutil.copytree(run / "rows", tmp_path / "rows")
     kill_at(2, small(), older, checkpoints=1)
     (run / CHECKPOINT).rename(tmp_path / "newest")
     with pytest.raises(DataError, match="is missing, and checkpoint"):
@@ -148,6 +150,12 @@ def test_a_run_whose_newest_checkpoints_are_gone_does_not_go_on(tmp_path: Path) 
     before(run / CHECKPOINT).unlink()
     with pytest.raises(DataError, match=r"has rows of round \d, but no checkpoint"):
         resuming_horizontal(run)
+    shutil.rmtree(run / "rows")
+    (run / "rows").mkdir()
+    with pytest.raises(DataError, match=r"has rows of round 6, but no checkpoint"):  # those in no part yet
+        resuming_horizontal(run)
+    shutil.rmtree(run / "rows")
+    whole.rename(run / "rows")
     (older / CHECKPOINT).rename(run / CHECKPOINT)
     with pytest.raises(DataError, match="is a checkpoint of another run"):
         resuming_horizontal(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydpzv.records.packed_rows import packed_rows, unpacked_rows
+from raydpzv.records.packed_rows import packed_rows, unpacked_rows, whole_pieces
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import joined
@@ -38,3 +38,10 @@ def test_other_bytes_are_an_error():
     for other in (packed + bytes(7), packed[: len(packed) // 2], packed[:20], packed[1:]):
         with pytest.raises((ValueError, TypeError, KeyError, IndexError)):
             unpacked_rows(other)
+
+
+def test_what_a_kill_cut_off_is_no_piece() -> None:
+    one, two = packed_rows(drained(0, 3)), packed_rows(drained(3, 2))
+    assert whole_pieces(one + two) == one + two
+    for rest in (two[:-1], two[: two.index(b"\n")], b"[1]\n", b'"text"\n', b"\x00\n", b""):
+        assert whole_pieces(one + rest) == one
