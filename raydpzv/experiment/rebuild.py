@@ -29,6 +29,7 @@ from raydpzv.methods.tail_mean import TailMean
 from raydpzv.records.operator_file import read_coins
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.storage.copies import link_of
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
     check_new_leg(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
-        if not (prepared.releases_again or prepared.asynchronous):
+        # what a storage holds has later rows: these are read last, and what was released meanwhile is charged anyway
+        if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
     if prepared.setting:  # what was under way may have been released, in each leg that came no further

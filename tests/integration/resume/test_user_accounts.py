@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ from raydpzv.errors import DataError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.records.checkpoint import CHECKPOINT, before
+from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.storage.copies import Link
+from raydpzv.storage.snapshot import LINK
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 
@@ -137,6 +142,25 @@ def test_a_leg_of_another_process_that_was_begun_and_lost_meanwhile_is_charged(
     other.join()
     ((prepared, opened, _),) = found
     assert charged(run_prepared(prepared, opened).summary) >= max(releases.of.values())
+
+
+def test_what_a_storage_holds_may_have_rows_of_later_rounds(tmp_path: Path) -> None:
+    """They are read after the checkpoint, while rounds are made."""
+    spec, run, brought = small("privacy.noise=seeded"), tmp_path / "run", tmp_path / "brought"
+
+    def look(status: Any) -> None:
+        if status.updates in (2, 6) and not (tmp_path / str(status.updates)).exists():
+            shutil.copytree(run, tmp_path / str(status.updates))
+
+    whole = scenarios.run(spec, run, progress=look).summary
+    shutil.copytree(tmp_path / "6", brought)
+    shutil.copy(tmp_path / "2" / CHECKPOINT, brought / CHECKPOINT)
+    shutil.copytree(tmp_path / "2" / TAIL, brought / TAIL, dirs_exist_ok=True)
+    before(brought / CHECKPOINT).unlink()
+    with pytest.raises(DataError, match="has rows of round"):  # the control: a run's own folder has none
+        resuming_horizontal(brought)
+    (brought / LINK).write_text(json.dumps(asdict(Link("file:///storage", "", "1"))))
+    assert resume(brought).summary["digest"] == whole["digest"]
 
 
 def test_a_run_whose_newest_checkpoints_are_gone_does_not_go_on(tmp_path: Path) -> None:
