@@ -14,10 +14,9 @@ from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
 from raydpzv.records.environment import PLAIN_DATA_DIGEST
+from raydpzv.records.folder_lock import LOCK
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets, new_key, read_key
 from raydpzv.records.run_folder import RunFolder
-
-_LOCK = ".lock"
 
 
 def is_comparison(folder: Path) -> bool:
@@ -49,7 +48,7 @@ def make_folder(folder: Path, what: str, plan: str) -> None:
     """
     try:
         taken = folder.is_dir() and not (folder / plan).is_file()
-        if taken and any(path.name != _LOCK for path in folder.iterdir()):
+        if taken and any(path.name != LOCK for path in folder.iterdir()):
             raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -94,7 +93,7 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
 @contextmanager
 def locked(folder: Path, what: str) -> Iterator[None]:
     """Hold a folder while the block runs; InputError if another process does. what: it holds, as "comparison"."""
-    lock = FileLock(folder / _LOCK)
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -103,9 +103,8 @@ def resuming_horizontal(path: Path, moved: Sequence[str] = ()) -> tuple[Prepared
     It goes on after the last checkpoint; without one it begins again, to the same bits. Raises InputError as
     `raydpzv.experiment.reexecute.resuming` does.
     """
-    folder = RunFolder.held(
-        path, moved
-    )  # else a leg of another process, begun and lost meanwhile, would not count
+    # first of all: else a leg of another process, begun and lost meanwhile, would not count
+    folder = RunFolder.held(path, moved)
     try:
         spec = folder.spec()
         assert isinstance(spec, HorizontalScenario)

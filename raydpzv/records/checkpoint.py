@@ -28,6 +28,8 @@ from raydpzv.records.store import Extent, Rows
 
 CHECKPOINT = "checkpoint.state"
 """Where it is in a run's folder."""
+_OTHERS = ValueError, TypeError, AttributeError, KeyError, IndexError
+"""What reading raises for a whole file that says other things, as another version may."""
 _SIGNED = 65
 """Bytes of the first line: a sha256 in hexadecimal digits, and the line's end."""
 
@@ -224,13 +226,7 @@ def _parsed(path: Path, data: bytes) -> tuple[Written, str]:
         log = LogExtent(*facts["log"]) if facts["log"] else None
         checkpoint = Checkpoint(facts["round"], state, weights)
         return Written(checkpoint, extents, log, str(facts["run"])), sha256
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        IndexError,
-    ) as error:  # as another version writes it
+    except _OTHERS as error:
         raise _unreadable(path, error) from None
 
 

@@ -36,6 +36,7 @@ from raydpzv.records.checkpoint import (
     write_checkpoint,
 )
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
+from raydpzv.records.folder_lock import LOCK, is_written
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.other_setting import other_setting
 from raydpzv.records.publication import Publication
@@ -97,7 +98,7 @@ class RunFolder:
         """Updates that the run had when the leg began that this object writes."""
         self._found_in: tuple[int, int, int, bool] | None = None
         self._found: Found | None = None  # the checkpoint of that file
-        self._lock = FileLock(path / ".lock")
+        self._lock = FileLock(path / LOCK)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -374,16 +375,10 @@ class RunFolder:
 
     def unended(self) -> str:
         """Return why a run has no summary, and what to do."""
-        killed = f"the run was killed; continue it first: raydpzv resume {self.path}"
-        if not (self.path / ".lock").exists():
-            return killed
-        try:
-            with FileLock(self.path / ".lock", timeout=0):
-                return killed
-        except Timeout:
+        if written := is_written(self.path):
             return "another process is writing this run; wait for it, or stop it"
-        except OSError:  # a folder that cannot be written has no writer that this could tell
-            return f"the run came to no end here; continue it first: raydpzv resume {self.path}"
+        what = "came to no end here" if written is None else "was killed"
+        return f"the run {what}; continue it first: raydpzv resume {self.path}"
 
     def completed_by(self) -> str | None:
         """Return which budget ended the run; None if it was stopped, failed or was killed."""

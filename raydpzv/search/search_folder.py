@@ -22,7 +22,6 @@ from raydpzv.search.search_plan import SearchPlan, Trial, read_search
 
 SEARCH = "search.toml"
 _DECISIONS = "decisions.jsonl"
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import CHECKPOINT
+from raydpzv.records.folder_lock import is_written
 from raydpzv.records.operator_file import OPERATOR
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.commits import (
@@ -196,19 +195,9 @@ def _newest(place: StorageFolder) -> Commit:
 
 def _check_not_at_work(folder: Path) -> None:
     """Raise InputError for a folder that another process of this machine writes."""
-    lock = folder / ".lock"
-    if not lock.is_file():
-        return
-    try:
-        with FileLock(lock, timeout=0):
-            return
-    except Timeout:
+    if is_written(folder):
         what = "run" if RunFolder.begun(folder) else "search"
-        raise InputError(
-            f"{folder}: another process is writing this {what}; wait for it, or stop it"
-        ) from None
-    except OSError:  # a folder that cannot be written has no writer that this could tell
-        return
+        raise InputError(f"{folder}: another process is writing this {what}; wait for it, or stop it")
 
 
 @contextmanager
