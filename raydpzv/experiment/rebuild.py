@@ -73,7 +73,7 @@ def rebuild(
             raise InputError(
                 f"--at: wanted 0..{ledger.version}, the updates in the ledger of {path}, got {at}"
             )
-        held = updates if client is None else _held_by(folder.rows(), spec, client, updates)
+        held = updates if client is None else _held_by(folder, spec, client, updates)
         x = _replayed(plan, ledger, held)
     if client is not None:
         return Rebuilt({f"client {client}": x}, held, ledger.digest, None)
@@ -88,11 +88,17 @@ def _replayed(plan: ModelPlan, ledger: Ledger, version: int) -> np.ndarray:
     return replica.state()[0]
 
 
-def _held_by(rows: Rows, spec: HorizontalScenario, client: int, updates: int) -> int:
+def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: int) -> int:
     """Return at which version a client's model was after so many updates: where it last read."""
     if not 0 <= client < spec.split.clients:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
-    sync = rows["sync"]
+    rows = folder.rows()
+    sync, service = rows["sync"], rows["service"]
+    if (known := max(service["round"].to_pylist(), default=0)) < updates:
+        raise InputError(
+            f"--client: wanted --at {known} or less for one client's model, got {updates}: the rows of {folder.path}, "
+            f"which say what each client held, end at update {known}; or leave --client out for the shared model"
+        )
     mine = sync.filter(pc.and_(pc.equal(sync["client"], client), pc.less_equal(sync["round"], updates)))
     return max(mine["read"].to_pylist(), default=0)
 

@@ -335,8 +335,19 @@ class RunFolder:
             )
 
     def rows(self) -> Rows:
-        """Return the rows of the record."""
-        return read_all(self.path, "rows")
+        """Return the rows of the record; without an end, those too that its checkpoint has after those of the parts.
+
+        Where there are more in parts by now, these hold the checkpoint's as well.
+        """
+        parts = read_all(self.path, "rows")
+        found = None if self.has_summary() else self._written()
+        if not found or not found.packed:
+            return parts
+        counted = {name: found.extents.get(name, Extent()).rows for name in parts}
+        return {
+            name: pa.concat_tables([rows, found.tail[name]]) if rows.num_rows == counted[name] else rows
+            for name, rows in parts.items()
+        }
 
     def column_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Return these columns of the record's rows of one type, with those that its checkpoint alone has.

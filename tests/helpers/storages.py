@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.fs
 
-from raydpzv.storage.mirror import StorageTimes
+from raydpzv.storage.mirror import Mirror, StorageTimes
 from raydpzv.storage.place import StorageFolder
 
 QUICK = StorageTimes(lease=0.4, commit=0.02, retrying=0.3, first=0.01)
@@ -41,6 +41,17 @@ class KeptPlace(StorageFolder):
     def _act(self, act: Act) -> None:
         self.before(act)
         self.acts.append(act)
+
+
+def leave_as_killed(mirror: Mirror) -> None:
+    """Leave the storage as a kill of its writer leaves it now, whatever the folder comes to hold from here on."""
+    with mirror.still():
+        vars(mirror).update(_commit=_nothing, _last=_nothing)
+        vars(mirror._lease).update(release=_nothing)
+
+
+def _nothing(**how: Any) -> None:
+    """Do what the dead do."""
 
 
 def left_after(acts: Sequence[Act], folder: Path, *, torn: Act | None = None) -> StorageFolder:

@@ -23,7 +23,7 @@ from raydpzv.storage.place import open_place
 from tests.helpers.commands import call, complaint
 from tests.helpers.kills import Killed
 from tests.helpers.small_horizontal import stop_after
-from tests.helpers.storages import QUICK
+from tests.helpers.storages import QUICK, leave_as_killed
 
 CHANGES = ("privacy.noise=seeded", "budget.updates=60", "evaluate.every=20", "data.train_rows=200")
 SET = [part for change in CHANGES for part in ("--set", change)]
@@ -111,15 +111,15 @@ def killed(uri, folder, at=25):
 
     def die(status):
         if status.updates >= at:
+            mirror.flush()
+            leave_as_killed(mirror)
             raise Killed
 
-    with copies.begun(uri, "run") as mirror:
-        mirror._last = mirror._lease.release = lambda **how: None
-        with pytest.raises(Killed):
-            run_local(
-                prepare(scenarios.load("digits_dpzv", CHANGES)),
-                RunOptions(folder, storage=mirror, progress=die),
-            )
+    with copies.begun(uri, "run") as mirror, pytest.raises(Killed):
+        run_local(
+            prepare(scenarios.load("digits_dpzv", (*CHANGES, "record.checkpoint_updates=10"))),
+            RunOptions(folder, storage=mirror, progress=die),
+        )
 
 
 def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
@@ -135,8 +135,15 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     killed(f"{uri} 3", Path("lost"))
     assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
     with copies.begun(f"{uri} 5", "run") as mirror:  # whole here, and its end was not brought
-        mirror._last = mirror._lease.release = lambda **how: None
-        run_local(prepare(scenarios.load("digits_dpzv", CHANGES)), RunOptions(Path("whole"), storage=mirror))
+
+        def lost(status):
+            if status.updates == 60:
+                leave_as_killed(mirror)
+
+        run_local(
+            prepare(scenarios.load("digits_dpzv", CHANGES)),
+            RunOptions(Path("whole"), storage=mirror, progress=lost),
+        )
     shown = call(*RUN[:-1], "--storage", f"{uri} 5", "--out", "whole", "--or-resume")
     assert (shown.exit_code, bool(waited.search(shown.stderr))) == (0, True), shown.output
     killed(f"{uri} 4", Path("other"))

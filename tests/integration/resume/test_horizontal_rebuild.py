@@ -17,6 +17,7 @@ from raydpzv.experiment.initial_model import MODEL, ModelPlan
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder
+from tests.helpers.kills import kill_at
 from tests.helpers.small_horizontal import one_line, small
 
 
@@ -98,6 +99,31 @@ def test_what_is_not_on_record_is_refused(tmp_path: Path, arguments: Any, said: 
     with pytest.raises(InputError, match=said) as error:
         rebuild(tmp_path / "run", *arguments)
     one_line(error.value)
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "asynchronous"])
+def test_a_clients_model_is_known_of_a_killed_run_as_far_as_its_rows_go(tmp_path: Path, kind: str) -> None:
+    spec = small(kind, "record.checkpoint_updates=5")
+    scenarios.run(spec, tmp_path / "whole")
+    kill_at(13, spec, tmp_path / "killed")
+    held = set()
+    for at in (0, 3, 7, 10):
+        for client in range(spec.split.clients):
+            whole, killed = (rebuild(tmp_path / name, at, client) for name in ("whole", "killed"))
+            assert killed.updates == whole.updates
+            name = f"client {client}"
+            assert killed.models[name].tobytes() == whole.models[name].tobytes()
+            held.add(killed.updates)
+    assert len(held) > 1, "they did not all stand at the beginning"
+    with pytest.raises(
+        InputError, match="wanted --at 10 or less for one client's model, got 13: the rows of"
+    ) as error:
+        rebuild(tmp_path / "killed", None, 0)
+    one_line(error.value)
+    assert rebuild(tmp_path / "killed").updates == 13
+    shutil.rmtree(tmp_path / "whole" / "rows")  # `publish` leaves them out
+    with pytest.raises(InputError, match="wanted --at 0 or less"):
+        rebuild(tmp_path / "whole", 7, 0)
 
 
 def test_a_ledger_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.reexecute import replay
+from tests.helpers.kills import kill_at
 
 MESSY = (
     "clock.compute=0.2",
@@ -96,6 +97,18 @@ def test_a_missing_release_is_found_out(recorded):
     pq.write_table(table.slice(0, 100), path)
     with pytest.raises(ReplayMismatch, match="the record has no release for client"):
         replay(recorded)
+
+
+def test_a_killed_run_is_replayed_as_far_as_its_last_checkpoint(small, tmp_path):
+    spec = small("record.checkpoint_updates=10")
+    scenarios.run(spec, tmp_path / "whole")
+    kill_at(25, spec, tmp_path / "killed")
+    killed = replay(tmp_path / "killed")
+    assert 10 < killed.updates <= 20, "but for services whose answers were on their way"
+    whole = replay(tmp_path / "whole", killed.updates)
+    assert {name: x.tobytes() for name, x in killed.models.items()} == {
+        name: x.tobytes() for name, x in whole.models.items()
+    }
 
 
 def test_a_folder_that_is_no_run(tmp_path):

@@ -26,7 +26,7 @@ from tests.helpers.programs import Forked
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import small as small_horizontal
 from tests.helpers.small_horizontal import stop_after
-from tests.helpers.storages import QUICK, KeptPlace, left_after
+from tests.helpers.storages import QUICK, KeptPlace, leave_as_killed, left_after
 
 OFTEN = ("record.checkpoint_updates=10", "record.flush=0.01")
 
@@ -216,8 +216,7 @@ def test_a_second_loss_is_charged_beside_the_first(tmp_path):
 
     def second():
         with continued_at(uri, tmp_path / "second") as ((prepared, folder, _), mirror):
-            left_as_killed(mirror)
-            run_prepared(prepared, folder, storage=mirror, progress=killing(500))
+            run_prepared(prepared, folder, storage=mirror, progress=killing(mirror, 500))
 
     with pytest.raises(Killed):
         second()
@@ -226,26 +225,21 @@ def test_a_second_loss_is_charged_beside_the_first(tmp_path):
     assert len([f for f in third.summary["faults"] if f["party"] == "driver"]) == 2
 
 
-def left_as_killed(mirror):
-    """Have a writer leave its storage as a kill leaves it."""
-    mirror._last = mirror._lease.release = lambda **how: None
-
-
-def die_in(spec, uri, folder, **how):
-    """Begin a run in this process, and end it as a kill does."""
+def die_in(spec, uri, folder, at):
+    """Begin a run in this process, and end it as a kill does after so many updates."""
 
     def begin():
         with copies.begun(uri, "run") as mirror:
-            left_as_killed(mirror)
-            run_local(prepare(spec), RunOptions(folder, storage=mirror, **how))
+            run_local(prepare(spec), RunOptions(folder, storage=mirror, progress=killing(mirror, at)))
 
     with pytest.raises(Killed):
         begin()
 
 
-def killing(at):
+def killing(mirror, at):
     def progress(status):
         if status.updates >= at:
+            leave_as_killed(mirror)
             raise Killed
 
     return progress
@@ -255,7 +249,7 @@ def killing(at):
 def test_users_whose_rounds_were_lost_are_charged(tmp_path, monkeypatch, kind):
     spec = scenarios.load(kind, [*USERS, "budget.updates=30"])
     storage = tmp_path / "storage"
-    die_in(spec, storage.as_uri(), tmp_path / "lost", progress=killing(12))
+    die_in(spec, storage.as_uri(), tmp_path / "lost", 12)
     shutil.copytree(storage, tmp_path / "control")
     stored = latest(open_place(storage.as_uri()))
     missing = stored.announced - stored.covered
@@ -297,7 +291,7 @@ def test_seeded_noise_needs_no_account_of_what_was_lost(tmp_path):
     uri = (tmp_path / "storage").as_uri()
     changes = (*LONG, "privacy.noise=seeded")
     spec = scenarios.load("digits_dpzv", changes)
-    die_in(spec, uri, tmp_path / "lost", progress=killing(500))
+    die_in(spec, uri, tmp_path / "lost", 500)
     assert latest(open_place(uri)).noise == "none"
     assert go_on(uri, tmp_path / "here").summary["digest"] == scenarios.run(spec).summary["digest"]
 
@@ -306,14 +300,10 @@ def test_a_wall_clock_run_whose_machine_is_lost_is_refused(tmp_path, small):
     uri = (tmp_path / "storage").as_uri()
     spec = small("clock.kind=wall", "arrivals.rate=200", "budget.updates=40", "privacy.noise=system")
     with pytest.warns(RuntimeWarning, match="cannot go on from there if this machine is lost"):
-        die_in(spec, uri, tmp_path / "lost", evaluated=lambda *how: die())
+        die_in(spec, uri, tmp_path / "lost", 1)
     with pytest.raises(NotRecomputable, match="a wall-clock run stands still for no storage"):
         go_on(uri, tmp_path / "here")
     assert not (tmp_path / "here").exists()
-
-
-def die():
-    raise Killed
 
 
 def test_one_process_writes_a_storage_and_who_else_would_is_told_who_does(small, tmp_path):
@@ -333,8 +323,15 @@ def test_what_came_to_its_end_here_and_was_not_brought_is_brought_later(small, t
     uri = (tmp_path / "storage").as_uri()
     spec = small("privacy.noise=system")
     with copies.begun(uri, "run") as mirror:
-        mirror._last = lambda **how: None  # killed after its end, before the last commit
-        run_local(prepare(spec), RunOptions(tmp_path / "run", storage=mirror))
+
+        def killed_after_its_end(status):
+            if status.updates == spec.budget.updates:
+                leave_as_killed(mirror)
+
+        run_local(
+            prepare(spec),
+            RunOptions(tmp_path / "run", storage=mirror, progress=killed_after_its_end),
+        )
     assert "summary.json" not in latest(open_place(uri)).files
     bring_rest(uri, tmp_path / "run")
     assert latest(open_place(uri)).over

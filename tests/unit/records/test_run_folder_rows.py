@@ -48,6 +48,29 @@ def test_rows_so_far_are_all_that_were_given_in_their_order(folder: RunFolder) -
     assert numbers(folder.so_far("release")) == []
 
 
+def test_the_record_of_a_run_without_an_end_has_its_checkpoints_rows_each_once(folder: RunFolder) -> None:
+    folder.append(faults(0))
+    folder.hold(faults(1))
+    assert recorded(folder.path) == [0]
+    folder.write_checkpoint(after(1))
+    assert recorded(folder.path) == [0, 1]
+    folder.hold(faults(2))
+    folder.write_checkpoint(after(2))
+    folder.append(releases(0))
+    assert recorded(folder.path) == [0, 1, 2]  # in parts, which the checkpoint does not know of yet
+    folder.hold(faults(3))
+    folder.write_checkpoint(after(3))
+    assert recorded(folder.path) == [0, 1, 2, 3]
+    folder.append(faults(4))
+    folder.write_summary({"status": "stopped"})
+    for name in ("checkpoint.state", "checkpoint.before.state"):
+        (folder.path / name).write_bytes(b"damage")
+    assert recorded(folder.path) == [0, 1, 2, 3, 4], "all rows of a run that has a summary are in parts"
+    (folder.path / "summary.json").unlink()
+    with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
+        recorded(folder.path)
+
+
 def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder: RunFolder) -> None:
     def columns() -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = (

@@ -31,7 +31,7 @@ from raydpzv.storage.lease import Lease
 from raydpzv.storage.mirror import FreshNoise
 from raydpzv.storage.missing import missing_updates
 from raydpzv.storage.place import StorageFolder, open_place
-from tests.helpers.storages import QUICK
+from tests.helpers.storages import QUICK, leave_as_killed
 
 AHEAD = FreshNoise(ANNOUNCED, 10)
 FILES = {"scenario.toml": b"s", "operator.json": b"secret", "models.npz": b"m", "plots/a.png": b"p"}
@@ -76,10 +76,10 @@ def lose(uri, folder, noise=AHEAD, made=3):
     """Bring a folder there whose writer is lost after so many updates were noted."""
     with begun(uri, "run") as mirror:
         link(folder, mirror)
-        mirror._last = mirror._lease.release = lambda **how: None
         with mirror.of(folder, noise):
             mirror.note(made)
             mirror.flush()
+            leave_as_killed(mirror)
 
 
 @contextmanager
