@@ -5,10 +5,12 @@ What a kill left beyond that is nobody's. A new file is begun when its rows have
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from raydpzv.errors import DataError
 from raydpzv.records.packed_rows import packed_rows, unpacked_rows, whole_pieces
@@ -20,60 +22,70 @@ TAIL = "rows.tail"
 
 @dataclass(frozen=True)
 class LogExtent:
-    """How far a file of rows goes: its number, its bytes, and their sha256 in hexadecimal digits."""
+    """How far a file of rows goes: its number, its bytes, and their CRC-32."""
 
     number: int
     size: int
-    sha256: str
+    crc32: int
 
     @property
     def path(self) -> str:
         """Return where the file is, from the run's folder."""
         return f"{TAIL}/{self.number:05d}.rows"
 
+    def holds(self, data: bytes) -> bool:
+        """Tell whether a file with these bytes goes so far."""
+        return zlib.crc32(memoryview(data)[: self.size]) == self.crc32
+
 
 class RowLog:
-    """Writes the rows of a run that are in no part yet.
+    """Writes the rows of a run that are in no part yet, and forgets them until they are asked for.
 
-    last: how far the file goes from which rows are taken over, if there is one.
+    last: how far the file goes from which rows are taken over, if there is one; taken: these bytes of it.
     """
 
-    def __init__(self, run: Path, last: LogExtent | None = None) -> None:
+    def __init__(self, run: Path, last: LogExtent | None = None, taken: bytes = b"") -> None:
         self._run = run
-        self._waiting: list[Rows] = []
+        self._taken, self._waiting = taken, list[Rows]()
         self._extent: LogExtent | None = None
-        self._digest = hashlib.sha256()
         self._needed: deque[LogExtent | None] = deque([last], maxlen=2)
         self._next: int | None = None  # no number comes twice while somebody may read these files
 
     @property
     def size(self) -> int:
-        """Bytes of the file that grows."""
-        return self._extent.size if self._extent else 0
+        """Bytes of the rows, but for those that wait."""
+        return self._extent.size if self._extent else len(self._taken)
 
     def add(self, rows: Rows) -> None:
         """Take in rows, which are written with the next checkpoint."""
         self._waiting.append(rows)
 
+    def rows(self) -> Rows:
+        """Return all rows since they were last cleared; a type of which there are none may be left out.
+
+        Raises DataError where the file is another one now.
+        """
+        pieces = list(self._waiting)
+        if data := read_log(self._run, self._extent) if self._extent else self._taken:
+            pieces.insert(0, unpacked_rows(data))
+        names = {name for rows in pieces for name in rows}
+        return {name: pa.concat_tables([rows[name] for rows in pieces if name in rows]) for name in names}
+
     def clear(self) -> None:
         """Forget all rows: they have become parts."""
-        self._waiting, self._extent, self._digest = [], None, hashlib.sha256()
+        self._taken, self._waiting, self._extent = b"", [], None
 
     def write(self) -> LogExtent | None:
         """Write the rows that wait; return how far the file goes, None if there are no rows. Raises OSError."""
-        data = b"".join(map(packed_rows, self._waiting))
-        if data:
-            number, size = (self._extent.number, self._extent.size) if self._extent else (self._begun(), 0)
-            digest = self._digest.copy()
-            digest.update(data)
-            made = LogExtent(number, size + len(data), digest.hexdigest())
-            with open(self._run / made.path, "r+b" if size else "wb", buffering=0) as file:
-                file.seek(size)
+        if data := b"".join([self._taken, *map(packed_rows, self._waiting)]):
+            last = self._extent or LogExtent(self._begun(), 0, 0)
+            with open(self._run / last.path, "r+b" if last.size else "wb", buffering=0) as file:
+                file.seek(last.size)
                 left = memoryview(data)
                 while left:
                     left = left[file.write(left) :]
-            self._digest, self._extent = digest, made
-        self._waiting = []
+            self._extent = LogExtent(last.number, last.size + len(data), zlib.crc32(data, last.crc32))
+        self._taken, self._waiting = b"", []
         return self._extent
 
     def checkpointed(self) -> None:
@@ -107,7 +119,7 @@ def read_log(run: Path, extent: LogExtent) -> bytes:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}); the run cannot go on, start a new one"
         ) from None
-    if hashlib.sha256(data).hexdigest() != extent.sha256:
+    if not extent.holds(data):
         raise DataError(
             f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint stands for; the run cannot "
             "go on: bring the folder back from a copy, or start a new one"

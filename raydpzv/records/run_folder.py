@@ -47,7 +47,6 @@ from raydpzv.records.store import (
     append_rows,
     check_extents,
     cut_parts,
-    joined,
     read_all,
     read_rows,
 )
@@ -57,9 +56,9 @@ from raydpzv.registry import METHODS
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
-_LONGEST_TAIL = 1 << 21
-"""Bytes of rows in a log before they become parts: to write these takes a few milliseconds."""
-_LONGEST_PIECE = _LONGEST_TAIL // 2
+_LONGEST_TAIL = 1 << 23
+"""Bytes of rows in a log before they become parts, few and large: to write these takes some thirty milliseconds."""
+_LONGEST_PIECE = _LONGEST_TAIL // 4
 """Bytes of rows that become parts at once: the log would save few of these, and take as long for many bytes."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _SCENARIO, _ENVIRONMENT = "scenario.toml", "environment.json"
@@ -90,9 +89,8 @@ class RunFolder:
         self.path = path
         self._where, self._moved = where, check_moved(moved)
         self._extents: dict[str, Extent] = {}  # of each type of which there are rows
-        self._tail: list[Rows] = []  # in no part yet, but in the log
-        self._counts = Counter[str]()  # rows of each type, those of the tail among them
-        self._log = RowLog(path)
+        self._counts = Counter[str]()  # rows of each type, those of the log among them
+        self._log = RowLog(path)  # of rows in no part yet
         self._went_back = False
         self.updates_before = 0
         """Updates that the run had when the leg began that this object writes."""
@@ -187,7 +185,7 @@ class RunFolder:
         Of a run that is computed again beside its record, which has no checkpoints, all that was computed is dropped.
         Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint stands for.
         """
-        self._tail, self._counts = [], Counter()
+        self._counts = Counter()
         if self.is_recomputed:
             shutil.rmtree(self.path / self._where, ignore_errors=True)
             self._extents = {}
@@ -200,9 +198,9 @@ class RunFolder:
                 settle(self.path / CHECKPOINT, found)
             cut_parts(self.path, self._extents)
         self._counts.update({name: extent.rows for name, extent in self._extents.items()})
-        self._log = RowLog(self.path, found.log if found else None)
+        self._log = RowLog(self.path, found.log, found.packed) if found else RowLog(self.path)
         if found:
-            self.hold(found.tail)
+            self._count(found.tail)
         self._went_back = True
 
     @property
@@ -273,8 +271,6 @@ class RunFolder:
         if size > _LONGEST_PIECE or self._log.size + size > _LONGEST_TAIL:
             self.append(rows)
             return
-        # of a server's actor an empty table takes 2 KB of its own
-        self._tail.append({name: table for name, table in rows.items() if table.num_rows})
         self._log.add(rows)
         self._count(rows)
 
@@ -365,8 +361,8 @@ class RunFolder:
 
     def so_far(self, name: str) -> pa.Table:
         """Return the rows of one type that were written through this object, those in no part yet among them."""
-        held = [rows[name] for rows in self._tail if name in rows]
-        return pa.concat_tables([read_rows(self.path, name, self._where), *held])
+        parts, rows = read_rows(self.path, name, self._where), self._log.rows()
+        return pa.concat_tables([parts, rows[name]]) if name in rows else parts
 
     def written(self) -> Rows:
         """Return the rows written through this object: of a continuation, those of its own."""
@@ -415,10 +411,11 @@ class RunFolder:
 
     def append(self, rows: Rows) -> None:
         """Add rows, and all that were in a checkpoint alone. Raises RunError if they cannot be written."""
-        held, self._tail = [*self._tail, rows], []
+        self._log.add(rows)
+        whole = self._log.rows()
         self._log.clear()
         with self._reported():
-            append_rows(self.path, joined(held) if len(held) > 1 else rows, self._where, self._extents)
+            append_rows(self.path, whole, self._where, self._extents)
         self._count(rows)
 
     def begin_leg(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records import row_log
+from raydpzv.records import row_log, run_folder
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
 from raydpzv.records.fork import fork_size
 from raydpzv.records.packed_rows import unpacked_rows
@@ -126,6 +126,41 @@ def test_a_write_that_fails_midway_is_made_again_in_its_place(
     assert rounds(tmp_path, log.write()) == [0, 1, 2, 3]
 
 
+def test_all_rows_come_back_until_they_are_cleared_written_or_not(tmp_path: Path) -> None:
+    def numbers() -> list[int]:
+        found: list[int] = log.rows()["numbers"]["round"].to_pylist()
+        return found
+
+    log = RowLog(tmp_path)
+    assert log.rows() == {}
+    log.add(drained(0, 2))
+    assert (numbers(), log.size) == ([0, 1], 0)
+    last = checkpointed(log)
+    assert last is not None
+    assert (numbers(), log.size) == ([0, 1], last.size)
+    log.add(drained(2, 2))
+    assert numbers() == [0, 1, 2, 3]
+    data = read_log(tmp_path, last)
+    log = RowLog(tmp_path, last, data)
+    assert (numbers(), log.size) == ([0, 1], last.size)
+    log.add(drained(5, 1))
+    assert numbers() == [0, 1, 5]
+    extent = checkpointed(log)
+    assert rounds(tmp_path, extent) == numbers() == [0, 1, 5]
+    log.add(drained(6, 1))
+    assert rounds(tmp_path, checkpointed(log)) == numbers() == [0, 1, 5, 6], (
+        "what was taken over is there once"
+    )
+    (tmp_path / TAIL / "00001.rows").unlink()
+    with pytest.raises(DataError, match=r"00001\.rows: cannot be read"):
+        log.rows()
+    log.clear()
+    assert (log.rows(), log.size, log.write()) == ({}, 0, None)
+    log = RowLog(tmp_path, last, data)
+    log.clear()
+    assert (log.rows(), log.write()) == ({}, None), "nor does what was taken over come back"
+
+
 @pytest.mark.parametrize("harm", ["gone", "short", "changed"])
 def test_other_bytes_are_refused_by_the_files_name(tmp_path: Path, harm: str) -> None:
     log = RowLog(tmp_path)
@@ -175,9 +210,11 @@ def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(t
         RunFolder(run).go_back()
 
 
+@pytest.mark.parametrize("limit", ["_LONGEST_TAIL", "_LONGEST_PIECE"])
 def test_many_rows_become_parts_and_the_log_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
+    monkeypatch.setattr(run_folder, limit, 1 << 20)
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
     big = Recorder()
