@@ -90,10 +90,12 @@ def write_checkpoint(
         "extents": {name: astuple(extent) for name, extent in extents.items()},
         "log": log and astuple(log),
     }
-    body = b"".join([json.dumps(facts).encode(), b"\n", arrays])
-    head = f"{hashlib.sha256(body).hexdigest()}\n".encode()
-    _put(path, head, body)
-    return len(head) + len(body)
+    line = f"{json.dumps(facts)}\n".encode()
+    digest = hashlib.sha256(line)
+    digest.update(arrays)
+    pieces = f"{digest.hexdigest()}\n".encode() + line, arrays
+    _put(path, *pieces)
+    return sum(map(len, pieces))
 
 
 def _put(path: Path, *pieces: bytes) -> None:

@@ -77,14 +77,17 @@ class RowLog:
 
     def write(self) -> LogExtent | None:
         """Write the rows that wait; return how far the file goes, None if there are no rows. Raises OSError."""
-        if data := b"".join([self._taken, *map(packed_rows, self._waiting)]):
+        if pieces := [data for data in (self._taken, *map(packed_rows, self._waiting)) if data]:
             last = self._extent or LogExtent(self._begun(), 0, 0)
-            with open(self._run / last.path, "r+b" if last.size else "wb", buffering=0) as file:
-                file.seek(last.size)
-                left = memoryview(data)
-                while left:
-                    left = left[file.write(left) :]
-            self._extent = LogExtent(last.number, last.size + len(data), zlib.crc32(data, last.crc32))
+            size, crc32 = last.size, last.crc32
+            with open(self._run / last.path, "r+b" if size else "wb", buffering=0) as file:
+                file.seek(size)
+                for data in pieces:
+                    size, crc32 = size + len(data), zlib.crc32(data, crc32)
+                    left = memoryview(data)
+                    while left:
+                        left = left[file.write(left) :]
+            self._extent = LogExtent(last.number, size, crc32)
         self._taken, self._waiting = b"", []
         return self._extent
 

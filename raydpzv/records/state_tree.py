@@ -19,6 +19,7 @@ from raydpzv.sim.virtual import Arrival, Delivery
 from raydpzv.wire.messages import Body, body_class
 
 _ARRAY, _BODY, _RECORD = "$array", "$body", "$record"
+_PLAIN = frozenset({type(None), bool, int, float, str})
 _RECORDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
@@ -72,11 +73,11 @@ def _tuples(value: Any) -> Any:
 
 class _Arrays:
     def __init__(self) -> None:
-        self.blocks: list[bytes] = []
+        self.blocks: list[bytes | memoryview] = []
         self._place = 0
 
     def tree(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
+        if type(value) in _PLAIN or isinstance(value, float):  # such as numpy's float64
             return value
         if isinstance(value, np.ndarray):
             return {_ARRAY: [value.dtype.str, list(value.shape), self._add(value)]}
@@ -92,7 +93,7 @@ class _Arrays:
         raise TypeError(f"a checkpoint holds no {type(value).__name__}: {value!r:.60}")
 
     def _add(self, array: np.ndarray) -> int:
-        place, block = self._place, np.ascontiguousarray(array).tobytes()
+        place, block = self._place, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         # each begins where a number of eight bytes may
         self.blocks += [block, bytes(-len(block) % 8)]
         self._place += len(block) + (-len(block) % 8)
