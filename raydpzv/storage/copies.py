@@ -103,14 +103,19 @@ def begun(uri: str, kind: str, waits: Waits = lambda what: None) -> Iterator[Mir
     place = open_place(uri)
     with naming(uri):
         check_unused(place)
+    _check_new(place, uri)  # before the lease of who writes there is waited for
     with _taken(place, kind, waits) as mirror:
-        with naming(uri):
-            found = latest(place)
-        if found:
-            raise InputError(
-                f"{uri}: holds a {found.kind} already; choose another --storage, or go on with it: raydpzv resume {uri}"
-            )
+        _check_new(place, uri)
         yield mirror
+
+
+def _check_new(place: StorageFolder, uri: str) -> None:
+    with naming(uri):
+        found = latest(place)
+    if found:
+        raise InputError(
+            f"{uri}: holds a {found.kind} already; choose another --storage, or go on with it: raydpzv resume {uri}"
+        )
 
 
 @contextmanager

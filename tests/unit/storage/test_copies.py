@@ -97,11 +97,29 @@ def test_what_a_storage_holds_is_known_before_anything_is_brought(uri, first):
     assert (begun_at(uri), is_over(uri)) == (None, False)
     lose(uri, first)
     assert (begun_at(uri), is_over(uri)) == ("run", False)
-    with pytest.raises(InputError, match="holds a run already; choose another --storage"), begun(uri, "run"):
+    waited: list[str] = []
+    with (
+        pytest.raises(InputError, match="holds a run already; choose another --storage"),
+        begun(uri, "run", waited.append),
+    ):
         pytest.fail("it is not begun twice")
+    assert waited == [], "for the lease of who was lost"
     other = f"{uri}-of-a-whole-one"
     begin(other, first)
     assert is_over(other)
+
+
+def test_what_another_began_meanwhile_is_seen_once_the_lease_is_held(uri, first, monkeypatch):
+    taken = copies._taken
+
+    def late(*given):
+        monkeypatch.setattr(copies, "_taken", taken)
+        begin(uri, first)
+        return taken(*given)
+
+    monkeypatch.setattr(copies, "_taken", late)
+    with pytest.raises(InputError, match="holds a run already"), begun(uri, "run"):
+        pytest.fail("it is not begun twice")
 
 
 @pytest.mark.parametrize(
