@@ -186,12 +186,12 @@ class RowWriter:
         """Tell whether rows should be written by now."""
         return time.monotonic() - self._last >= self._every
 
-    def add(self, rows: Rows) -> None:
-        """Take in rows."""
+    def add(self, rows: Rows, *, last: bool = False) -> None:
+        """Take in rows; last: the summary follows, which needs all of them."""
         self._last = time.monotonic()
         if self.folder:
             rows, given = self._untold(rows, self.folder.counts), rows
-            self.folder.append(given)
+            self.folder.append(given, keep=last)
         else:
             self._kept.append(rows)
         self._watch.rows(rows)
@@ -275,7 +275,7 @@ class RunFinalizer:
         """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
         self._watch.last_status(status)
         ends = [_model_row(name, x, status.updates) for name, x in models.items()]
-        self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)))
+        self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)), last=True)
         folder, reason = self._writer.folder, status.stop_reason or ""
         if folder:
             if not folder.commit_continuation(self._released(facts)):

@@ -132,7 +132,7 @@ class _Session:
             self._writer.add(self._recorder.drain())
             self._finalizer.failed(error, self._server_loop.status(), self._privacy_filter.spent())
             raise
-        self._writer.add(self._recorder.drain())
+        self._writer.add(self._recorder.drain(), last=True)
         spent = self._privacy_filter.spent()
         ended = self._finalizer.done({MODEL: parameters}, self._server_loop.status(), spent, facts)
         if ended.summary["status"] == "done":

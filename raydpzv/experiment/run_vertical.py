@@ -82,7 +82,7 @@ class _Session:
                 error, self._server_loop.status(), self._privacy_filter.spent(), self._facts()
             )
             raise
-        self._writer.add(self._recorder.drain())
+        self._writer.add(self._recorder.drain(), last=True)
         models = parameters(self._server, self._clients)
         spent = self._privacy_filter.spent()
         return self._finalizer.done(models, self._server_loop.status(), spent, self._facts())

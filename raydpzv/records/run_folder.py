@@ -41,6 +41,7 @@ from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.other_setting import other_setting
 from raydpzv.records.publication import Publication
 from raydpzv.records.row_log import TAIL, RowLog, last_round
+from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import (
     Extent,
     Rows,
@@ -91,6 +92,8 @@ class RunFolder:
         self._extents: dict[str, Extent] = {}  # of each type of which there are rows
         self._counts = Counter[str]()  # rows of each type, those of the log among them
         self._log = RowLog(path)  # of rows in no part yet
+        self._kept: list[Rows] = []  # the last ones of the parts, in memory
+        self._unkept: dict[str, Extent] = {}  # what the parts held before these
         self._went_back = False
         self.updates_before = 0
         """Updates that the run had when the leg began that this object writes."""
@@ -185,7 +188,7 @@ class RunFolder:
         Of a run that is computed again beside its record, which has no checkpoints, all that was computed is dropped.
         Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint stands for.
         """
-        self._counts = Counter()
+        self._counts, self._kept = Counter(), []
         if self.is_recomputed:
             shutil.rmtree(self.path / self._where, ignore_errors=True)
             self._extents = {}
@@ -366,7 +369,14 @@ class RunFolder:
 
     def written(self) -> Rows:
         """Return the rows written through this object: of a continuation, those of its own."""
-        return read_all(self.path, self._where)
+        if not self._kept:
+            return read_all(self.path, self._where)
+        return {name: self._read_unkept(name) for name in SCHEMAS}
+
+    def _read_unkept(self, name: str) -> pa.Table:
+        parts = self._unkept.get(name, Extent()).parts
+        kept = [rows[name] for rows in self._kept if name in rows]
+        return pa.concat_tables([read_rows(self.path, name, self._where, first=parts), *kept])
 
     def has_summary(self) -> bool:
         """Tell whether the run came to an end of any kind: a killed one did not."""
@@ -409,13 +419,21 @@ class RunFolder:
         """Return environment.json."""
         return self._json(_ENVIRONMENT, lambda: "it was deleted; bring it back from a copy")
 
-    def append(self, rows: Rows) -> None:
-        """Add rows, and all that were in a checkpoint alone. Raises RunError if they cannot be written."""
+    def append(self, rows: Rows, *, keep: bool = False) -> None:
+        """Add rows, and all that were in a checkpoint alone. Raises RunError if they cannot be written.
+
+        keep: in memory, too, so that `written` need not read them back; for the last ones of a run.
+        """
         self._log.add(rows)
         whole = self._log.rows()
         self._log.clear()
+        kept, self._kept = self._kept, []  # where it fails, parts tell what there is
+        if not kept:
+            self._unkept = dict(self._extents)
         with self._reported():
             append_rows(self.path, whole, self._where, self._extents)
+        if keep:
+            self._kept = [*kept, whole]
         self._count(rows)
 
     def begin_leg(self) -> None:

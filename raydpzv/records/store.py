@@ -95,8 +95,17 @@ def _linked(digest: str, data: bytes) -> str:
     return hashlib.sha256(bytes.fromhex(digest) + hashlib.sha256(data).digest()).hexdigest()
 
 
-def read_rows(run: Path, name: str, where: str = "rows", columns: Sequence[str] | None = None) -> pa.Table:
-    """Return all rows of one type, in the order in which they happened; columns: these alone."""
+def read_rows(
+    run: Path,
+    name: str,
+    where: str = "rows",
+    columns: Sequence[str] | None = None,
+    first: int | None = None,
+) -> pa.Table:
+    """Return all rows of one type, in the order in which they happened.
+
+    columns: these alone; first: those of so many parts alone.
+    """
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
     parts = sorted((run / where / name).glob("part-*.parquet"), key=_number)
@@ -105,7 +114,7 @@ def read_rows(run: Path, name: str, where: str = "rows", columns: Sequence[str] 
             f"{run / where / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
         )
     empty = SCHEMAS[name].empty_table()
-    tables = [_read(part, name, columns) for part in parts]
+    tables = [_read(part, name, columns) for part in parts[:first]]
     return pa.concat_tables(tables or [empty.select(columns) if columns else empty])
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from raydpzv.errors import DataError, InputError
+from raydpzv.errors import DataError, InputError, RunError
+from raydpzv.records import run_folder
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.numbered_rows import after, begun, faults, numbers, releases
 from tests.helpers.reopened import beside, reopened
@@ -69,6 +70,44 @@ def test_the_record_of_a_run_without_an_end_has_its_checkpoints_rows_each_once(f
     (folder.path / "summary.json").unlink()
     with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
         recorded(folder.path)
+
+
+def test_what_is_kept_of_the_last_rows_is_what_the_parts_hold(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written() -> list[int]:
+        found = folder.written()
+        for name, table in RunFolder.open(folder.path).rows().items():
+            assert found[name].equals(table), name
+        return numbers(found["fault"])
+
+    folder.append(faults(0))
+    assert written() == [0]
+    folder.hold(faults(1))
+    folder.write_checkpoint(after(1))
+    folder.append(faults(2), keep=True)
+    folder.append(releases(7), keep=True)
+    folder.append(faults(3), keep=True)
+    assert written() == [0, 1, 2, 3]
+    kept = (folder.path / "rows" / "fault" / "part-00001.parquet").read_bytes()
+    (folder.path / "rows" / "fault" / "part-00001.parquet").write_bytes(b"damage")
+    assert numbers(folder.written()["fault"]) == [0, 1, 2, 3], "it is not read again"
+    (folder.path / "rows" / "fault" / "part-00001.parquet").write_bytes(kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "append_rows", full)
+        with pytest.raises(RunError, match="No space left"):
+            folder.append(faults(4), keep=True)
+    assert written() == [0, 1, 2, 3], "what could not be written is in no summary"
+    folder.append(faults(5), keep=True)
+    folder.append(faults(6))
+    assert written() == [0, 1, 2, 3, 5, 6]
+    folder.append(faults(8), keep=True)
+    folder.go_back()
+    assert numbers(folder.written()["fault"]) == [0]
+
+
+def full(*given: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder: RunFolder) -> None:
