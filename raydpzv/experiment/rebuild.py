@@ -93,8 +93,10 @@ def _held_by(folder: RunFolder, spec: HorizontalScenario, client: int, updates: 
     if not 0 <= client < spec.split.clients:
         raise InputError(f"--client: wanted 0..{spec.split.clients - 1}, got {client}")
     rows = folder.rows()
-    sync, service = rows["sync"], rows["service"]
-    if (known := max(service["round"].to_pylist(), default=0)) < updates:
+    sync = rows["sync"]
+    # a kill may have come when one of them had become a part, and the other had not
+    known = min(max(rows[name]["round"].to_pylist(), default=0) for name in ("service", "sync"))
+    if known < updates:
         raise InputError(
             f"--client: wanted --at {known} or less for one client's model, got {updates}: the rows of {folder.path}, "
             f"which say what each client held, end at update {known}; or leave --client out for the shared model"

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from raydpzv.errors import DataError
 from raydpzv.records.packed_rows import packed_rows, unpacked_rows, whole_pieces
+from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
 
 TAIL = "rows.tail"
@@ -68,7 +69,7 @@ class RowLog:
         pieces = list(self._waiting)
         if data := read_log(self._run, self._extent) if self._extent else self._taken:
             pieces.insert(0, unpacked_rows(data))
-        names = {name for rows in pieces for name in rows}
+        names = [name for name in SCHEMAS if any(name in rows for rows in pieces)]
         return {name: pa.concat_tables([rows[name] for rows in pieces if name in rows]) for name in names}
 
     def clear(self) -> None:

@@ -420,9 +420,10 @@ class RunFolder:
         return self._json(_ENVIRONMENT, lambda: "it was deleted; bring it back from a copy")
 
     def append(self, rows: Rows, *, keep: bool = False) -> None:
-        """Add rows, and all that were in a checkpoint alone. Raises RunError if they cannot be written.
+        """Add rows, and all that were in a checkpoint alone.
 
-        keep: in memory, too, so that `written` need not read them back; for the last ones of a run.
+        keep: in memory, too, so that `written` need not read them back; for the last ones of a run. Raises RunError if
+        they cannot be written; types that were not are then added with the next rows.
         """
         self._log.add(rows)
         whole = self._log.rows()
@@ -430,11 +431,18 @@ class RunFolder:
         kept, self._kept = self._kept, []  # where it fails, parts tell what there is
         if not kept:
             self._unkept = dict(self._extents)
-        with self._reported():
-            append_rows(self.path, whole, self._where, self._extents)
+        before = dict(self._extents)
+        self._count(rows)
+        try:
+            with self._reported():
+                append_rows(self.path, whole, self._where, self._extents)
+        except BaseException:
+            self._log.add(
+                {name: whole[name] for name in whole if self._extents.get(name) == before.get(name)}
+            )
+            raise
         if keep:
             self._kept = [*kept, whole]
-        self._count(rows)
 
     def begin_leg(self) -> None:
         """Put the summary aside, if there is one: it knows nothing of what is released from now on."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import scenarios
@@ -121,6 +123,14 @@ def test_a_clients_model_is_known_of_a_killed_run_as_far_as_its_rows_go(tmp_path
         rebuild(tmp_path / "killed", None, 0)
     one_line(error.value)
     assert rebuild(tmp_path / "killed").updates == 13
+    for name in ("sync", "service"):  # as a kill leaves them that came when one of them was written
+        (part,) = (tmp_path / "whole" / "rows" / name).iterdir()
+        table = pq.read_table(part)
+        pq.write_table(table.filter(pc.less_equal(table["round"], 20)), part)
+        with pytest.raises(InputError, match="wanted --at 20 or less"):
+            rebuild(tmp_path / "whole", 24, 0)
+        pq.write_table(table, part)
+    assert max(rebuild(tmp_path / "whole", 24, client).updates for client in range(12)) > 0
     shutil.rmtree(tmp_path / "whole" / "rows")  # `publish` leaves them out
     with pytest.raises(InputError, match="wanted --at 0 or less"):
         rebuild(tmp_path / "whole", 7, 0)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from raydpzv.errors import DataError, InputError, RunError
-from raydpzv.records import run_folder
+from raydpzv.records import run_folder, store
 from raydpzv.records.run_folder import RunFolder
-from tests.helpers.numbered_rows import after, begun, faults, numbers, releases
-from tests.helpers.reopened import beside, reopened
+from tests.helpers.numbered_rows import after, begun, beside, faults, numbers, releases
+from tests.helpers.reopened import beside as computed_beside
+from tests.helpers.reopened import reopened
 
 
 @pytest.fixture
@@ -99,8 +100,9 @@ def test_what_is_kept_of_the_last_rows_is_what_the_parts_hold(
             folder.append(faults(4), keep=True)
     assert written() == [0, 1, 2, 3], "what could not be written is in no summary"
     folder.append(faults(5), keep=True)
+    assert written() == [0, 1, 2, 3, 4, 5], "unless there was room later on"
     folder.append(faults(6))
-    assert written() == [0, 1, 2, 3, 5, 6]
+    assert written() == [0, 1, 2, 3, 4, 5, 6]
     folder.append(faults(8), keep=True)
     folder.go_back()
     assert numbers(folder.written()["fault"]) == [0]
@@ -108,6 +110,31 @@ def test_what_is_kept_of_the_last_rows_is_what_the_parts_hold(
 
 def full(*given: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_types_that_a_full_disk_kept_from_their_parts_come_with_the_next_rows_and_no_row_twice(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.append(faults(0))
+    folder.hold(beside(releases(1), faults(1)))
+    folder.write_checkpoint(after(1))
+    with monkeypatch.context() as patch:
+        encoded = store._encoded
+        patch.setattr(
+            store, "_encoded", lambda table: full() if "message" in table.schema.names else encoded(table)
+        )
+        for number in (2, 3):
+            with pytest.raises(RunError, match="No space left"):
+                folder.append(beside(releases(number), faults(number)))
+    assert folder.counts["fault"] == 4
+    assert recorded(folder.path) == [0, 1], "as the checkpoint has it"
+    folder.append(faults(4))
+    assert recorded(folder.path) == [0, 1, 2, 3, 4]
+    assert numbers(folder.so_far("fault")) == [0, 1, 2, 3, 4]
+    assert folder.so_far("release")["round"].to_pylist() == [1, 2, 3]
+    folder.go_back()
+    assert numbers(folder.so_far("fault")) == [0, 1]
+    assert folder.so_far("release")["round"].to_pylist() == [1]
 
 
 def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder: RunFolder) -> None:
@@ -207,7 +234,7 @@ def test_going_back_without_a_checkpoint_drops_all(folder: RunFolder) -> None:
 def test_what_is_computed_again_goes_back_beside_its_record(folder: RunFolder) -> None:
     folder.append(faults(0, 1, 2))
     folder.__exit__()
-    with beside(folder.path) as again:
+    with computed_beside(folder.path) as again:
         assert again.is_recomputed
         check(again)
         again.append(faults(0, 1))
