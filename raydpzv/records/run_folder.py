@@ -342,9 +342,9 @@ class RunFolder:
         found = None if self.has_summary() else self._written()
         if not found or not found.packed:
             return parts
-        counted = {name: found.extents.get(name, Extent()).rows for name in parts}
+        tail, counted = found.tail, {name: found.extents.get(name, Extent()).rows for name in parts}
         return {
-            name: pa.concat_tables([rows, found.tail[name]]) if rows.num_rows == counted[name] else rows
+            name: pa.concat_tables([rows, tail[name]]) if rows.num_rows == counted[name] else rows
             for name, rows in parts.items()
         }
 
