@@ -10,12 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from raydpzv.errors import DataError
 from raydpzv.records.packed_rows import packed_rows, unpacked_rows, whole_pieces
-from raydpzv.records.schema import SCHEMAS
-from raydpzv.records.store import Rows
+from raydpzv.records.store import Rows, joined
 
 TAIL = "rows.tail"
 """Where these files are in a run's folder."""
@@ -69,8 +66,7 @@ class RowLog:
         pieces = list(self._waiting)
         if data := read_log(self._run, self._extent) if self._extent else self._taken:
             pieces.insert(0, unpacked_rows(data))
-        names = [name for name in SCHEMAS if any(name in rows for rows in pieces)]
-        return {name: pa.concat_tables([rows[name] for rows in pieces if name in rows]) for name in names}
+        return joined(pieces)
 
     def clear(self) -> None:
         """Forget all rows: they have become parts."""
