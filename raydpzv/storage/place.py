@@ -93,10 +93,12 @@ class StorageFolder:
     def _listed(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector
 
+        wanted = FileSelector(path, allow_not_found=True, recursive=recursive)
         with _as_oserror():
-            found: list[Any] = self._filesystem.get_file_info(
-                FileSelector(path, allow_not_found=True, recursive=recursive)
-            )
+            try:
+                found: list[Any] = self._filesystem.get_file_info(wanted)
+            except FileNotFoundError:  # it came after pyarrow had missed it, before it was asked for again
+                found = self._filesystem.get_file_info(wanted)
             return found
 
     def _put(self, path: str, data: bytes) -> None:

@@ -50,6 +50,23 @@ def test_files_are_written_read_listed_and_deleted(place, tmp_path, monkeypatch)
     assert not list((tmp_path / "here").iterdir()), "what is elsewhere makes no folders here"
 
 
+def test_a_folder_that_comes_while_it_is_listed_is_listed(tmp_path):
+    """pyarrow misses it, asks whether it is there, as it now is, and raises: the writer beside a reader made it."""
+
+    class Disk(pyarrow.fs.FSSpecHandler):
+        def get_file_info_selector(self, selector):
+            place = tmp_path / "of"
+            if not place.exists():
+                place.mkdir()
+                (place / "x").write_bytes(b"1")
+                raise FileNotFoundError(2, "Cannot list directory", str(place))
+            return real.get_file_info(selector)
+
+    real = pyarrow.fs.LocalFileSystem()
+    place = StorageFolder(pyarrow.fs.PyFileSystem(Disk(None)), str(tmp_path), "here")
+    assert place.names("of") == ["x"]
+
+
 def test_where_on_this_disk_it_lies(tmp_path):
     assert open_place((tmp_path / "storage").as_uri()).on_this_disk == (tmp_path / "storage").resolve()
     assert StorageFolder(mock(), "bucket/folder", "here").on_this_disk is None
