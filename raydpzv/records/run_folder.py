@@ -8,7 +8,6 @@ import re
 import shutil
 import tomllib
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -37,11 +36,11 @@ from raydpzv.records.checkpoint import (
 )
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.records.folder_lock import LOCK, is_written
+from raydpzv.records.folder_rows import FolderRows
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
 from raydpzv.records.other_setting import other_setting
 from raydpzv.records.publication import Publication
 from raydpzv.records.row_log import TAIL, RowLog, last_round
-from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import (
     Extent,
     Rows,
@@ -57,10 +56,6 @@ from raydpzv.registry import METHODS
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
-_LONGEST_TAIL = 1 << 23
-"""Bytes of rows in a log before they become parts, few and large: to write these takes some thirty milliseconds."""
-_LONGEST_PIECE = _LONGEST_TAIL // 4
-"""Bytes of rows that become parts at once: the log would save few of these, and take as long for many bytes."""
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _SCENARIO, _ENVIRONMENT = "scenario.toml", "environment.json"
 _MODELS, _SUMMARY = "models.npz", "summary.json"
@@ -88,12 +83,8 @@ class RunFolder:
 
     def __init__(self, path: Path, where: str = "rows", moved: Sequence[str] = ()) -> None:
         self.path = path
-        self._where, self._moved = where, check_moved(moved)
-        self._extents: dict[str, Extent] = {}  # of each type of which there are rows
-        self._counts = Counter[str]()  # rows of each type, those of the log among them
-        self._log = RowLog(path)  # of rows in no part yet
-        self._kept: list[Rows] = []  # the last ones of the parts, in memory
-        self._unkept: dict[str, Extent] = {}  # what the parts held before these
+        self._moved = check_moved(moved)
+        self._rows = FolderRows(path, where)
         self._went_back = False
         self.updates_before = 0
         """Updates that the run had when the leg began that this object writes."""
@@ -176,11 +167,11 @@ class RunFolder:
 
     def go_beside(self) -> None:
         """Go on beside the record, which stays until the run has ended."""
-        self._where = NEXT
+        self._rows.where = NEXT
         self._complete_commit()
         if (self.path / NEXT).is_dir():
             self._commit()
-            self._where = NEXT
+            self._rows.where = NEXT
 
     def go_back(self) -> None:
         """Go on from the checkpoint: rows beyond it are dropped, once all that stays has been read.
@@ -188,28 +179,27 @@ class RunFolder:
         Of a run that is computed again beside its record, which has no checkpoints, all that was computed is dropped.
         Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint stands for.
         """
-        self._counts, self._kept = Counter(), []
         if self.is_recomputed:
-            shutil.rmtree(self.path / self._where, ignore_errors=True)
-            self._extents = {}
+            shutil.rmtree(self.path / self._rows.where, ignore_errors=True)
+            self._rows = FolderRows(self.path, self._rows.where)
             return
         found = self._written()
-        self._extents = dict(found.extents) if found else {}
-        check_extents(self.path, self._extents)
+        if found:
+            log = RowLog(self.path, found.log, found.packed)
+            self._rows = FolderRows(self.path, self._rows.where, found.extents, log, found.tail)
+        else:
+            self._rows = FolderRows(self.path, self._rows.where)
+        check_extents(self.path, self._rows.extents)
         with self._reported():
             if found:
                 settle(self.path / CHECKPOINT, found)
-            cut_parts(self.path, self._extents)
-        self._counts.update({name: extent.rows for name, extent in self._extents.items()})
-        self._log = RowLog(self.path, found.log, found.packed) if found else RowLog(self.path)
-        if found:
-            self._count(found.tail)
+            cut_parts(self.path, self._rows.extents)
         self._went_back = True
 
     @property
     def counts(self) -> Mapping[str, int]:
         """How many rows of each type the run has that this object writes."""
-        return self._counts
+        return self._rows.counts
 
     @property
     def published(self) -> bool:
@@ -251,31 +241,23 @@ class RunFolder:
     @property
     def is_recomputed(self) -> bool:
         """Whether what is written is that of a run that is computed again, beside its record."""
-        return self._where != "rows"
+        return self._rows.where != "rows"
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
         """Write the place from which the run can go on, which stands for all rows so far; return its bytes."""
         with self._reported():
             self._found_in = self._found = None  # nobody goes back to that one any more
-            log = self._log.write()
-            size = write_checkpoint(self.path / CHECKPOINT, checkpoint, self._extents, log, self.identity)
-            self._log.checkpointed()
+            log = self._rows.log.write()
+            size = write_checkpoint(
+                self.path / CHECKPOINT, checkpoint, self._rows.extents, log, self.identity
+            )
+            self._rows.log.checkpointed()
             return size
 
     def hold(self, rows: Rows) -> None:
-        """Add rows that a checkpoint follows, with which they are written to a log.
-
-        When they are many, or others are added, they become parts: these are larger and fewer than if each checkpoint
-        made its own.
-        """
-        size = sum(
-            table.get_total_buffer_size() for table in rows.values()
-        )  # `nbytes` takes 70 times as long
-        if size > _LONGEST_PIECE or self._log.size + size > _LONGEST_TAIL:
-            self.append(rows)
-            return
-        self._log.add(rows)
-        self._count(rows)
+        """Add rows that a checkpoint follows, see `FolderRows.hold`. Raises RunError if they cannot be written."""
+        with self._reported():
+            self._rows.hold(rows)
 
     def sweep(self) -> None:
         """Delete what writes that a kill interrupted left, which is no part of the record."""
@@ -364,19 +346,11 @@ class RunFolder:
 
     def so_far(self, name: str) -> pa.Table:
         """Return the rows of one type that were written through this object, those in no part yet among them."""
-        parts, rows = read_rows(self.path, name, self._where), self._log.rows()
-        return pa.concat_tables([parts, rows[name]]) if name in rows else parts
+        return self._rows.so_far(name)
 
     def written(self) -> Rows:
         """Return the rows written through this object: of a continuation, those of its own."""
-        if not self._kept:
-            return read_all(self.path, self._where)
-        return {name: self._read_unkept(name) for name in SCHEMAS}
-
-    def _read_unkept(self, name: str) -> pa.Table:
-        parts = self._unkept.get(name, Extent()).parts
-        kept = [rows[name] for rows in self._kept if name in rows]
-        return pa.concat_tables([read_rows(self.path, name, self._where, first=parts), *kept])
+        return self._rows.written()
 
     def has_summary(self) -> bool:
         """Tell whether the run came to an end of any kind: a killed one did not."""
@@ -420,29 +394,9 @@ class RunFolder:
         return self._json(_ENVIRONMENT, lambda: "it was deleted; bring it back from a copy")
 
     def append(self, rows: Rows, *, keep: bool = False) -> None:
-        """Add rows, and all that were in a checkpoint alone.
-
-        keep: in memory, too, so that `written` need not read them back; for the last ones of a run. Raises RunError if
-        they cannot be written; types that were not are then added with the next rows.
-        """
-        self._log.add(rows)
-        whole = self._log.rows()
-        self._log.clear()
-        kept, self._kept = self._kept, []  # where it fails, parts tell what there is
-        if not kept:
-            self._unkept = dict(self._extents)
-        before = dict(self._extents)
-        self._count(rows)
-        try:
-            with self._reported():
-                append_rows(self.path, whole, self._where, self._extents)
-        except BaseException:
-            self._log.add(
-                {name: whole[name] for name in whole if self._extents.get(name) == before.get(name)}
-            )
-            raise
-        if keep:
-            self._kept = [*kept, whole]
+        """Add rows, see `FolderRows.append`. Raises RunError if they cannot be written."""
+        with self._reported():
+            self._rows.append(rows, keep=keep)
 
     def begin_leg(self) -> None:
         """Put the summary aside, if there is one: it knows nothing of what is released from now on."""
@@ -453,9 +407,6 @@ class RunFolder:
                 (self.path / _SUMMARY).replace(older)
             else:
                 older.unlink(missing_ok=True)  # of a leg before one that was killed
-
-    def _count(self, rows: Rows) -> None:
-        self._counts.update({name: table.num_rows for name, table in rows.items()})
 
     def commit_continuation(self, released: int = 0) -> bool:
         """Let a continuation take the place of what it continued, unless it did not come as far; say which.
@@ -471,14 +422,14 @@ class RunFolder:
         return made
 
     def _commit(self, released: int = 0) -> bool:
-        if self._where == "rows":
-            return not self._went_back or self._extents.get("release", Extent()).rows >= released
+        if self._rows.where == "rows":
+            return not self._went_back or self._rows.extents.get("release", Extent()).rows >= released
         if _length(self.path, NEXT) < max(_length(self.path, "rows"), (released, 0)):
             shutil.rmtree(self.path / NEXT, ignore_errors=True)
             return False
         (self.path / "rows").rename(self.path / OLD)
         self._complete_commit()
-        self._where = "rows"
+        self._rows.where = "rows"
         return True
 
     def _complete_commit(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raydpzv.errors import DataError, RunError
-from raydpzv.records import row_log, run_folder
+from raydpzv.records import folder_rows, row_log
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
 from raydpzv.records.fork import fork_size
 from raydpzv.records.packed_rows import unpacked_rows
@@ -210,11 +210,10 @@ def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(t
         RunFolder(run).go_back()
 
 
-@pytest.mark.parametrize("limit", ["_LONGEST_TAIL", "_LONGEST_PIECE"])
 def test_many_rows_become_parts_and_the_log_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder, limit, 1 << 20)
+    monkeypatch.setattr(folder_rows, "_LONGEST_LOG", 1 << 20)
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
     big = Recorder()
