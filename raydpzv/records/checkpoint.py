@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import DataError
-from raydpzv.records.packed_rows import unpacked_rows
+from raydpzv.records.packed_rows import Packed, unpacked_rows
 from raydpzv.records.row_log import LogExtent, read_log
 from raydpzv.records.state_tree import packed, unpacked
 from raydpzv.records.store import Extent, Rows
@@ -59,7 +59,7 @@ class Found(Written):
 
     place: Path
     sha256: str
-    packed: bytes
+    packed: Packed
 
     @property
     def tail(self) -> Rows:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from mmap import mmap
 
 import pyarrow as pa
 
 from raydpzv.records.schema import SCHEMAS
+
+Packed = bytes | mmap
+"""Pieces, one after the other."""
 
 
 def packed_rows(rows: Mapping[str, pa.Table]) -> bytes:
@@ -42,7 +46,7 @@ def whole_pieces(data: bytes) -> bytes:
     return data[:place]
 
 
-def unpacked_rows(data: bytes) -> dict[str, pa.Table]:
+def unpacked_rows(data: Packed) -> dict[str, pa.Table]:
     """Return the rows of every type that pieces hold, one after the other.
 
     Raises ValueError, TypeError, KeyError or IndexError for other bytes.
@@ -50,8 +54,8 @@ def unpacked_rows(data: bytes) -> dict[str, pa.Table]:
     batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in SCHEMAS}
     place, buffer = 0, pa.py_buffer(data)
     while place < len(data):
-        end = data.index(b"\n", place)
-        head, place = json.loads(data[place:end]), end + 1
+        end = data.find(b"\n", place)
+        head, place = json.loads(data[place : max(end, place)]), end + 1
         for name, size in head:
             if place + size > len(data):
                 raise ValueError(f"{place + size - len(data)} bytes of {name} rows are missing")

@@ -5,13 +5,15 @@ What a kill left beyond that is nobody's. A new file is begun when its rows have
 
 from __future__ import annotations
 
+import mmap
+import os
 import zlib
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 from raydpzv.errors import DataError
-from raydpzv.records.packed_rows import packed_rows, unpacked_rows, whole_pieces
+from raydpzv.records.packed_rows import Packed, packed_rows, unpacked_rows, whole_pieces
 from raydpzv.records.store import Rows, joined
 
 TAIL = "rows.tail"
@@ -31,7 +33,7 @@ class LogExtent:
         """Return where the file is, from the run's folder."""
         return f"{TAIL}/{self.number:05d}.rows"
 
-    def holds(self, data: bytes) -> bool:
+    def holds(self, data: Packed) -> bool:
         """Tell whether a file with these bytes goes so far."""
         return zlib.crc32(memoryview(data)[: self.size]) == self.crc32
 
@@ -42,7 +44,7 @@ class RowLog:
     last: how far the file goes from which rows are taken over, if there is one; taken: these bytes of it.
     """
 
-    def __init__(self, run: Path, last: LogExtent | None = None, taken: bytes = b"") -> None:
+    def __init__(self, run: Path, last: LogExtent | None = None, taken: Packed = b"") -> None:
         self._run = run
         self._taken, self._waiting = taken, list[Rows]()
         self._extent: LogExtent | None = None
@@ -109,12 +111,11 @@ class RowLog:
         return [path for path in (self._run / TAIL).glob("*.rows") if path.stem.isdecimal()]
 
 
-def read_log(run: Path, extent: LogExtent) -> bytes:
+def read_log(run: Path, extent: LogExtent) -> Packed:
     """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError where they are missing or others."""
     path = run / extent.path
     try:
-        with open(path, "rb") as file:
-            data = file.read(extent.size)
+        data = _read(path, extent.size)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}); the run cannot go on, start a new one"
@@ -124,6 +125,22 @@ def read_log(run: Path, extent: LogExtent) -> bytes:
             f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint stands for; the run cannot "
             "go on: bring the folder back from a copy, or start a new one"
         )
+    return data
+
+
+def _read(path: Path, size: int) -> Packed:
+    """Return the first bytes of a file, in memory of their own, which goes back to the system when they are dropped.
+
+    What `malloc` has given and got back in such pieces it keeps for others, so that a long run's memory would grow.
+    """
+    with open(path, "rb", buffering=0) as file:
+        size = min(size, os.fstat(file.fileno()).st_size)
+        if not size:
+            return b""
+        data = mmap.mmap(-1, size)
+        left = memoryview(data)
+        while left and (count := file.readinto(left)):
+            left = left[count:]
     return data
 
 
