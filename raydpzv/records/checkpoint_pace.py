@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 _FIRST = 0.5
@@ -17,7 +17,7 @@ _REST = 40
 _FIRST_REST = 10
 """The same after the first one, which costs more than those that follow: what it calls is called for the first time."""
 _LATEST = 5
-"""Checkpoints the median of whose costs is taken for what one costs: some are kept waiting by what else runs."""
+"""Checkpoints, whose costs have a low median that is taken for what one costs: some wait, and the first writes more."""
 _WAITED = Path("/proc/thread-self/schedstat")
 """CPU nanoseconds of the thread, and those for which it waited for a processor that others had."""
 
@@ -61,7 +61,7 @@ class Pace:
         if wait is None:
             wait = min(max((now - self._begun) / _SHARE, 0.0 if self.count else _FIRST), self._most)
         rest = _REST if self.count > 1 else _FIRST_REST
-        missing = max(wait, rest * (median(self._costs) if self._costs else 0.0)) - (now - self._last)
+        missing = max(wait, rest * (median_low(self._costs) if self._costs else 0.0)) - (now - self._last)
         self.look = clock + missing
         return missing <= 0
 

@@ -73,7 +73,7 @@ def test_the_first_one_rests_less_since_it_costs_more(clock: Clock) -> None:
     clock.take(pace, 0.4)
     assert until_due(pace, clock) == pytest.approx(10 * 0.4, abs=0.02)
     clock.take(pace, 0.2)
-    assert until_due(pace, clock) == pytest.approx(40 * 0.3, abs=0.02)
+    assert until_due(pace, clock) == pytest.approx(40 * 0.2, abs=0.02)
 
 
 def test_a_share_of_what_was_computed_at_most_so_many_seconds(clock: Clock) -> None:
