@@ -49,9 +49,14 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
 
 
 def _print_unended(run: Path, updates: int | None) -> None:
-    """Print of a run without an end that it has none; and what its ledger has beyond these updates, all of its rows."""
+    """Print of a run that has not come to its end that it has not, and what its ledger has beyond these updates.
+
+    updates: all of its rows; None: they were not asked for.
+    """
     folder = RunFolder.open(run)
     if folder.has_summary():
+        if (status := folder.summary().get("status")) != "done":
+            print(f"the run has not come to its end: it {'failed' if status == 'failed' else 'was stopped'}")
         return
     print(f"the run has not come to its end: {midway(run) or folder.unended()}")
     if updates is None or not folder.ledger.exists():

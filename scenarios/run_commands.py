@@ -20,8 +20,10 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import Diverged, RunError, SpecError
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.reexecute import drop_left_over
 from raydpzv.experiment.runner import Continued, bring_rest, continued, continued_at
 from raydpzv.records.callbacks import Callback
+from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
@@ -70,6 +72,8 @@ def run(
         if found.completed_by() is None:
             resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:
+            if is_written(out) is False:
+                drop_left_over(found)
             if storage is not None:
                 bring_rest(storage, out, waits(quiet=output.quiet))
             _conclude(found.summary(), found.rows(), spec, out, output)

@@ -61,8 +61,8 @@ class RecordedRun:
 def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     """Open the folder of a finished run. moved: see `RunFolder.open`.
 
-    Raises DataError if it is no run's folder, InputError if it is what was published of one, if the run has not ended
-    or adds no noise, or if scenario or data are not what they were.
+    Raises DataError if it is no run's folder, InputError if it is what was published of one or a horizontal run, if the
+    run has not ended or adds no noise, or if scenario or data are not what they were.
     """
     folder = RunFolder.open(path, moved)
     if folder.published:
@@ -73,8 +73,8 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     spec = folder.spec()
     if not isinstance(spec, VerticalScenario):
         raise InputError(
-            f"{path}: {spec.method.name} adds no noise and claims no ε; an audit wants a vertical run with "
-            "privacy.mode set"
+            f"{path}: {spec.method.name} is a horizontal method, whose claims no audit here can falsify; an audit "
+            "wants a vertical run with privacy.mode set"
         )
     check_not_midway(path)
     if folder.completed_by() is None:

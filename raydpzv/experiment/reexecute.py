@@ -221,11 +221,16 @@ def prepared_again(spec: VerticalScenario, folder: RunFolder) -> PreparedVertica
     return prepare_vertical(spec, read_coins(folder.path) if spec.method.coins == "system" else None)
 
 
+def drop_left_over(folder: RunFolder) -> None:
+    """Delete what a kill left in the folder of a run that has come to its end."""
+    folder.drop_checkpoints()
+    folder.sweep()
+
+
 def check_resumable(folder: RunFolder) -> None:
     """Raise InputError for a run that has come to its end; what a kill after that left in its folder is deleted."""
     if complete := folder.completed_by():
-        folder.drop_checkpoints()
-        folder.sweep()
+        drop_left_over(folder)
         raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
 
 

@@ -121,8 +121,11 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     adversary and accountant, which its legend repeats.
     """
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone tell nothing of users
     series = [
-        (i, r, metrics.epsilon_series(r.rows["release"])) for i, r in enumerate(runs) if not of_users[i]
+        (i, r, metrics.epsilon_series(r.rows["release"]))
+        for i, r in enumerate(runs)
+        if not of_users[i] and not text.of_users(r.summary.get("epsilon") or [])
     ]
     curves = [
         _Curve(i, r, who, rounds, values)

@@ -267,7 +267,9 @@ def test_published_noiseless_and_horizontal_runs_are_refused(demo, tmp_path):
     quiet = made(tmp_path / "quiet", "zoo_vfl", "budget.updates=4")
     assert "adds no noise and claims no ε" in complaint(quiet)
     rounds = made(tmp_path / "rounds", "digits_decomfl", "budget.updates=2", "data.train_rows=200")
-    assert "an audit wants a vertical run" in complaint(rounds)
+    said = complaint(rounds)
+    assert "an audit wants a vertical run" in said
+    assert "adds no noise" not in said
     rows = made(tmp_path / "rows", "vafl", *SMALL, "privacy.sigma=1")
     assert "keeps no ledger of its releases; use --by runs or --by guesses" in complaint(rows)
     assert "proves no ε against the clients" in complaint(rows, "--by", "labels")

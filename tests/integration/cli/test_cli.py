@@ -210,6 +210,17 @@ def test_a_replay_says_of_a_run_without_an_end_that_it_has_none_and_what_its_led
         assert f"{said}another process is writing this run" in call("replay", folder, "--client", 2).stdout
 
 
+def test_a_replay_says_of_a_run_that_was_stopped_or_failed_that_it_has_not_come_to_its_end(
+    finished, tmp_path
+):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    for status, said in (("stopped", "it was stopped"), ("failed", "it failed")):
+        (folder / "summary.json").write_text(json.dumps(summary | {"status": status}))
+        assert f"the run has not come to its end: {said}\n" in call("replay", folder, "--client", 1).stdout
+    assert "come to its end" not in call("replay", finished, "--client", 1).stdout
+
+
 def test_a_failed_run_is_one_line_and_exit_status_1(tmp_path, monkeypatch):
     from raydpzv.methods.vertical.dpzv import DpzvServer
 

@@ -6,8 +6,10 @@ import json
 import shutil
 
 import pytest
+from filelock import FileLock
 
 import scenarios
+from raydpzv.records.folder_lock import LOCK
 from tests.helpers.commands import call, complaint
 from tests.helpers.dataset_files import write_mnist
 from tests.helpers.small_horizontal import stop_after
@@ -41,6 +43,23 @@ def test_a_complete_run_is_shown_and_left_as_it_is(whole):
     result = call(*RUN, "--out", whole, "--or-resume", "--json")
     assert json.loads(result.stdout)["digest"] == summary(whole)["digest"]
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+
+
+def test_what_a_kill_left_of_a_complete_run_is_deleted_unless_it_is_being_written(whole, tmp_path):
+    """The checkpoints go after the summary."""
+    folder = shutil.copytree(whole, tmp_path / "run")
+    left = [
+        folder / name for name in ("checkpoint.state", "rows.tail/00000.rows", "rows/.part-00000.parquet")
+    ]
+    (folder / "rows.tail").mkdir()
+    for path in left:
+        path.write_bytes(b"left")
+    with FileLock(folder / LOCK):
+        assert call(*RUN, "--out", folder, "--or-resume", "--quiet").exit_code == 0
+    assert all(path.exists() for path in left)
+    assert call(*RUN, "--out", folder, "--or-resume", "--quiet").exit_code == 0
+    assert not any(path.exists() for path in (*left, folder / "rows.tail"))
+    assert summary(folder) == summary(whole)
 
 
 def test_a_run_with_other_settings_is_left_alone(whole):

@@ -129,6 +129,13 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
     assert list(margin(shown)) == ["ε = 8.25", "ε = 1"]
 
 
+def test_releases_of_a_run_that_claims_epsilon_of_users_alone_are_no_curve(private: RunView) -> None:
+    claims = [claim | {"scope": "all; unit: one user"} for claim in private.summary["epsilon"]]
+    assert plots.epsilon_over_updates([with_claims(private, claims)]) is None
+    both = figure(plots.epsilon_over_updates([with_claims(private, claims), private]))
+    assert len(both.axes[0].get_lines()) == 2
+
+
 def test_a_wide_span_of_epsilon_reads_in_plain_numbers(private: RunView) -> None:
     shown = figure(plots.epsilon_over_updates([releases(private, [0.0, 1.0], [100.0, 157_480.0])]))
     write = shown.axes[0].yaxis.get_major_formatter()
