@@ -301,6 +301,8 @@ class _Session(Generic[P]):
         folder = opened.enter_context(
             run_folder(options, experiment, runner="ray", device="as placed by Ray")
         )
+        if folder:
+            folder.read_ledger = None  # an actor has it
         writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(experiment, writer, options)
         self._restarts = Restarts(experiment, writer, options.evaluated)

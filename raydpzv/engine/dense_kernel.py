@@ -265,7 +265,7 @@ def _direction(z, seed, law):  # type: ignore[no-untyped-def]
     _generator.add_direction(z, z, seed, _ONE, _START)
     if law == _GAUSSIAN:
         return 1.0
-    lanes = np.zeros(_TILE, np.float64)  # in the order of the generator's `squared_norm`
+    lanes = np.zeros(min(_TILE, size), np.float64)  # in the order of the generator's `squared_norm`
     for first in range(0, size, _TILE):
         tile = z[first : first + _TILE]
         for i in range(tile.shape[0]):

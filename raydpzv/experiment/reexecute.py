@@ -143,7 +143,9 @@ def resuming(
         check_same(experiment, folder)
         check_recomputable(experiment, path)
         check_new_leg(experiment, folder)
-        releases = _releases_on_record(experiment, folder, checkpoint)
+        with _ledger(experiment, folder) as ledger:
+            releases = _releases_on_record(folder, checkpoint, ledger)
+        folder.read_ledger = ledger
         if goes_back:
             folder.go_back()
         folder.sweep()
@@ -170,20 +172,18 @@ def gone_back(experiment: PreparedVertical, folder: RunFolder) -> PreparedVertic
     check_recomputable(experiment, folder.path)
     check_new_leg(experiment, folder)
     checkpoint = None if folder.is_recomputed else folder.checkpoint()
-    releases = _releases_on_record(experiment, folder, checkpoint)
+    with _ledger(experiment, folder) as ledger:
+        releases = _releases_on_record(folder, checkpoint, ledger)
     return experiment.with_record(releases.by_address, continues=True)
 
 
-def _releases_on_record(
-    experiment: PreparedVertical, folder: RunFolder, checkpoint: Checkpoint | None
-) -> Recorded:
+def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger: Ledger | None) -> Recorded:
     """Return the releases that a run may come to which goes on from a checkpoint (None: from its start)."""
-    with _ledger(experiment, folder) as ledger:
-        if checkpoint:
-            _require_ledger(checkpoint, ledger.version if ledger else None, folder)
-        releases = recorded(folder.column_rows("release", Recorded._fields), ledger)
-        _check_gaps(releases, folder.path)
-        return _beyond(checkpoint, releases, ledger) if checkpoint else releases
+    if checkpoint:
+        _require_ledger(checkpoint, ledger.version if ledger else None, folder)
+    releases = recorded(folder.column_rows("release", Recorded._fields), ledger)
+    _check_gaps(releases, folder.path)
+    return _beyond(checkpoint, releases, ledger) if checkpoint else releases
 
 
 def _require_ledger(checkpoint: Checkpoint, updates: int | None, folder: RunFolder) -> None:

@@ -150,9 +150,9 @@ def links(start: bytes, entries: Slice) -> list[bytes]:
     table["count"] = n
     for name in ENTRY_COLUMNS:
         table[name] = getattr(entries, name).reshape(-1, n)
-    data, size, chain = table.tobytes(), table.itemsize, start
-    for place in range(0, len(data), size):
-        chain = sha256(chain + data[place : place + size]).digest()
+    chain = start
+    for (update,) in struct.iter_unpack(f"{table.itemsize}s", table.tobytes()):
+        chain = sha256(chain + update).digest()
         chains.append(chain)
     return chains
 

@@ -33,6 +33,7 @@ class Ledger:
         self._folder, self._settings = folder, settings
         self._memory = WorkingSet()
         self._chain = self._base = header.start()  # the chain's value now, and at the trimmed version
+        self._begun = 0, self._chain  # version and chain before the last segment that was read
         self._log = Log(folder, self._chain, settings, self._recent) if folder else None
         self._snapshots = Snapshots(folder / "snapshots" if folder else None, self._chain, settings.fsync)
         self._mutex = threading.RLock()
@@ -83,6 +84,19 @@ class Ledger:
             ledger.close()
             raise
         return ledger
+
+    def begin_writing(self) -> None:
+        """Become the one writer of a ledger that was opened for reading, closed or not; drops a torn record.
+
+        Only the last segment is read anew, and what came after it: the chain tells whether all before is as it was.
+        Raises as `open` does.
+        """
+        with self._mutex:
+            if self._log is None or self._folder is None or self._log.writable:
+                raise InputError(f"{self._folder or 'ledger'}: it was not opened for reading")
+            with reported(self._folder):
+                self._load(write=True)
+            self._shut = None
 
     @property
     def version(self) -> int:
@@ -263,7 +277,10 @@ class Ledger:
         if write:
             self._log.lock()
             self._log.repair()
-        for segment in self._log.segments():
+        version, self._chain = self._begun
+        self._memory.truncate(version)
+        for segment in self._log.segments(version, self._chain):
+            self._begun = segment.first, segment.chains[0]
             self._memory.extend(segment.entries, segment.bounds)
             self._chain = segment.chains[-1]
         if write:

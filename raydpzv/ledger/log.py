@@ -71,10 +71,13 @@ class Log:
             path.unlink()
         self._begin(0, self._start)
 
-    def segments(self, version: int = 0) -> Iterator[Segment]:
-        """Yield the segments from the one with update version+1 on, each checked, and all of it up to the end."""
+    def segments(self, version: int = 0, chain: bytes | None = None) -> Iterator[Segment]:
+        """Yield the segments from the one with update version+1 on, each checked, and all of it up to the end.
+
+        chain: its value before that segment, which has to be in it; None takes the segment's own word for it.
+        """
         limit, number = self._limit(), version // self._settings.segment
-        chain = self._start if number == 0 else None
+        chain = self._start if number == 0 else chain
         while True:
             # asked before the segment is read: a writer may go on to the next one in the meantime
             followed = self._path(number + 1).exists()

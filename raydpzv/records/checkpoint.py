@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,9 @@ class Found(Written):
     sha256: str
     packed: Packed
 
-    @property
+    @cached_property
     def tail(self) -> Rows:
-        """Return the rows of the log, of every type; parsed anew each time."""
+        """The rows of the log, of every type; not copied."""
         return unpacked_rows(self.packed)
 
 

@@ -72,6 +72,8 @@ class Pace:
     def taken(self, updates: int, size: int) -> float:
         """Count the checkpoint that was begun, of so many bytes; return the seconds that it took."""
         begun, self._last = self._last, own_seconds()
+        if self.count == 2:
+            self._costs.popleft()  # that of the first one
         self._costs.append(self._last - begun)
         self.count, self.spent, self.bytes = self.count + 1, self.spent + self._costs[-1], size
         if self._updates is not None:

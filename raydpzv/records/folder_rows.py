@@ -47,7 +47,7 @@ class FolderRows:
         made its own.
         """
         # `nbytes` takes 70 times as long
-        size = sum(table.get_total_buffer_size() for table in rows.values())
+        size = sum(table.get_total_buffer_size() for table in rows.values() if table.num_rows)
         if self.log.size + size > _LONGEST_LOG:
             self.append(rows)
             return

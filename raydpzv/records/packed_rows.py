@@ -17,8 +17,8 @@ Packed = bytes | mmap
 """Pieces, one after the other."""
 
 
-def packed_rows(rows: Mapping[str, pa.Table]) -> bytes:
-    """Return rows as a piece; types without any have no part in it, and of no rows at all it is empty."""
+def packed_rows(rows: Mapping[str, pa.Table]) -> list[memoryview]:
+    """Return what a piece of rows consists of: nothing without rows; types that have none have no part in it."""
     packed = [
         (name, batch.serialize())
         for name, table in rows.items()
@@ -26,9 +26,9 @@ def packed_rows(rows: Mapping[str, pa.Table]) -> bytes:
         if batch.num_rows
     ]
     if not packed:
-        return b""
-    head = json.dumps([(name, data.size) for name, data in packed]).encode()
-    return b"".join([head, b"\n", *(data for _, data in packed)])
+        return []
+    head = json.dumps([(name, data.size) for name, data in packed])
+    return [memoryview(f"{head}\n".encode()), *(memoryview(data) for _, data in packed)]
 
 
 def whole_pieces(data: bytes) -> bytes:

@@ -9,8 +9,8 @@ import mmap
 import os
 import zlib
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from raydpzv.errors import DataError
@@ -77,16 +77,16 @@ class RowLog:
 
     def write(self) -> LogExtent | None:
         """Write the rows that wait; return how far the file goes, None if there are no rows. Raises OSError."""
-        if pieces := [data for data in (self._taken, *map(packed_rows, self._waiting)) if data]:
+        waiting = chain.from_iterable(map(packed_rows, self._waiting))
+        if pieces := [data for data in (memoryview(self._taken), *waiting) if data]:
             last = self._extent or LogExtent(self._begun(), 0, 0)
             size, crc32 = last.size, last.crc32
             with open(self._run / last.path, "r+b" if size else "wb", buffering=0) as file:
                 file.seek(size)
                 for data in pieces:
                     size, crc32 = size + len(data), zlib.crc32(data, crc32)
-                    left = memoryview(data)
-                    while left:
-                        left = left[file.write(left) :]
+                    while data:
+                        data = data[file.write(data) :]
             self._extent = LogExtent(last.number, size, crc32)
         self._taken, self._waiting = b"", []
         return self._extent
@@ -130,22 +130,18 @@ def read_log(run: Path, extent: LogExtent) -> Packed:
 
 
 def _read(path: Path, size: int) -> Packed:
-    """Return the first bytes of a file, in memory of their own, which goes back to the system when they are dropped.
+    """Return the first bytes of a file where they lie: in memory of our own they take three times as long.
 
-    What `malloc` has given and got back in such pieces it keeps for others, so that a long run's memory would grow.
+    Whoever cuts the file off while they are used ends this process, as a kill does; nobody who writes such files does.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb") as file:
         size = min(size, os.fstat(file.fileno()).st_size)
         if not size:
             return b""
-        data = mmap.mmap(-1, size)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # of kernels without such pages; with them it takes a third of the time
-                data.madvise(mmap.MADV_HUGEPAGE)
-        left = memoryview(data)
-        while left and (count := file.readinto(left)):
-            left = left[count:]
-    return data
+        try:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except OSError:  # there are file systems that do not have it
+            return file.read(size)
 
 
 def last_round(run: Path, name: str) -> int:

@@ -25,6 +25,7 @@ from raydpzv.config.toml import as_toml, overridden, parse
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, RunError, SpecError
 from raydpzv.files import as_json, write_atomically, write_npz
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import (
     CHECKPOINT,
     Checkpoint,
@@ -88,6 +89,8 @@ class RunFolder:
         self._went_back = False
         self.updates_before = 0
         """Updates that the run had when the leg began that this object writes."""
+        self.read_ledger: Ledger | None = None
+        """The ledger as who goes on with the run has read it: a writer in this process need not read it all again."""
         self._found_in: tuple[int, int, int, bool] | None = None
         self._found: Found | None = None  # the checkpoint of that file
         self._lock = FileLock(path / LOCK)

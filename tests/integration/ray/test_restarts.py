@@ -133,7 +133,8 @@ def test_more_losses_than_are_allowed_end_the_run_and_it_can_be_resumed(struck, 
     with pytest.raises(Lost, match="an actor was lost"):
         run_prepared(struck(spec, "server", times=2, calls=60), path, runner="ray")
     experiment, folder, _ = continued(path)
-    check_same(run_prepared(experiment, folder), scenarios.run(spec))
+    check_same(run_prepared(experiment, folder, runner="ray"), scenarios.run(spec))
+    assert folder.read_ledger is None, "the server's actor has it"
 
 
 @pytest.mark.parametrize("why", ["system noise", "no folder", "none allowed"])

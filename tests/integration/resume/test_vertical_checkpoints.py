@@ -53,6 +53,20 @@ def go_on(folder, **options):
     return run_prepared(experiment, opened, runner="local", **options).summary
 
 
+def test_a_ledger_is_read_once_to_go_on_with_its_run(tmp_path, monkeypatch):
+    spec, folder = scenario("dpzv"), tmp_path / "run"
+    kill_at(24, spec, folder)
+    opened = []
+    monkeypatch.setattr(
+        Ledger, "open", lambda path, real=Ledger.open, **named: opened.append(named) or real(path, **named)
+    )
+    experiment, going_on, _ = resuming(folder)
+    summary = run_prepared(experiment, going_on).summary
+    assert [named.get("write", False) for named in opened] == [False]
+    assert going_on.read_ledger is None, "nobody else takes it"
+    assert summary["digest"] == scenarios.run(spec).summary["digest"]
+
+
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
 @pytest.mark.parametrize(("name", "overrides"), CASES, ids=lambda value: "-".join(value) if value else "")
 def test_a_run_killed_twice_goes_on_from_its_checkpoints_to_the_same_bits(tmp_path, name, overrides, engine):

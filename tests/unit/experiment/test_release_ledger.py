@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import scenarios
@@ -13,13 +15,14 @@ from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.rebuild import from_ledger, rebuild_client
 from raydpzv.experiment.reexecute import replay
-from raydpzv.experiment.release_ledger import LedgerServer
+from raydpzv.experiment.release_ledger import LedgerServer, recorded
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key, direction_seed
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.wire.messages import Start
+from tests.helpers.ledger_samples import HEADER
 
 ADDRESS = ("client", "step", "perturbation")
 MESSY = (
@@ -48,6 +51,19 @@ def exchange(server, clients, order_of_wakes):
     for client in order_of_wakes:
         [orders[client]] = server.receive(clients[client].process(orders[client]))
     return orders
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_a_release_that_the_ledger_has_twice_is_seen_though_the_rows_have_what_it_begins_with(doubled):
+    ledger, written = Ledger.create(None, HEADER), [(0, 0, 0.5), (1, 0, 0.25), (1, 1, -1.0)]
+    for client, step, value in [*written, (0, 0, 2.0) if doubled else (0, 1, 2.0)]:
+        ledger.append(
+            party=client, read=0, lr=0.1, step=[step], perturbation=[0], seed=[7], scalar=[np.float32(value)]
+        )
+    clients, steps, values = zip(*written, strict=True)
+    rows = pa.table({"client": clients, "step": steps, "perturbation": [0, 0, 0], "value": values})
+    with pytest.raises(ReplayMismatch, match="client 0, step 0") if doubled else nullcontext():
+        assert recorded(rows, ledger).value.tolist() == [0.5, 2.0, 0.25, -1.0]
 
 
 @pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=3", "method.momentum=0.0")])

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from raydpzv.errors import DataError
+from raydpzv.ledger.entries import COLUMNS
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import record, seal, unseal
@@ -76,6 +78,34 @@ def test_a_flipped_bit_anywhere_is_seen(folder, tmp_path):
             assert f"last good round is {last};" in str(error.value), place
         path.write_bytes(data)
     assert Ledger.open(folder).version == ROUNDS
+
+
+@pytest.mark.parametrize("counts", [[2] * 7, [3, 3, 1, 1, 3, 3, 3], [1, 2, 1, 2, 1, 2, 1]])
+def test_records_that_begin_alike_are_looked_at_as_closely_as_others(tmp_path, counts):
+    """The values against what Arrow reads of the same bytes."""
+    with Ledger.create(tmp_path, HEADER) as ledger:
+        for number, n in enumerate(counts):
+            step = np.arange(n)
+            seed = np.arange(n, dtype=np.uint64) + np.uint64(2**63 + number)
+            numbers = {"seed": seed, "scalar": (step * 0.1 - number).astype(np.float32)}
+            ledger.append(
+                party=number % 3, read=0, lr=0.1 + number, step=step, perturbation=0 * step, **numbers
+            )
+        chain = ledger.digest
+    path = tmp_path / "segment-00000.arrow"
+    data, (begin, parts) = path.read_bytes(), records(path)
+    ends = np.cumsum([len(begin), *map(len, parts)]).tolist()
+    with Ledger.open(tmp_path) as ledger, pa.ipc.open_stream(data) as stream:
+        found, wanted = ledger.since(0), stream.read_all()
+        assert ledger.digest == chain
+        for name in COLUMNS:
+            assert getattr(found, name).tolist() == wanted[name].to_pylist()
+            assert getattr(found, name).dtype == COLUMNS[name]
+    for place in range(ends[0], len(data), 11):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        assert_damaged(tmp_path, path.name, int(np.searchsorted(ends, place, "right")) - 1)
+        path.write_bytes(data[:place])
+        assert Ledger.open(tmp_path).version == int(np.searchsorted(ends, place, "right")) - 1
 
 
 @pytest.mark.parametrize(

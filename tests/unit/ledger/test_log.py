@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raydpzv.errors import InputError, RunError
+from raydpzv.errors import DataError, InputError, RunError
+from raydpzv.ledger import log
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.reading import read
 from tests.helpers.ledger_samples import HEADER, assert_holds, fill, update
@@ -64,6 +65,63 @@ def test_one_writer_at_a_time_and_readers_beside_it(tmp_path):
     with pytest.raises(InputError, match="holds a ledger already"):
         Ledger.create(tmp_path, HEADER)
     Ledger.open(tmp_path, write=True).close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize(("rounds", "more"), [(0, 0), (5, 0), (8, 0), (21, 0), (0, 9), (5, 3), (21, 20)])
+def test_a_ledger_that_was_read_goes_on_from_its_last_segment(tmp_path, monkeypatch, rounds, more, closed):
+    fill(Ledger.create(tmp_path, HEADER, segment=8), rounds).close()
+    ledger = Ledger.open(tmp_path)
+    view = ledger.since(0)
+    if closed:
+        ledger.close()
+    with (
+        fill(Ledger.open(tmp_path, write=True), rounds + more),
+        pytest.raises(InputError, match="another process is writing"),
+    ):
+        ledger.begin_writing()
+    first, last = max(rounds - 1, 0) // 8, max(rounds + more - 1, 0) // 8
+    with open(tmp_path / f"segment-{last:05}.arrow", "ab") as file:
+        file.write(b"\xff\xff")  # a torn record
+    looked_at: list[int] = []
+    monkeypatch.setattr(
+        log, "read", lambda path, number, *rest: looked_at.append(number) or read(path, number, *rest)
+    )
+    ledger.begin_writing()
+    assert looked_at == [*range(first, last + 1)]
+    assert (ledger.version, ledger.digest) == (rounds + more, digest_at(rounds + more))
+    assert_holds(view, 0, rounds)
+    with pytest.raises(InputError, match="not opened for reading"):
+        ledger.begin_writing()
+    with fill(ledger, 50):
+        assert ledger.verify() == ledger.digest == digest_at(50)
+        assert_holds(ledger.since(0), 0, 50)
+    assert Ledger.open(tmp_path).digest == digest_at(50)
+
+
+@pytest.mark.parametrize("to", [0, 3, 16, 18])
+def test_a_ledger_that_has_another_history_by_now_is_not_gone_on_with(tmp_path, to):
+    fill(Ledger.create(tmp_path, HEADER, segment=8), 21).close()
+    ledger = Ledger.open(tmp_path)
+    with Ledger.open(tmp_path, write=True) as other:
+        other.truncate(to)
+        fill(other, 30, seed=1)
+    if to >= 16:  # all that lies before the segment that is read again is as it was
+        ledger.begin_writing()
+        assert_holds(ledger.since(to), to, 30, seed=1)
+        assert ledger.verify() == other.digest
+    else:
+        with pytest.raises(DataError, match="another history"):
+            ledger.begin_writing()
+        with pytest.raises(InputError, match="takes no update"):
+            ledger.append(**update(22))
+    ledger.close()
+    assert Ledger.open(tmp_path).digest == other.digest
+
+
+def test_a_ledger_in_memory_alone_was_not_read(tmp_path):
+    with pytest.raises(InputError, match="not opened for reading"):
+        Ledger.create(None, HEADER).begin_writing()
 
 
 def test_no_ledger_and_no_folder_to_make_one(tmp_path):

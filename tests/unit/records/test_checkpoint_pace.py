@@ -74,6 +74,8 @@ def test_the_first_one_rests_less_since_it_costs_more(clock: Clock) -> None:
     assert until_due(pace, clock) == pytest.approx(10 * 0.4, abs=0.02)
     clock.take(pace, 0.2)
     assert until_due(pace, clock) == pytest.approx(40 * 0.2, abs=0.02)
+    clock.take(pace, 0.1)
+    assert until_due(pace, clock) == pytest.approx(40 * 0.1, abs=0.02), "the lower of the two after the first"
 
 
 def test_a_share_of_what_was_computed_at_most_so_many_seconds(clock: Clock) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -142,6 +144,46 @@ def test_types_that_are_skipped_leave_no_row():
         recorder.emit(name, **rows_of(name, 1)[0])
     rows = recorder.drain()
     assert (rows["message"].num_rows, rows["fault"].num_rows) == (0, 1)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_digests_are_those_of_the_values_whatever_their_pieces(name):
+    """Against bytes that are put together value by value."""
+    expected = slow({name: rows_of(name, 13)})
+    state = hashlib.sha256()
+    for kind in sorted(SCHEMAS):
+        table = expected[kind]
+        for field in SCHEMAS[kind] if table.num_rows or kind != "concordance" else ():
+            state.update(f"{kind}.{field.name}:{table.num_rows};".encode())
+            values = table.column(field.name).to_pylist()
+            if pa.types.is_string(field.type):
+                state.update("\0".join(values).encode())
+                continue
+            listed = pa.types.is_fixed_size_list(field.type)
+            code = {"double": "d", "int64": "q", "int32": "i", "bool": "?"}[
+                str(field.type.value_type if listed else field.type)
+            ]
+            for value in [each for row in values for each in row] if listed else values:
+                state.update(struct.pack(f"<{code}", math.nan if value != value else value))
+    for cuts in ([], [5], [0, 5, 5, 12, 13], range(14)):
+        ends = [0, *cuts, 13]
+        pieces = [expected[name][a:b] for a, b in pairwise(ends)]
+        assert digest(expected | {name: pa.concat_tables(pieces)}, SCHEMAS) == state.hexdigest(), cuts
+
+
+def test_every_nan_has_the_same_digest():
+    columns = [field.name for field in SCHEMAS["release"] if pa.types.is_floating(field.type)]
+    odd = np.array([0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000123, 0], np.uint64).view(
+        np.float64
+    )
+    table = slow({"release": rows_of("release", 4)})["release"]
+    place = table.schema.get_field_index(columns[0])
+    with_nans = [
+        table.set_column(place, columns[0], pa.array(values))
+        for values in (odd, odd[[2, 0, 1, 3]], np.array([math.nan] * 3 + [0.0]))
+    ]
+    assert len({digest(slow({}) | {"release": each}, SCHEMAS) for each in with_nans}) == 1
+    assert odd.view(np.uint64)[1] == 0xFFF8000000000000, "nor are the rows changed"
 
 
 def test_epsilons_are_made_of_all_rows_at_once():

@@ -20,21 +20,23 @@ def drained(first, count):
     return recorder.drain()
 
 
+def piece(rows):
+    return b"".join(packed_rows(rows))
+
+
 def test_rows_of_several_calls_come_back_in_their_order():
     pieces = [drained(0, 3), drained(3, 0), drained(3, 2)]
-    found, wanted = unpacked_rows(b"".join(map(packed_rows, pieces))), joined(pieces)
+    found, wanted = unpacked_rows(b"".join(map(piece, pieces))), joined(pieces)
     assert set(found) == set(SCHEMAS)
     for name, table in wanted.items():
-        assert packed_rows({name: found[name].combine_chunks()}) == packed_rows(
-            {name: table.combine_chunks()}
-        ), name
+        assert piece({name: found[name].combine_chunks()}) == piece({name: table.combine_chunks()}), name
     assert found["numbers"]["round"].to_pylist() == [0, 1, 2, 3, 4]
     assert found["message"].num_rows == 0
-    assert packed_rows(pieces[1]) == b""
+    assert packed_rows(pieces[1]) == []
 
 
 def test_other_bytes_are_an_error():
-    packed = packed_rows(drained(0, 3))
+    packed = piece(drained(0, 3))
     with pytest.raises(ValueError, match="7 bytes of fault rows are missing"):
         unpacked_rows(packed[:-7])
     for other in (packed + bytes(7), packed[: len(packed) // 2], packed[:20], packed[1:]):
@@ -43,7 +45,7 @@ def test_other_bytes_are_an_error():
 
 
 def test_what_a_kill_cut_off_is_no_piece() -> None:
-    one, two = packed_rows(drained(0, 3)), packed_rows(drained(3, 2))
+    one, two = piece(drained(0, 3)), piece(drained(3, 2))
     assert whole_pieces(one + two) == one + two
     for rest in (two[:-1], two[: two.index(b"\n")], b"[1]\n", b'"text"\n', b"\x00\n", b""):
         assert whole_pieces(one + rest) == one
