@@ -86,14 +86,14 @@ class Ledger:
         return ledger
 
     def begin_writing(self) -> None:
-        """Become the one writer of a ledger that was opened for reading, closed or not; drops a torn record.
+        """Become the one writer of a ledger that is open for reading, or was closed; drops a torn record.
 
         Only the last segment is read anew, and what came after it: the chain tells whether all before is as it was.
         Raises as `open` does.
         """
         with self._mutex:
             if self._log is None or self._folder is None or self._log.writable:
-                raise InputError(f"{self._folder or 'ledger'}: it was not opened for reading")
+                raise InputError(f"{self._folder or 'ledger'}: it is being written, or is in no folder")
             with reported(self._folder):
                 self._load(write=True)
             self._shut = None
@@ -220,6 +220,7 @@ class Ledger:
                 return
             self._shut = "a truncation was interrupted: open the ledger again"
             self._snapshots.drop(version)
+            self._begun = 0, self.header.start()
             self._chain = self._linked(version) if self._log is None else self._log.truncate(version)
             self._memory.truncate(version)
             self._shut = None

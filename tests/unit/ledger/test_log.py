@@ -91,7 +91,7 @@ def test_a_ledger_that_was_read_goes_on_from_its_last_segment(tmp_path, monkeypa
     assert looked_at == [*range(first, last + 1)]
     assert (ledger.version, ledger.digest) == (rounds + more, digest_at(rounds + more))
     assert_holds(view, 0, rounds)
-    with pytest.raises(InputError, match="not opened for reading"):
+    with pytest.raises(InputError, match="is being written"):
         ledger.begin_writing()
     with fill(ledger, 50):
         assert ledger.verify() == ledger.digest == digest_at(50)
@@ -119,8 +119,20 @@ def test_a_ledger_that_has_another_history_by_now_is_not_gone_on_with(tmp_path, 
     assert Ledger.open(tmp_path).digest == other.digest
 
 
-def test_a_ledger_in_memory_alone_was_not_read(tmp_path):
-    with pytest.raises(InputError, match="not opened for reading"):
+@pytest.mark.parametrize("to", [0, 3, 8, 18])
+def test_a_writer_that_went_back_and_was_closed_writes_again(tmp_path, to):
+    fill(Ledger.create(tmp_path, HEADER, segment=8), 21).close()
+    with Ledger.open(tmp_path, write=True) as ledger:
+        ledger.truncate(to)
+    ledger.begin_writing()
+    with fill(ledger, 30, seed=1):
+        assert_holds(ledger.since(to), to, 30, seed=1)
+        assert_holds(ledger.since(0, to), 0, to)
+        assert ledger.verify() == ledger.digest == Ledger.open(tmp_path).digest
+
+
+def test_a_ledger_in_memory_alone_is_not_read():
+    with pytest.raises(InputError, match="in no folder"):
         Ledger.create(None, HEADER).begin_writing()
 
 
