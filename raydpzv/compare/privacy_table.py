@@ -137,7 +137,7 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
     private = sorted((p for p in found if found[p].private), key=lambda p: _least(worst[p]))
     said = f"Privacy: {len(private)} of {len(noised)} lines with noise are private"
     if not private:
-        return f"{said}: NOT PRIVATE, no useful ε is proved for the others."
+        return f"Privacy: NOT PRIVATE, no useful ε is proved for any of the {len(noised)} lines with noise."
     left = "" if len(private) == len(noised) else "; the others are NOT PRIVATE"
     words = {place: f"{named(*place)}: {found[place].headline()}" for place in (private[0], private[-1])}
     return " ".join([f"{said}{left}.", *words.values()])

@@ -220,7 +220,8 @@ def _bounds(proved: Sequence[Claim]) -> str:
         tables.setdefault(str(claim["adversary"]), []).append(claim)
     groups: dict[tuple[Any, ...], list[str]] = {}
     for who, rows in tables.items():
-        groups.setdefault(tuple(map(_terms, rows)), []).append(who)
+        key = tuple(map(_terms, rows)) if any(map(useful, rows)) else ()
+        groups.setdefault(key, []).append(who)
     ordered = sorted(groups.values(), key=lambda names: min(map(epsilon_of, tables[names[0]])))
     said = [_bound(tables[names[0]], _named(names, proved), first=i == 0) for i, names in enumerate(ordered)]
     return " ".join(said)

@@ -5,6 +5,7 @@ A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.mean_cl
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -111,8 +112,8 @@ def merged(rows: Sequence[R]) -> list[R]:
             there = once.setdefault(key, row)
             if there is not row:
                 notes = tuple(dict.fromkeys(there.notes + row.notes))
-                both = f"{getattr(there, name)}, {getattr(row, name)}"
-                once[key] = _changed(there, {name: both, "notes": notes})
+                both = dict.fromkeys([*getattr(there, name).split(", "), getattr(row, name)])
+                once[key] = _changed(there, {name: ", ".join(both), "notes": notes})
         found = list(once.values())
     return sorted(found, key=lambda row: order.index(row.adversary.partition(", ")[0]))
 
@@ -138,7 +139,7 @@ class PrivacyBlock:
             return
         yield from map(Text, found.shared)
         yield Text()
-        yield _grid(found, squeezed=options.max_width < _ROOMY)
+        yield _grid(found, options.max_width)
         if not self.explain:
             return
         yield Text()
@@ -259,33 +260,39 @@ def _row(claim: claim_words.Claim, notes: Sequence[str]) -> PrivacyRow:
     )
 
 
-def _grid(found: PrivacyTable, squeezed: bool) -> Table:
-    """Every column keeps its words whole; those of words alone give way to further lines of a row.
+def _grid(found: PrivacyTable, width: int) -> Table:
+    """Every column keeps its words whole; for want of room those of words alone take two lines a row.
 
-    The noise over the sensitivity is left out where there is no room for it.
+    The noise over the sensitivity, and squeezed the guess beside the conditional column, are left out for it.
     """
+    squeezed = width < _ROOMY
     gap = 0 if squeezed else 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
-    shown = [
-        i for i, head in enumerate(found.heads) if not (head == _NOISE and (squeezed or found.conditional))
-    ]
-    rows = [found.cells(row) for row in found.rows]
-    for i in shown:
-        head = found.heads[i]
+    unshown = {_NOISE} if squeezed or found.conditional else set()
+    unshown |= {"guess"} if squeezed and found.conditional else set()
+    shown = [head for head in found.heads if head not in unshown]
+    rows = [dict(zip(found.heads, found.cells(row), strict=True)) for row in found.rows]
+    columns = {head: [*head.split("\n"), *(row[head] for row in rows)] for head in shown}
+    if found.conditional:
+        columns[_CONDITIONAL] = ["hidden", *(row[_CONDITIONAL] for row in rows)]
+    widths = {head: max(map(len, cells)) for head, cells in columns.items()}
+    for head in ("accountant", "relation", "adversary", "standing"):
+        if sum(widths.values()) + len(shown) * (1 + gap) > width:
+            widths[head] = _two_lines(columns[head])
+    for head in shown:
         number = head in _RIGHT or head.startswith("sensitivity")
-        wraps = head == _CONDITIONAL or not number
-        words = [word for cell in (head, *(row[i] for row in rows)) for word in cell.split()]
-        table.add_column(
-            head,
-            justify="right" if number else "left",
-            no_wrap=not wraps,
-            min_width=max(map(len, words), default=1) if wraps else None,
-        )
-    for row, texts in zip(found.rows, rows, strict=True):
-        cells = [Text(cell) for cell in texts]
-        cells[found.heads.index("standing")].stylize("green" if row.standing == "proved" else "red")
-        table.add_row(*(cells[i] for i in shown))
+        table.add_column(head, justify="right" if number else "left", width=widths[head])
+    for row, cells in zip(found.rows, rows, strict=True):
+        style = "green" if row.standing == "proved" else "red"
+        table.add_row(*(Text(cells[head], style if head == "standing" else "") for head in shown))
     return table
+
+
+def _two_lines(cells: Sequence[str]) -> int:
+    """Return the least width at which no cell takes more than two lines or breaks a word."""
+    least = max(len(word) for cell in cells for word in cell.split())
+    widest = max(map(len, cells))
+    return next(w for w in range(least, widest + 1) if all(len(textwrap.wrap(c, w)) <= 2 for c in cells))
 
 
 def _notes(notes: Sequence[str]) -> Table:
