@@ -8,9 +8,7 @@ import re
 import pytest
 
 import scenarios
-from raydpzv.experiment.prepare import load_data
-from raydpzv.experiment.privacy_setting import privacy_setting
-from raydpzv.keys import Key
+from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.statements import claims, verdict
 from raydpzv.report.verdict import accuracy_line, headline
 from raydpzv.sim.virtual import NOBODY_WAKES
@@ -21,8 +19,7 @@ DONE = {"accuracy": 0.861, "peak_accuracy": 0.9, "updates": 400, "status": "done
 
 
 def setting(scenario, *overrides):
-    spec = scenarios.load(scenario, overrides)
-    return privacy_setting(spec, load_data(spec.data, Key(spec.seed) / "data").train.rows).claims
+    return planned_privacy(scenarios.load(scenario, overrides), None)
 
 
 def line(scenario, *overrides):
