@@ -32,7 +32,7 @@ _TOLD = {
 _ROUNDING = 1 + 1e-6
 _MIND = " Mind: "
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
-_TOO_LARGE = "no useful ε is proved"
+_TOO_LARGE, _NO_EPSILON = "no useful ε is proved", "no ε is proved"
 
 Claim = Mapping[str, Any]
 
@@ -177,9 +177,10 @@ def judge(
     rows = [c for c in claims if c["mechanism"] != "none" or proves(c)]
     proved = [c for c in rows if proves(c) and c["adversary"] != PAPER]
     good = [c for c in proved if useful(c)]
-    found = reason or ("" if good else _TOO_LARGE if proved else "no ε is proved")
+    found = reason or ("" if good else _TOO_LARGE if proved else _NO_EPSILON)
     stated = [c for c in rows if c["adversary"] == PAPER and not c["holds"] and math.isfinite(epsilon_of(c))]
-    bounds = _bounds(proved) if good else "" if found == _TOO_LARGE or not rows else "No useful ε is proved."
+    said = found in (_TOO_LARGE, _NO_EPSILON) or not rows
+    bounds = _bounds(proved) if good else "" if said else "No useful ε is proved."
     if stated:
         bounds += f" The paper's accountant states ε = {_figure(epsilon_of(stated[0]))}, which is not proved."
     lead = f"NOT PRIVATE: {found}." if found else f"PRIVATE{_alone(proved)}."

@@ -34,9 +34,12 @@ def claim(epsilon: float, adversary: str = "client", **changed: Any) -> dict[str
     return TERMS | mine | {"delta": 1e-5, "guess": guess_of(mu_of(epsilon, 1e-5))} | changed
 
 
-@pytest.mark.parametrize(("epsilon", "share"), [(1, 0.56), (3, 0.64), (7.67, 0.79), (18.25, 0.95)])
-def test_a_gaussians_guess_is_the_specifications(epsilon: float, share: float) -> None:
-    assert guess_of(mu_of(epsilon, 1e-5)) == pytest.approx(share, abs=0.006)
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "share"),
+    [(1, 1 / 14370, 0.56), (3, 1e-5, 0.64), (7.67, 1e-5, 0.79), (18.25, 1e-5, 0.95)],
+)
+def test_a_gaussians_guess_is_the_specifications(epsilon: float, delta: float, share: float) -> None:
+    assert guess_of(mu_of(epsilon, delta)) == pytest.approx(share, abs=0.005)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1, 1.0, 4.0, 40.0])
@@ -120,10 +123,7 @@ def test_who_is_left_out_is_said_first() -> None:
 
 def test_what_the_paper_states_alone_is_not_private() -> None:
     said = judge([claim(1.0, "paper", holds=False)]).headline()
-    assert (
-        said
-        == "NOT PRIVATE: no ε is proved. No useful ε is proved. The paper's accountant states ε = 1, which is not proved."
-    )
+    assert said == "NOT PRIVATE: no ε is proved. The paper's accountant states ε = 1, which is not proved."
     assert not judge([claim(1.0, "paper")]).private
 
 
