@@ -166,6 +166,8 @@ def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
         return pytest.approx(epsilon_of(math.sqrt(runs) * alone, client.delta), rel=1e-3)
 
     assert (client.runs, client.spent, client.planned) == (2, together(2), together(3))
+    # both came to their budget's end, and diverged by what was measured there
+    assert (client.cut, client.claimed) == (False, client.spent)
     # a search that learns was to choose a fourth
     drawing = Drawing((Dimension("method.lr", "uniform", (1.0, 1e12)),), 4, 1, 0, large([]))
     learning = search_results(tmp_path, replace(plan, drawing=drawing), stopped=True).spent
