@@ -51,6 +51,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _arrivals(spec)
     yield from _end(spec)
     yield from _scaling(spec)
+    yield from _other(spec)
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
@@ -70,6 +71,7 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from spec.descriptor.contradictions(spec.method, spec)
     yield from _cohort(spec)
     yield from _scaling(spec)
+    yield from _other(spec)
 
 
 def _users(spec: HorizontalScenario) -> Iterator[str]:
@@ -255,6 +257,19 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
             yield f'{name}: wanted with data.scale = "public"; give one number, or one per column'
         else:
             yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
+
+
+def _other(spec: CommonSections) -> Iterator[str]:
+    """Complain of a value for all others that no public list has."""
+    data, other = spec.data, spec.data.other
+    lists = [*data.public_categories.values(), *([data.labels] if data.labels else [])]
+    if other is not None and not any(
+        type(v) is type(other) and v == other for values in lists for v in values
+    ):
+        yield (
+            f"data.other: wanted a value that data.classes or a list of data.categories has, got {other!r}; add it "
+            "there or leave it out"
+        )
 
 
 def _clock(spec: HorizontalScenario) -> Iterator[str]:
