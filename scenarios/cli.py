@@ -555,7 +555,9 @@ def submit(
 def replay(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     at: Annotated[int | None, typer.Option(help="Stop after so many updates.")] = None,
-    client: Annotated[int | None, typer.Option(help="Only this client's model.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Only this client's model: its number, or its party's name.")
+    ] = None,
     moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:

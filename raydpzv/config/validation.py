@@ -39,6 +39,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
         _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
         spec.split.clients,
     )
+    yield from _parties(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
         yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
@@ -79,6 +80,29 @@ def _users(spec: HorizontalScenario) -> Iterator[str]:
             f'split.how: "users" goes with a table [users] and needs it, got "{spec.split.how}" '
             f"{'without' if spec.users is None else 'with'} one; give both or neither"
         )
+
+
+def _parties(spec: VerticalScenario) -> Iterator[str]:
+    """Complain of named parties that the rest of the scenario contradicts."""
+    split, data = spec.split, spec.data
+    if split.parties is None:
+        return
+    if split.how != "columns":
+        yield f'split.parties: wanted split.how = "columns", got "{split.how}"; leave split.how out'
+    if split.clients != len(split.parties):
+        yield (
+            f"split.clients: wanted {len(split.parties)}, the number of parties in split.parties, got {split.clients}; "
+            "leave split.clients out"
+        )
+    if split.columns is not None:
+        yield "split.columns: wanted split.parties or split.columns, got both; leave one out"
+    for setting, apart in (("data.target", data.target), ("data.groups", data.groups)):
+        for party, columns in split.parties.items():
+            if apart in columns:
+                yield (
+                    f'split.parties: wanted features for "{party}", got "{apart}", which {setting} names; take it out '
+                    "of the party"
+                )
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:

@@ -143,8 +143,9 @@ def prepare_vertical(
     spec = with_batch(spec, train.rows)
     parts = partition(
         *(train.x.shape[1:], how.how, how.clients),
-        columns=how.columns,
+        columns=how.shares,
         names=train.features,
+        parties=spec.party_names,
         grid=how.grid,
     )
     privacy = privacy_setting(spec, train.rows)

@@ -46,7 +46,7 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         *((name, "a text", _is_text) for name in _TEXTS),
         *((name, "a whole number", _is_count) for name in _COUNTS),
         *((name, "a number", _is_number) for name in _NUMBERS),
-        ("warnings", "a list of texts", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+        *((name, "a list of texts", _is_texts) for name in ("warnings", "parties")),
         ("staleness", "a table of numbers", _is_staleness),
         *(
             (name, "a text or null", lambda value: value is None or _is_text(value))
@@ -67,6 +67,10 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _is_count(value: Any) -> bool:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from raydpzv.errors import suggest
 from raydpzv.registry import Registry
 from raydpzv.settings.bounds import LEAST, MOST, Width
+from raydpzv.settings.party_names import NAME as PARTY
 
 Widths = Annotated[tuple[Width, ...], Field(strict=False)]
 
@@ -138,6 +139,35 @@ def _number_or_name(value: Any) -> Any:
 
 
 Column = Annotated[int | str, BeforeValidator(_number_or_name)]
+Columns = Annotated[tuple[Column, ...], Field(strict=False)]
+
+
+def _parties(value: Any) -> Any:
+    """Accept two or more parties, each with a name and columns that no other party has."""
+    if not isinstance(value, Mapping) or len(value) < 2:
+        raise ValueError('wanted at least 2 parties, such as {bank = ["income", "age"], shop = ["visits"]}')
+    owners: dict[Any, str] = {}
+    for party, columns in value.items():
+        if not PARTY.fullmatch(party):
+            raise ValueError(
+                "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
+            )
+        if not isinstance(columns, list | tuple) or not columns:
+            raise ValueError(
+                f'wanted a list of columns for "{party}"; name at least one, or leave the party out'
+            )
+        for column in columns:
+            if (first := owners.setdefault(_number_or_name(column), party)) is not party or (
+                columns.count(column) > 1
+            ):
+                raise ValueError(
+                    f'wanted each column in one party, and once; "{column}" is in "{first}" and "{party}"'
+                )
+    return value
+
+
+Parties = Annotated[dict[str, Columns], BeforeValidator(_parties)]
+"""Columns by party."""
 
 
 def per_client(value: float | tuple[float, ...], clients: int) -> Sequence[float]:

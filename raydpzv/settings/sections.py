@@ -5,15 +5,17 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
-    Column,
+    Columns,
     Named,
+    Parties,
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
@@ -86,9 +88,6 @@ class DataSection(Section):
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
 
 
-Columns = Annotated[tuple[Column, ...], Field(strict=False)]
-
-
 class SplitSection(Section):
     """Which features each client holds."""
 
@@ -101,6 +100,21 @@ class SplitSection(Section):
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
     """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
     columns). Those that no client gets are not used, and a warning says so."""
+    parties: Parties | None = None
+    """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
+    first party is client 0. Reports and messages show the names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_parties(cls, given: Any) -> Any:
+        """Derive the number of clients from the parties where only these are given."""
+        parties = given.get("parties") if isinstance(given, Mapping) else None
+        return {"clients": len(parties), **given} if isinstance(parties, Mapping) and parties else given
+
+    @property
+    def shares(self) -> tuple[Columns, ...] | None:
+        """The columns of each client where the scenario lists them."""
+        return tuple(self.parties.values()) if self.parties else self.columns
 
 
 class ModelSection(Section):
@@ -293,6 +307,11 @@ class CommonSections(Section):
     _note: str = PrivateAttr("")
 
     @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names of the clients' parties, in the order of the clients; () where they have none."""
+        return ()
+
+    @property
     def note(self) -> str:
         """What is to be said of these settings beside every result; "": nothing. No setting itself."""
         return self._note
@@ -313,3 +332,8 @@ class Sections(CommonSections):
     resources: ResourcesSection = ResourcesSection()
     budget: BudgetSection = BudgetSection()
     record: RecordSection = RecordSection()
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names in `split.parties`."""
+        return tuple(self.split.parties or ())

@@ -15,6 +15,7 @@ from raydpzv.methods.vertical.dpzv import DpzvConfig
 from raydpzv.methods.vertical.frozen import FrozenConfig
 from raydpzv.registry import METHODS
 
+PARTIES = {"parties": {"bank": ["a"], "shop": ["b"]}}
 GOOD = {"budget": {"updates": 10}}
 EXTERNAL = {"epsilon": 1.0, "adversary": "external"}
 PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
@@ -68,6 +69,41 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         (
             {"split": {"how": "cols"}},
             r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* in x.toml',
+        ),
+        ({"split": {"parties": {"bank": ["a"]}}}, r"split.parties: wanted at least 2 parties, such as"),
+        (
+            {"split": {"parties": {"bank": ["a"], "shop": []}}},
+            r'parties: wanted a list of columns for "shop"',
+        ),
+        ({"split": {"parties": {"bank": ["a"], "7up": ["b"]}}}, r"parties: wanted names that begin with a l"),
+        (
+            {"split": {"parties": {"bank": ["a", "b"], "shop": ["b"]}}},
+            r'split.parties: wanted each column in one party, and once; "b" is in "bank" and "shop"',
+        ),
+        ({"split": {"parties": {"bank": ["a", "a"], "shop": ["b"]}}}, r'"a" is in "bank" and "bank"'),
+        (
+            {"split": {"parties": {"bank": [0], "shop": [True]}}},
+            r"parties: wanted a column's number or its name",
+        ),
+        (
+            {"split": {**PARTIES, "how": "rows"}, **GOOD},
+            r'split.parties: wanted split.how = "columns", got "rows"',
+        ),
+        (
+            {"split": {**PARTIES, "clients": 3}, **GOOD},
+            r"split.clients: wanted 2, .* got 3; leave split.clients out",
+        ),
+        (
+            {"split": {**PARTIES, "columns": [["a"], ["b"]]}, **GOOD},
+            r"split.columns: wanted split.parties or split.col",
+        ),
+        (
+            {"split": PARTIES, "data": {"source": "csv", "file": "f", "target": "b"}, **GOOD},
+            r'split.parties: wanted features for "shop", got "b", which data.target names',
+        ),
+        (
+            {"split": PARTIES, "data": {"source": "csv", "file": "f", "target": "y", "groups": "a"}, **GOOD},
+            r'split.parties: wanted features for "bank", got "a", which data.groups names',
         ),
         ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
         ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),
@@ -144,6 +180,16 @@ def test_overrides_reach_their_setting_and_keep_the_rest():
     changed = override(spec, ["seed=3"])
     assert changed.seed == 3
     assert changed.method == spec.method
+
+
+def test_parties_are_clients_in_their_order_each_with_its_own_columns():
+    spec = scenarios.load(
+        "breast_cancer_dpzv", ['split={parties={b=["mean radius", "mean area"], a=["worst area"]}}']
+    )
+    assert (spec.split.clients, spec.party_names) == (2, ("b", "a"))
+    assert [part.columns for part in prepare_vertical(spec).parts] == [(0, 3), (23,)]
+    assert parse(tomllib.loads(as_toml(spec)), "again").split == spec.split
+    assert scenarios.load("digits_dpzv").party_names == scenarios.load("digits_decomfl").party_names == ()
 
 
 def test_noise_is_switched_off_and_columns_are_given_by_override():
