@@ -276,9 +276,17 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
     public = spec.data.scale == "public"
     for name in (name for name, value in given.items() if (value is None) == public):
         if public:
-            yield f'{name}: wanted with data.scale = "public"; give one number, or one per column'
+            yield (
+                f'{name}: wanted with data.scale = "public"; give one number, or one per column (a list, or a table by '
+                "name)"
+            )
         else:
             yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
+    centre, spread = given.values()
+    if isinstance(centre, Mapping) and isinstance(spread, Mapping) and (odd := set(centre) ^ set(spread)):
+        yield (
+            f'data.centre, data.spread: wanted the same columns in both, got "{min(odd)}" in one; add it to the other'
+        )
 
 
 def _clock(spec: HorizontalScenario) -> Iterator[str]:

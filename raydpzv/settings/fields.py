@@ -80,7 +80,11 @@ def _column(value: Any) -> Any:
 
 
 def _checked(value: Any, wanted: str, holds: Any, per: str = "client") -> Any:
-    """Accept a number, or a list with one number per client, or whatever it is per."""
+    """Accept a number, or a list with one number per client, or whatever it is per; of columns also a table by name."""
+    if per == "column" and isinstance(value, Mapping):
+        if not value or not all(_is_number(v) and holds(v) for v in value.values()):
+            raise ValueError(f"wanted one number {wanted} for each column that the table names")
+        return {name: float(number) for name, number in value.items()}
     many = isinstance(value, list | tuple)
     values = list(value) if many else [value]
     if not values or not all(_is_number(v) and holds(v) for v in values):
@@ -99,8 +103,8 @@ def _widths(value: Any) -> Any:
 WidthOrWidths = Annotated[int | tuple[int, ...], BeforeValidator(_widths)]
 PerClientPositive = Annotated[float | tuple[float, ...], BeforeValidator(_positive)]
 PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not_negative)]
-PerColumn = Annotated[float | tuple[float, ...], BeforeValidator(_column)]
-PerColumnPositive = Annotated[float | tuple[float, ...], BeforeValidator(_column_positive)]
+PerColumn = Annotated[float | tuple[float, ...] | dict[str, float], BeforeValidator(_column)]
+PerColumnPositive = Annotated[float | tuple[float, ...] | dict[str, float], BeforeValidator(_column_positive)]
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 

@@ -65,11 +65,10 @@ class DataSection(Section):
     """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
     public constants, (x - centre) / spread. Token ids are never scaled."""
     centre: PerColumn | None = None
-    """Subtracted by "public" scaling: one number, or one per column (of images: channel, or pixel), known without the
-    data."""
+    """Subtracted by "public" scaling: one number, one per column (of images: channel, or pixel), or a table by column
+    name, {age = 50}, which leaves other columns as they are. Known without the data."""
     spread: PerColumnPositive | None = None
-    """What "public" scaling divides by: one number, or one per column (of images: channel, or pixel), known without
-    the data."""
+    """What "public" scaling divides by, in the same forms as `centre`. Known without the data."""
     train_rows: Count | None = None
     """Use only so many training rows, drawn as `split` says."""
     test_rows: Count | None = None

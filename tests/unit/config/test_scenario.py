@@ -105,6 +105,15 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"split": PARTIES, "data": {"source": "csv", "file": "f", "target": "y", "groups": "a"}, **GOOD},
             r'split.parties: wanted features for "bank", got "a", which data.groups names',
         ),
+        (
+            {"data": {"scale": "public", "centre": {}}},
+            r"data.centre: wanted one number .* that the table names",
+        ),
+        ({"data": {"scale": "public", "spread": {"a": 0}}}, r"data.spread: wanted one number above 0 "),
+        (
+            {"data": {"scale": "public", "centre": {"a": 1, "b": 2}, "spread": {"a": 1}}, **GOOD},
+            r'data.centre, data.spread: wanted the same columns in both, got "b" in one; add it to the other',
+        ),
         ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
         ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),
         ({"budget": {}}, r"budget: wanted at least one limit"),
