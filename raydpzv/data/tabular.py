@@ -52,16 +52,27 @@ def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
 
     skip_lines: lines before the heading, which are not looked at.
     """
-    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
-    data = _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
-    return to_table(data, one_line(file.name), columns)
+    return to_table(_csv(file, skip_lines), one_line(file.name), columns)
 
 
 def read_parquet(file: Path, columns: Columns) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
-    data = _read(file, lambda: pyarrow.parquet.read_table(file))
-    return to_table(data, one_line(file.name), columns)
+    return to_table(_parquet(file), one_line(file.name), columns)
+
+
+def read_columns(file: Path) -> pa.Table:
+    """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they are."""
+    return _parquet(file) if file.suffix == ".parquet" else _csv(file, 0)
+
+
+def _csv(file: Path, skip_lines: int) -> pa.Table:
+    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    return _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
+
+
+def _parquet(file: Path) -> pa.Table:
+    return _read(file, lambda: pyarrow.parquet.read_table(file))
 
 
 def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
@@ -182,7 +193,7 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
 
 
 def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
-    found = _filled(column, name, target) if _numeric(column.type) else np.full(1, np.nan)
+    found = _filled(column, name, target) if is_numeric(column.type) else np.full(1, np.nan)
     if not np.isin(found, (0, 1)).all():
         raise DataError(
             f'column "{target}" of "{name}" says whether times are events: wanted 1 or 0 (censored), or true or false, '
@@ -233,7 +244,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
 
 def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     kind = column.type
-    if _numeric(kind):
+    if is_numeric(kind):
         return column.cast(pa.float64(), safe=False).to_numpy()  # missing values become NaN
     if types.is_null(kind):
         raise DataError(f'column "{heading}" of "{name}" is empty: fill it in or drop it')
@@ -262,7 +273,8 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
     return there[0]
 
 
-def _numeric(kind: pa.DataType) -> bool:
+def is_numeric(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type is one of numbers; true and false are 1 and 0."""
     return any(f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
 
 
