@@ -192,8 +192,8 @@ def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
 def _kept_of(source: str, data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Settings of one data set's files that another has too, or that are given: what `--set data.source=...` keeps."""
     given = {item.partition("=")[0].strip() for item in overrides}
-    refuses = DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting: False
-    return {k: v for k, v in data.items() if f"data.{k}" in given or not refuses(k)}
+    refuses = DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting, value: False
+    return {k: v for k, v in data.items() if f"data.{k}" in given or not refuses(k, v)}
 
 
 def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Sequence[str]) -> str:

@@ -52,6 +52,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _arrivals(spec)
     yield from _end(spec)
     yield from _scaling(spec)
+    yield from _other(spec)
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
@@ -71,6 +72,7 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from spec.descriptor.contradictions(spec.method, spec)
     yield from _cohort(spec)
     yield from _scaling(spec)
+    yield from _other(spec)
 
 
 def _users(spec: HorizontalScenario) -> Iterator[str]:
@@ -286,6 +288,19 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
     if isinstance(centre, Mapping) and isinstance(spread, Mapping) and (odd := set(centre) ^ set(spread)):
         yield (
             f'data.centre, data.spread: wanted the same columns in both, got "{min(odd)}" in one; add it to the other'
+        )
+
+
+def _other(spec: CommonSections) -> Iterator[str]:
+    """Complain of a value for all others that no public list has."""
+    data, other = spec.data, spec.data.other
+    lists = [*data.public_categories.values(), *([data.labels] if data.labels else [])]
+    if other is not None and not any(
+        type(v) is type(other) and v == other for values in lists for v in values
+    ):
+        yield (
+            f"data.other: wanted a value that data.classes or a list of data.categories has, got {other!r}; add it "
+            "there or leave it out"
         )
 
 

@@ -36,7 +36,8 @@ class Table:
     split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
     With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then.
     `levels` belong to a table that `raydpzv.data.encoding` has yet to make numbers of: 0 for a column of numbers, of
-    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With a `vocabulary`
+    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
+    these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
     touches. `numbers` [D] says which row of the table as it was read each row is, None: that in its place. Raises
     DataError for lengths that disagree, no rows, values that are NaN or infinite, ids outside the vocabulary, labels
@@ -51,6 +52,7 @@ class Table:
     vocabulary: int | None = None
     groups: np.ndarray | None = None
     levels: tuple[int, ...] | None = None
+    public_levels: bool = False
     numbers: np.ndarray | None = None
     users: np.ndarray | None = None
     silos: np.ndarray | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,12 @@ import pyarrow.parquet
 from pyarrow import types
 
 from raydpzv.data.files import no_file, one_line
+from raydpzv.data.public_list import PublicList
 from raydpzv.data.table import Table
 from raydpzv.errors import DataError, suggest
 
 _LISTED = 8
+_STRANGER = "!a label that no other row has"
 _SETTINGS = {"groups": "data.groups", "times": "data.time"}
 """Settings that name columns apart, but for those of users.columns."""
 
@@ -29,7 +31,9 @@ class Columns:
 
     missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean"). user, silo:
     the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
-    `target` says whether they are events (1, true) or censored (0, false); "" for classes.
+    `target` says whether they are events (1, true) or censored (0, false); "" for classes. labels: those that the
+    target may have, None: those that occur; lists: the same of columns of categories. strangers: rows whose label
+    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it.
     """
 
     target: str
@@ -39,6 +43,14 @@ class Columns:
     user: str = ""
     silo: str = ""
     time: str = ""
+    labels: PublicList | None = None
+    lists: Mapping[str, PublicList] = field(default_factory=dict)
+    strangers: tuple[int, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that are read as they are written, so that no cell moves the type of the others."""
+        return (*self.lists, *((self.target,) if self.labels else ()))
 
     @property
     def apart(self) -> dict[str, str]:
@@ -52,7 +64,7 @@ def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
 
     skip_lines: lines before the heading, which are not looked at.
     """
-    return to_table(_csv(file, skip_lines), one_line(file.name), columns)
+    return to_table(_csv(file, skip_lines, columns.texts), one_line(file.name), columns)
 
 
 def read_parquet(file: Path, columns: Columns) -> Table:
@@ -65,8 +77,12 @@ def read_columns(file: Path) -> pa.Table:
     return _parquet(file) if file.suffix == ".parquet" else _csv(file, 0)
 
 
-def _csv(file: Path, skip_lines: int) -> pa.Table:
-    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+def _csv(file: Path, skip_lines: int, texts: Sequence[str] = ()) -> pa.Table:
+    convert = pyarrow.csv.ConvertOptions(
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        column_types=dict.fromkeys(texts, pa.string()),
+    )
     skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
     return _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
 
@@ -84,8 +100,9 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
-    0..classes-1 in sorted order; groups are any values; survival times are numbers, and their labels 0 or 1. Raises
-    DataError for anything else, naming the columns.
+    0..classes-1 as their public list has them, else in sorted order; groups, users and silos are any values, numbered
+    in sorted order; survival times are numbers, and their labels 0 or 1. Raises DataError for anything else, naming the
+    columns.
     """
     names, target, apart = data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
@@ -106,7 +123,7 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
-    y, classes = (_events if columns.time else _labels)(data.column(target), name, target)
+    y, classes = _events(data.column(target), name, target) if columns.time else _labels(data, name, columns)
     features = data.drop_columns(list({target, *apart.values()}))
     times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
     owners = {what: column for what, column in apart.items() if what != "times"}
@@ -117,6 +134,7 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     return Table(
         *(name, x, y, classes, tuple(features.column_names)),
         levels=levels,
+        public_levels=bool(columns.lists),
         groups=numbers.get("groups"),
         users=numbers.get("users"),
         silos=numbers.get("silos"),
@@ -133,16 +151,16 @@ def _check_column(names: list[str], name: str, column: str, what: str) -> None:
 
 
 def _owners(column: pa.ChunkedArray, name: str, title: str, what: str) -> np.ndarray:
-    """Return the numbers of groups, users or silos, counted from 0 in order of appearance, int32 [D]."""
+    """Return the numbers of groups, users or silos, counted from 0 in sorted order, int32 [D].
+
+    They depend on which values there are, and not on the rows that have them.
+    """
     if column.null_count:
         raise DataError(
             f'column "{title}" of "{name}" names no {what[:-1]} in row {_first_missing(column)} (counted from 0): fill '
             "it in or drop the row"
         )
-    found = column.combine_chunks()
-    found = found if types.is_dictionary(found.type) else found.dictionary_encode()
-    numbers: np.ndarray = found.indices.to_numpy()
-    return numbers
+    return _ranked(column)[0].astype(np.int32)
 
 
 def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
@@ -168,9 +186,12 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
         raise DataError(one_line(f'"{file}" cannot be read: {error}: mend or re-export it')) from error
 
 
-def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
+def _labels(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, int]:
+    """Return each label's number, int [D], and how many classes there are."""
+    column, target = data.column(columns.target), columns.target
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    column = _with_strangers(column, columns.strangers)
     kind = column.type
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
     if not any(is_kind(kind) for is_kind in allowed):
@@ -183,6 +204,8 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
             f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted from 0): fill it in '
             "or drop the row"
         )
+    if known := columns.labels:
+        return _placed(column, known, f'column "{target}"', name).astype(np.int64), len(known)
     values, y = np.unique(column.to_numpy(), return_inverse=True)
     if len(values) < 2:
         raise DataError(
@@ -190,6 +213,32 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
             "at least 2 classes are needed"
         )
     return y, len(values)
+
+
+def _with_strangers(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.ChunkedArray:
+    """Return a column of labels in which these rows have one that no other row has, sorted before all others."""
+    if not rows:
+        return column
+    labels = column.to_pylist()
+    known = [label for label in labels if label is not None]
+    if types.is_integer(column.type):
+        stranger: object = min(known) - 1
+    else:
+        labels, stranger = [None if label is None else str(label) for label in labels], _STRANGER
+    for row in rows:
+        labels[row] = stranger
+    return pa.chunked_array([pa.array(labels)])
+
+
+def _placed(column: pa.ChunkedArray, known: PublicList, what: str, name: str) -> np.ndarray:
+    """Return each value's place in the public list, float64 [D], NaN for none. Raises DataError for one outside."""
+    texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    places = np.array([*known.places(texts.dictionary.to_pylist()), np.nan])
+    found: np.ndarray = places[texts.indices.fill_null(-1).to_numpy()]
+    if (outside := np.flatnonzero(found < 0)).size:
+        row = int(outside[0])
+        raise known.refusal(texts[row].as_py(), row, what, name)
+    return found
 
 
 def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
@@ -218,8 +267,10 @@ def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, 
         raise DataError(f'"{name}" has a target column and no features: add columns of numbers')
     found, levels = [], []
     for column, values in zip(data.column_names, data.columns, strict=True):
-        if column in columns.categories:
-            codes, count = _codes(values)
+        if known := columns.lists.get(column):
+            codes, count = _placed(values, known, f'column "{column}"', name), len(known)
+        elif column in columns.categories:
+            codes, count = _ranked(values.cast(pa.string()))
         else:
             codes, count = _numbers(values, name, column), 0
         gaps = np.isnan(codes)
@@ -234,9 +285,10 @@ def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, 
     return np.stack(found, axis=1), None if plain else tuple(levels)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+def _ranked(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """Return each value's place among the column's values in sorted order, NaN for none, and how many there are."""
-    texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    found = column.combine_chunks()
+    texts = found if types.is_dictionary(found.type) else found.dictionary_encode()
     order = pc.rank(texts.dictionary, "ascending", tiebreaker="dense").to_numpy() - 1
     places = texts.indices.fill_null(-1).to_numpy()
     return np.where(places < 0, np.nan, order[places].astype(np.float64)), len(order)

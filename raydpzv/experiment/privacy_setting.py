@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from raydpzv.config.public_lists import read_off
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import round_trips
 from raydpzv.data.horizontal import Partition
@@ -124,13 +125,16 @@ def _fitted(data: DataSection) -> tuple[str, ...]:
         found.append(
             f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")'
         )
-    if data.categories or data.missing == "mean":
-        found.append("categories or gaps are filled in by the training rows (data.categories, data.missing)")
+    if data.missing == "mean":
+        found.append('gaps are filled in by the training rows (data.missing = "mean")')
     source: Source = DATA_SOURCES[data.source]
     if source.fitted:
         found.append(source.fitted)
+    found += [f"{off.how} (set {off.setting})" for off in read_off(data)]
     if data.split == "stratified":
         found.append('rows are drawn by class, which looks at all labels (data.split = "stratified")')
+    if data.groups:
+        found.append("which rows are held out depends on a column's values (data.groups)")
     return tuple(found)
 
 
@@ -248,7 +252,7 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
             noise=privacy.noise,
             permit_large_delta=bool(privacy.permit_large_delta),
             exposed=_exposed(spec),
-            unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+            unmet=_fitted(spec.data),
         ),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
@@ -294,16 +298,11 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
         target=privacy.epsilon,
         noise=privacy.noise,
         permit_large_delta=bool(privacy.permit_large_delta),
-        unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+        unmet=_fitted(spec.data),
     )
     how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
     updates = spec.budget.updates
     return PrivacySetting(plan, privacy.clip, 0.0, False, setting, Key(spec.seed), updates, how)
-
-
-def _grouped(data: DataSection) -> tuple[str, ...]:
-    """Return why a split by groups is none by row numbers alone."""
-    return ("which rows are held out depends on a column's values (data.groups)",) if data.groups else ()
 
 
 @dataclass(frozen=True)

@@ -131,14 +131,17 @@ class PreparedVertical:
 
 
 def prepare_vertical(
-    spec: VerticalScenario, secret: int | None = None, change: TableChange | None = None
+    spec: VerticalScenario,
+    secret: int | None = None,
+    change: TableChange | None = None,
+    strangers: tuple[int, ...] = (),
 ) -> PreparedVertical:
     """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError.
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
-    change: made to the table as it was read.
+    change: made to the table as it was read; strangers: its rows whose label becomes one that no other row has.
     """
-    loaded = load_scenario(spec, change)
+    loaded = load_scenario(spec, change, strangers)
     how, train = spec.split, loaded.split.train
     spec = with_batch(spec, train.rows)
     parts = partition(

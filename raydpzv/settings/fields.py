@@ -108,6 +108,52 @@ PerColumnPositive = Annotated[float | tuple[float, ...] | dict[str, float], Befo
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 
+Label = str | int | bool
+"""A class or a category, as TOML has it."""
+
+
+def _listed(value: Any) -> tuple[Label, ...]:
+    """Accept a list of distinct texts, whole numbers or booleans, two or more of one kind."""
+    values = tuple(value) if isinstance(value, list | tuple) else ()
+    kinds = {type(v) for v in values}
+    if len(values) < 2 or len(kinds) > 1 or not kinds <= {str, int, bool} or len(set(values)) < len(values):
+        raise ValueError(
+            "wanted a list of two or more labels, each once: all texts, all whole numbers or all true and false"
+        )
+    return values
+
+
+def _classes(value: Any) -> Any:
+    """Accept how many classes there are, or which."""
+    if isinstance(value, list | tuple):
+        return _listed(value)
+    if type(value) is not int or value < 2:
+        raise ValueError('wanted a whole number from 2, or a list of labels such as ["ill", "well"]')
+    return value
+
+
+def _categories(value: Any) -> Any:
+    """Accept a list of columns, or a table that lists each column's values."""
+    if isinstance(value, Mapping) and value:
+        return {column: _listed(values) for column, values in value.items()}
+    if isinstance(value, list | tuple) and all(isinstance(column, str) for column in value):
+        return tuple(value)
+    raise ValueError(
+        'wanted a list of columns such as ["city"], or a table of their values such as {city = ["Oslo", "Rome"]}'
+    )
+
+
+def _label(value: Any) -> Any:
+    if type(value) not in (str, int, bool):
+        raise ValueError("wanted a text, a whole number, true or false")
+    return value
+
+
+Classes = Annotated[int | tuple[Label, ...], BeforeValidator(_classes)]
+Categories = Annotated[tuple[str, ...] | dict[str, tuple[Label, ...]], BeforeValidator(_categories)]
+OneLabel = Annotated[Label, BeforeValidator(_label)]
+
+
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_NAME = re.compile(rf"(?:{_LABEL}/)?{_LABEL}")
 _SELECTED = re.compile(rf"!?(?:{_LABEL}|in\({_LABEL}(?:, ?{_LABEL})*\))")

@@ -13,8 +13,12 @@ from pydantic import Field, PrivateAttr, model_validator
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
+    Categories,
+    Classes,
     Columns,
+    Label,
     Named,
+    OneLabel,
     Parties,
     PerClientNotNegative,
     PerClientPositive,
@@ -47,9 +51,13 @@ class DataSection(Section):
     test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""
     skip_lines: Count | None = None
     """Lines of the file before its heading (csv)."""
-    categories: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
-    """Columns of categories (csv, parquet): each becomes a column of 0 and 1 for every value in the training rows; a
-    value that they do not have, or none, is 0 in all of these."""
+    categories: Categories | None = None
+    """Columns of categories (csv, parquet), each of which becomes a column of 0 and 1 for every value: a table of each
+    column's values, which proofs need, such as {city = ["Oslo", "Rome"]}; or a list of columns, whose values are read
+    off the training rows (one that these do not have, or none, is 0 in all of them)."""
+    other: OneLabel | None = None
+    """The value of `classes`, or of a column's list in `categories`, that each value outside the list counts as; where
+    a list does not have it, and where it is left out, values outside are refused."""
     missing: Literal["refuse", "mean"] | None = None
     """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers becomes the mean of
     the training rows and one of categories is 0 in all its columns."""
@@ -77,14 +85,36 @@ class DataSection(Section):
     """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out ones."""
     columns: Count = 16
     """Columns of the synthetic data sets, or variables of the time series."""
-    classes: Annotated[int, Field(ge=2)] = 2
-    """Classes of the synthetic data sets."""
+    classes: Classes = 2
+    """The labels of your own data (csv, parquet, multiview, tokens), numbered as listed, such as ["ill", "well"];
+    proofs need the list, and without it labels are numbered by those that occur. A number: classes of the synthetic
+    data sets."""
     steps: Annotated[int, Field(ge=1, le=100_000)] = 24
     """Time steps of the synthetic time series."""
     tokens: Annotated[int, Field(ge=1, le=100_000)] = 192
     """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut, shorter ones padded."""
     vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
+
+    @property
+    def labels(self) -> tuple[Label, ...] | None:
+        """The public list of labels; None where there is none."""
+        return None if isinstance(self.classes, int) else self.classes
+
+    @property
+    def generated_classes(self) -> int:
+        """How many classes generated data have."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+    @property
+    def category_columns(self) -> tuple[str, ...]:
+        """Columns of categories, in either form."""
+        return tuple(self.categories or ())
+
+    @property
+    def public_categories(self) -> Mapping[str, tuple[Label, ...]]:
+        """The values of each column of categories that are known without the data."""
+        return self.categories if isinstance(self.categories, Mapping) else {}
 
 
 class SplitSection(Section):

@@ -31,6 +31,7 @@ TABLE = (
     "split.clients=2",
 )
 TIMES = ("data.source=survival", "data.file={files}/a.csv", "data.target=second", "model.kind=logistic")
+OUTSIDE = ("data.target=x", "data.classes=[0, 1, 2]", "data.other=0")
 HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
 GENERATED = ("data.source=synthetic", "data.rows=120", "split.how=columns")
 SERIES = (
@@ -94,6 +95,7 @@ COMMON = {
     "data.skip_lines": Change("2", (*TABLE, *HEADED), refused='no column "label"'),
     "data.test_fraction": Change("0.4"),
     "data.categories": Change('["x"]', TABLE),
+    "data.other": Change("1", (*TABLE, *OUTSIDE)),
     "data.missing": Change(
         '"refuse"', (*TABLE, "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
     ),
@@ -190,6 +192,7 @@ HORIZONTAL = COMMON | {
     "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
     "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),
     "data.categories": Change('["x"]', TABLE[:3]),
+    "data.other": Change("1", (*TABLE[:3], *OUTSIDE)),
     "data.missing": Change(
         '"refuse"', (*TABLE[:3], "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
     ),

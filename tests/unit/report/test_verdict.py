@@ -50,8 +50,10 @@ def test_a_private_run_says_on_what_terms():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (['data.categories=["city"]'], "categories or gaps are filled in by the training rows"),
-        (["data.missing=mean"], "categories or gaps are filled in by the training rows"),
+        (['data.categories=["city"]'], "categories are read off the training rows (set data.categories"),
+        (["data.missing=mean"], "gaps are filled in by the training rows"),
+        (["data.classes=2"], "classes are numbered by the labels that occur (set data.classes)"),
+        (["data.groups=city"], "which rows are held out depends on a column's values (data.groups)"),
         (["data.split=stratified"], "rows are drawn by class"),
     ],
 )
@@ -59,6 +61,7 @@ def test_what_is_fitted_on_the_training_rows_stands_in_the_verdict(tmp_path, cha
     file = tmp_path / "own.csv"
     file.write_text("age,city,y\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(60)))
     table = ["data.source=csv", f"data.file={file}", "data.target=y", "split.clients=2"]
+    table += ["data.classes=[0, 1]"]
     given = ["method.server=frozen", "method.batch=8", "privacy.epsilon=60", *table, *PUBLIC]
     assert lines("digits_dpzv", *given)[1].startswith("PRIVATE against the clients"), "control"
     assert lines("digits_dpzv", *given, *changes)[1].startswith(f"NOT PRIVATE: {said}")
