@@ -17,7 +17,7 @@ from pyarrow import types
 from raydpzv.data.files import no_file, one_line
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.table import Table
-from raydpzv.errors import DataError, suggest
+from raydpzv.errors import DataError, SpecError, suggest
 
 _LISTED = 8
 _STRANGER = "!a label that no other row has"
@@ -33,7 +33,8 @@ class Columns:
     the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
     `target` says whether they are events (1, true) or censored (0, false); "" for classes. labels: those that the
     target may have, None: those that occur; lists: the same of columns of categories. strangers: rows whose label
-    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it.
+    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it. held: who holds
+    each feature, in words; the other columns are not looked at. {}: all are features.
     """
 
     target: str
@@ -46,6 +47,7 @@ class Columns:
     labels: PublicList | None = None
     lists: Mapping[str, PublicList] = field(default_factory=dict)
     strangers: tuple[int, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -125,6 +127,8 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _events(data.column(target), name, target) if columns.time else _labels(data, name, columns)
     features = data.drop_columns(list({target, *apart.values()}))
+    unread = _unread(features.column_names, name, columns.held) if columns.held else ()
+    features = features.drop_columns(list(unread))
     times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
     owners = {what: column for what, column in apart.items() if what != "times"}
     numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
@@ -133,6 +137,7 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     x, levels = _features(features, name, columns)
     return Table(
         *(name, x, y, classes, tuple(features.column_names)),
+        unread=unread,
         levels=levels,
         public_levels=bool(columns.lists),
         groups=numbers.get("groups"),
@@ -140,6 +145,17 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         silos=numbers.get("silos"),
         times=times,
     )
+
+
+def _unread(features: list[str], name: str, held: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the features that nobody holds. Raises SpecError for one that is held and not there."""
+    for column, party in held.items():
+        if column not in features:
+            raise SpecError(
+                f'{party} wants column "{one_line(column)}", which "{name}" does not have as a feature. '
+                f"{suggest(column, features)}Its features: {_listed(features)}"
+            )
+    return tuple(feature for feature in features if feature not in held)
 
 
 def _check_column(names: list[str], name: str, column: str, what: str) -> None:

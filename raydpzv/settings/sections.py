@@ -30,6 +30,7 @@ from raydpzv.settings.fields import (
     WidthOrWidths,
     Widths,
 )
+from raydpzv.settings.party_names import label
 
 
 class DataSection(Section):
@@ -144,6 +145,14 @@ class SplitSection(Section):
     def shares(self) -> tuple[Columns, ...] | None:
         """The columns of each client where the scenario lists them."""
         return tuple(self.parties.values()) if self.parties else self.columns
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Who holds each column, where all that are held are listed by name; {} of other scenarios."""
+        listed = [(column, m) for m, columns in enumerate(self.shares or ()) for column in columns]
+        if not all(isinstance(column, str) for column, _ in listed):
+            return {}
+        return {str(column): label(m, tuple(self.parties or ())) for column, m in listed}
 
 
 class ModelSection(Section):
