@@ -76,7 +76,7 @@ def new(
         )
     facts = column_facts(data)
     predicted = _target(facts, target, data.name)
-    shared = given_parties(parties) if parties else even_parties(facts, predicted)
+    shared = given_parties(parties) if parties else even_parties(facts, predicted, private=private)
     options = {"--data": str(data), "--target": target, "--parties": parties}
     words = [word for option, value in options.items() if value is not None for word in (option, value)]
     proposal = Proposal(
@@ -110,9 +110,15 @@ def given_parties(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def even_parties(facts: Mapping[str, ColumnFacts], target: str) -> dict[str, tuple[str, ...]]:
-    """Return two parties that share the usable columns evenly, in the file's order."""
-    usable = tuple(name for name, column in facts.items() if name != target and not column.unusable)
+def even_parties(
+    facts: Mapping[str, ColumnFacts], target: str, *, private: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return two parties that share the usable columns evenly, in the file's order; private: those without gaps."""
+    usable = tuple(
+        name
+        for name, column in facts.items()
+        if name != target and not column.unusable and not (private and column.missing)
+    )
     half = -(-len(usable) // 2)
     return {"first": usable[:half], "second": usable[half:]}
 
@@ -250,7 +256,8 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     for party, columns in proposal.parties.items():
         yield f"{party}: {', '.join(columns)}"
     for column in proposal.unused:
-        yield f"not used: {column.name}" + (f" ({column.unusable})" if column.unusable else "")
+        why = column.unusable or (proposal.private and column.missing and f"{column.missing} empty cells")
+        yield f"not used: {column.name}" + (f" ({why})" if why else "")
     yield f"written: {path}"
     if held_back:
         marked = len(_lists(proposal) | _scaling(proposal))
