@@ -38,6 +38,7 @@ class Request:
     skip_lines: int
     categories: tuple[str, ...]
     missing: str
+    used: tuple[str, ...] | None
     key: Key
     mixture: Mixture
     text: Text
@@ -86,6 +87,7 @@ def load(
     skip_lines: int | None = None,
     categories: tuple[str, ...] | None = None,
     missing: str | None = None,
+    used: tuple[str, ...] | None = None,
     test_fraction: float,
     key: Key,
     mixture: Mixture | None = None,
@@ -98,8 +100,9 @@ def load(
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
-    (`raydpzv.data.tabular.Columns`), `owners` names those of user and silo ("" for none), `time` that of survival
-    times, `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of
+    (`raydpzv.data.tabular.Columns`), `used` which of its features are read, `owners` names those of user and silo (""
+    for none), `time` that of survival times,
+    `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of
     texts. `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would
     leave; the others do not look at them. `change` is made to the table as it was read, before any row is drawn from it
     (where there is an official test set: to the training rows). Raises SpecError for an unknown name and for settings
@@ -128,6 +131,7 @@ def load(
         skip_lines or 0,
         categories or (),
         missing or "refuse",
+        used,
         key,
         mixture or Mixture(),
         text or Text(),
@@ -254,7 +258,8 @@ def _columns(request: Request) -> Columns:
     from raydpzv.data.tabular import Columns
 
     return Columns(
-        request.target, request.groups, request.categories, request.missing, *request.owners, request.time
+        *(request.target, request.groups, request.categories, request.missing, *request.owners, request.time),
+        used=request.used,
     )
 
 

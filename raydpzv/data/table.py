@@ -37,9 +37,9 @@ class Table:
     `levels` belong to a table that `raydpzv.data.encoding` has yet to make numbers of: 0 for a column of numbers, of
     which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
-    touches. `numbers` [D] says which row of the table as it was read each row is, None: that in its place. Raises
-    DataError for lengths that disagree, no rows, values that are NaN or infinite, ids outside the vocabulary, labels
-    outside 0..classes-1 and fewer than 2 classes.
+    touches. `numbers` [D] says which row of the table as it was read each row is, None: that in its place. `unused`
+    names columns of its file that nobody asked for. Raises DataError for lengths that disagree, no rows, values that
+    are NaN or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Table:
     users: np.ndarray | None = None
     silos: np.ndarray | None = None
     times: np.ndarray | None = None
+    unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_shapes()

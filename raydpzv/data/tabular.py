@@ -29,7 +29,8 @@ class Columns:
 
     missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean"). user, silo:
     the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
-    `target` says whether they are events (1, true) or censored (0, false); "" for classes.
+    `target` says whether they are events (1, true) or censored (0, false); "" for classes. used: the features that
+    anybody uses, None: all columns that nothing else names.
     """
 
     target: str
@@ -39,6 +40,13 @@ class Columns:
     user: str = ""
     silo: str = ""
     time: str = ""
+    used: tuple[str, ...] | None = None
+
+    def read_from(self, names: list[str]) -> list[str] | None:
+        """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
+        wanted = {self.target, *self.categories, *self.apart.values(), *(self.used or ())}
+        once = len(set(names)) == len(names) and wanted <= set(names)
+        return [name for name in names if name in wanted] if self.used and once else None
 
     @property
     def apart(self) -> dict[str, str]:
@@ -52,16 +60,22 @@ def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
 
     skip_lines: lines before the heading, which are not looked at.
     """
-    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
     skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    names = _read(file, lambda: pyarrow.csv.open_csv(file, skip).schema.empty_table()).column_names
+    convert = pyarrow.csv.ConvertOptions(
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        include_columns=columns.read_from(names),
+    )
     data = _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
-    return to_table(data, one_line(file.name), columns)
+    return to_table(data, one_line(file.name), columns, names)
 
 
 def read_parquet(file: Path, columns: Columns) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
-    data = _read(file, lambda: pyarrow.parquet.read_table(file))
-    return to_table(data, one_line(file.name), columns)
+    names = _read(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
+    data = _read(file, lambda: pyarrow.parquet.read_table(file, columns=columns.read_from(names)))
+    return to_table(data, one_line(file.name), columns, names)
 
 
 def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
@@ -69,20 +83,22 @@ def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
     return read_parquet(file, columns) if file.suffix == ".parquet" else read_csv(file, columns, skip_lines)
 
 
-def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
+def to_table(data: pa.Table, name: str, columns: Columns, names: list[str] | None = None) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
     0..classes-1 in sorted order; groups are any values; survival times are numbers, and their labels 0 or 1. Raises
-    DataError for anything else, naming the columns.
+    DataError for anything else, naming the columns. names: the file's columns, where `data` are some of them.
     """
-    names, target, apart = data.column_names, columns.target, columns.apart
+    names, target, apart = names or data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
     for what, column in apart.items():
         _check_column(names, name, column, f"of {what}")
     for category in columns.categories:
         others = (target, *apart.values())
         _check_column([n for n in names if n not in others], name, category, "of categories")
+    for column in columns.used or ():
+        _check_column(names, name, column, "for a client")
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
@@ -96,7 +112,9 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = (_events if columns.time else _labels)(data.column(target), name, target)
-    features = data.drop_columns(list({target, *apart.values()}))
+    left = [n for n in names if n not in (target, *apart.values())]
+    unused = [n for n in left if columns.used and n not in columns.used]
+    features = data.select([n for n in left if n not in unused])
     times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
     owners = {what: column for what, column in apart.items() if what != "times"}
     numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
@@ -110,6 +128,7 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         users=numbers.get("users"),
         silos=numbers.get("silos"),
         times=times,
+        unused=tuple(unused),
     )
 
 

@@ -136,9 +136,10 @@ class Loaded:
     timing: Timing
 
 
-def load_scenario(spec: AnyScenario, change: TableChange | None = None) -> Loaded:
+def load_scenario(spec: VerticalScenario, change: TableChange | None = None) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    return Loaded(load_data(spec.data, Key(spec.seed) / "data", change), timing(spec, spec.split.clients))
+    split = load_data(spec.data, Key(spec.seed) / "data", change, used=spec.split.used)
+    return Loaded(split, timing(spec, spec.split.clients))
 
 
 def load_data(
@@ -146,11 +147,12 @@ def load_data(
     key: Key,
     change: TableChange | None = None,
     columns: tuple[str, str] | None = None,
+    used: tuple[str, ...] | None = None,
 ) -> Split:
     """Load rows, cut to size and scaled. Raises SpecError and DataError.
 
     change: made to the table as it was read, before it is divided, cut and scaled. columns: those that name each
-    record's user and silo, "" for one that is not there.
+    record's user and silo, "" for one that is not there. used: the features to read, None: all.
     """
     split = load(
         data.source,
@@ -163,6 +165,7 @@ def load_data(
         skip_lines=data.skip_lines,
         categories=data.categories,
         missing=data.missing,
+        used=used,
         test_fraction=data.test_fraction,
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
@@ -271,14 +274,14 @@ def planned_privacy(spec: AnyScenario, rows: int | None = None) -> AnySetting | 
 def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return None
-    return privacy_setting(spec, rows or _rows(spec.data, spec.seed)).claims
+    return privacy_setting(spec, rows or _rows(spec.data, spec.split.used, spec.seed)).claims
 
 
 def unrecorded(spec: VerticalScenario) -> str | None:
     """Return what of a scenario's runs will come from the operating system and be kept nowhere, or None."""
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return spec.descriptor.unrecorded(spec.method)
-    return unrecorded_noise(spec, privacy_setting(spec, _rows(spec.data, spec.seed)))
+    return unrecorded_noise(spec, privacy_setting(spec, _rows(spec.data, spec.split.used, spec.seed)))
 
 
 def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | None:
@@ -318,8 +321,8 @@ def _of_users(spec: HorizontalScenario) -> AnySetting | None:
 
 
 @functools.cache
-def _rows(data: DataSection, seed: int) -> int:
-    return load_data(data, Key(seed) / "data").train.rows
+def _rows(data: DataSection, used: tuple[str, ...] | None, seed: int) -> int:
+    return load_data(data, Key(seed) / "data", used=used).train.rows
 
 
 @functools.lru_cache(1)

@@ -100,7 +100,14 @@ class SplitSection(Section):
     """Patches down and across; must multiply to the number of clients."""
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
     """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
-    columns). Those that no client gets are not used, and a warning says so."""
+    columns). Columns that no client gets are not used, and a warning says so. If all are names, only these are read."""
+
+    @property
+    def used(self) -> tuple[str, ...] | None:
+        """The columns of all clients, where each is a name; else None."""
+        named = [column for mine in self.columns or () for column in mine if isinstance(column, str)]
+        given = sum(map(len, self.columns or ()))
+        return tuple(named) if named and len(named) == given else None
 
 
 class ModelSection(Section):
