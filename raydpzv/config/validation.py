@@ -19,11 +19,11 @@ from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ArrivalsSection, CommonSections
 
 
-def check(spec: AnyScenario, where: str) -> None:
-    """Raise SpecError for the first contradiction."""
+def check(spec: AnyScenario, origin: str) -> None:
+    """Raise SpecError for the first contradiction; origin: "(from ...)"."""
     complaints = _vertical(spec) if isinstance(spec, VerticalScenario) else _horizontal(spec)
     for complaint in chain(unordered(spec.method), complaints):
-        raise SpecError(f"{complaint} in {where}")
+        raise SpecError(f"{complaint} {origin}")
 
 
 def _vertical(spec: VerticalScenario) -> Iterator[str]:

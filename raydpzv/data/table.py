@@ -39,7 +39,7 @@ class Table:
     which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
     these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
-    touches. `unread` names columns that the file has beside these. `numbers` [D] says which row of the table as it was
+    touches. `unused` names columns that the file has beside these. `numbers` [D] says which row of the table as it was
     read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that are NaN
     or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
     """
@@ -57,7 +57,7 @@ class Table:
     users: np.ndarray | None = None
     silos: np.ndarray | None = None
     times: np.ndarray | None = None
-    unread: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_shapes()

@@ -17,7 +17,7 @@ from pyarrow import types
 from raydpzv.data.files import no_file, one_line
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.table import Table
-from raydpzv.errors import DataError, SpecError, suggest
+from raydpzv.errors import DataError, suggest
 
 _LISTED = 8
 _STRANGER = "!a label that no other row has"
@@ -54,6 +54,12 @@ class Columns:
         """Columns that are read as they are written, so that no cell moves the type of the others."""
         return (*self.lists, *((self.target,) if self.labels else ()))
 
+    def read_from(self, names: list[str]) -> list[str] | None:
+        """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
+        wanted = {self.target, *self.categories, *self.apart.values(), *self.held}
+        once = len(set(names)) == len(names) and wanted <= set(names)
+        return [name for name in names if name in wanted] if self.held and once else None
+
     @property
     def apart(self) -> dict[str, str]:
         """The columns that are neither features nor the target, and what each is of."""
@@ -66,31 +72,44 @@ def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
 
     skip_lines: lines before the heading, which are not looked at.
     """
-    return to_table(_csv(file, skip_lines, columns.texts), one_line(file.name), columns)
+    names = _csv_names(file, skip_lines)
+    data = _csv(file, skip_lines, columns.texts, columns.read_from(names))
+    return to_table(data, one_line(file.name), columns, names)
 
 
 def read_parquet(file: Path, columns: Columns) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
-    return to_table(_parquet(file), one_line(file.name), columns)
+    names = _read(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
+    return to_table(_parquet(file, columns.read_from(names)), one_line(file.name), columns, names)
 
 
 def read_columns(file: Path) -> pa.Table:
     """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they are."""
-    return _parquet(file) if file.suffix == ".parquet" else _csv(file, 0)
+    return _parquet(file) if file.suffix == ".parquet" else _csv(file)
 
 
-def _csv(file: Path, skip_lines: int, texts: Sequence[str] = ()) -> pa.Table:
+def _csv_names(file: Path, skip_lines: int) -> list[str]:
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    names: list[str] = _read(file, lambda: pyarrow.csv.open_csv(file, skip).schema.empty_table()).column_names
+    return names
+
+
+def _csv(
+    file: Path, skip_lines: int = 0, texts: Sequence[str] = (), only: Sequence[str] | None = None
+) -> pa.Table:
+    """Return a CSV file's columns. texts: those that are not parsed; only: those to read, None: all."""
     convert = pyarrow.csv.ConvertOptions(
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         column_types=dict.fromkeys(texts, pa.string()),
+        include_columns=only,
     )
     skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
     return _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
 
 
-def _parquet(file: Path) -> pa.Table:
-    return _read(file, lambda: pyarrow.parquet.read_table(file))
+def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
+    return _read(file, lambda: pyarrow.parquet.read_table(file, columns=only))
 
 
 def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
@@ -98,15 +117,15 @@ def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
     return read_parquet(file, columns) if file.suffix == ".parquet" else read_csv(file, columns, skip_lines)
 
 
-def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
+def to_table(data: pa.Table, name: str, columns: Columns, names: list[str] | None = None) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
     0..classes-1 as their public list has them, else in sorted order; groups, users and silos are any values, numbered
     in sorted order; survival times are numbers, and their labels 0 or 1. Raises DataError for anything else, naming the
-    columns.
+    columns. names: the file's columns, where `data` are some of them.
     """
-    names, target, apart = data.column_names, columns.target, columns.apart
+    names, target, apart = names or data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
     for what, column in apart.items():
         _check_column(names, name, column, f"of {what}")
@@ -126,9 +145,9 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _events(data.column(target), name, target) if columns.time else _labels(data, name, columns)
-    features = data.drop_columns(list({target, *apart.values()}))
-    unread = _unread(features.column_names, name, columns.held) if columns.held else ()
-    features = features.drop_columns(list(unread))
+    left = [n for n in names if n not in (target, *apart.values())]
+    unused = _unused(left, name, columns.held) if columns.held else ()
+    features = data.select([n for n in left if n not in unused])
     times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
     owners = {what: column for what, column in apart.items() if what != "times"}
     numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
@@ -137,21 +156,21 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     x, levels = _features(features, name, columns)
     return Table(
         *(name, x, y, classes, tuple(features.column_names)),
-        unread=unread,
         levels=levels,
         public_levels=bool(columns.lists),
         groups=numbers.get("groups"),
         users=numbers.get("users"),
         silos=numbers.get("silos"),
         times=times,
+        unused=unused,
     )
 
 
-def _unread(features: list[str], name: str, held: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the features that nobody holds. Raises SpecError for one that is held and not there."""
+def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the features that nobody holds. Raises DataError for one that is held and not there."""
     for column, party in held.items():
         if column not in features:
-            raise SpecError(
+            raise DataError(
                 f'{party} wants column "{one_line(column)}", which "{name}" does not have as a feature. '
                 f"{suggest(column, features)}Its features: {_listed(features)}"
             )

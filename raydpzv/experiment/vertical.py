@@ -157,7 +157,7 @@ def prepare_vertical(
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
     check_first_release(privacy.claims, spec.budget)
-    unused = (*train.unread, *without_client(parts, train.features))
+    unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(
         server.spec, clients, server, parts, privacy, loaded.timing, numbers, unused, secret

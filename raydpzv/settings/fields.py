@@ -46,7 +46,9 @@ class Section(BaseModel):
     What checks values is made when the first ones come: an actor gets a scenario that has been checked.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, defer_build=True, use_attribute_docstrings=True
+    )
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -129,7 +129,7 @@ class SplitSection(Section):
     """Patches down and across; must multiply to the number of clients."""
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
     """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
-    columns). Those that no client gets are not used, and a warning says so."""
+    columns). Columns that no client gets are not used, and a warning says so. If all are names, only these are read."""
     parties: Parties | None = None
     """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
     first party is client 0. Reports and messages show the names."""

@@ -24,20 +24,20 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
-        ({"method": {"clipp": 1}}, r"method.clipp: unknown setting in x.toml"),
+        ({"method": {"clipp": 1}}, r"method.clipp: unknown setting \(from x.toml\)"),
         (
             {"privacy": {"epsilonn": 1}},
-            r'privacy.epsilonn: unknown setting.*Did you mean "epsilon"\?.*clip, delta',
+            r'privacy.epsilonn: unknown setting.*Did you mean "privacy.epsilon"\?.*clip, delta',
         ),
         ({"budgett": {}}, r'budgett: unknown setting.*Did you mean "budget"\?'),
         (
             {"method": {"name": "dpz"}},
             r'method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*, got \'dpz\'.*"dpzv"',
         ),
-        ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' in x.toml"),
+        ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' \(from x.toml\)"),
         ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
-        ({"method": {"lr_at": [[20]]}}, r"method.lr_at.0.1: wanted a value, got \[20\] in x.toml"),
-        ({"method": {"lr_at": [20, 0.1]}}, r"method.lr_at.0: wanted a list, got 20 in x.toml"),
+        ({"method": {"lr_at": [[20]]}}, r"method.lr_at.0.1: wanted a value, got \[20\] \(from x.toml\)"),
+        ({"method": {"lr_at": [20, 0.1]}}, r"method.lr_at.0: wanted a list, got 20 \(from x.toml\)"),
         (
             {"method": {"lr_at": [[20, 0.1, 3]]}},
             r"method.lr_at.0: wanted at most 2 values, got \[20, 0.1, 3\]",
@@ -51,7 +51,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             r"resources.server_gpus: wanted greater than or equal to 0, got -1",
         ),
         ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
-        ({"resources": {"client_gpus": -0.5}}, r"resources.client_gpus: .*0 or above.*, got -0.5 in x.toml"),
+        (
+            {"resources": {"client_gpus": -0.5}},
+            r"resources.client_gpus: .*0 or above.*, got -0.5 \(from x.toml\)",
+        ),
         ({"resources": {"placement": "tight"}}, r"resources.placement: wanted 'pack', 'spread', .*'tight'"),
         (
             {"resources": {"placement_timeout": -1}},
@@ -68,7 +71,7 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         (
             {"split": {"how": "cols"}},
-            r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* in x.toml',
+            r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* \(from x.toml\)',
         ),
         ({"split": {"parties": {"bank": ["a"]}}}, r"split.parties: wanted at least 2 parties, such as"),
         (
@@ -282,19 +285,47 @@ def test_a_mistyped_method_is_answered_by_the_nearest_name(tmp_path, scenario, n
     known = ", ".join(METHODS)
     for said, where in (
         (lambda: load(path), "mine.toml"),
-        (lambda: scenarios.load(scenario, [f"method.name={name}"]), f"{scenario}.toml with --set"),
-        (lambda: scenarios.load(scenario, [f'method.name="{name}"']), f"{scenario}.toml with --set"),
+        (lambda: scenarios.load(scenario, [f"method.name={name}"]), "--set"),
+        (lambda: scenarios.load(scenario, [f'method.name="{name}"']), "--set"),
         (lambda: parse({"method": {"name": name}}, "a table"), "a table"),
     ):
         with pytest.raises(SpecError) as error:
             said()
-        wanted = f"method.name: wanted one of {known}, got {name!r} in {where}."
+        wanted = f"method.name: wanted one of {known}, got {name!r} (from {where})."
         assert str(error.value) == f'{wanted} Did you mean "{meant}"?'
 
 
 def test_a_method_like_none_is_answered_by_the_names_alone():
-    with pytest.raises(SpecError, match=r"got 'qqqqqq' in digits_dpzv.toml with --set\.$"):
+    with pytest.raises(SpecError, match=r"got 'qqqqqq' \(from --set\)\.$"):
         scenarios.load("digits_dpzv", ["method.name=qqqqqq"])
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("lr=.1", 'lr: unknown setting (from --set). Did you mean "method.lr"? Settings here: arrivals, '),
+        ("epsilon=1", 'Did you mean "privacy.epsilon" or "budget.epsilon"? Settings here: '),
+        ("privacy.lr=1", 'Did you mean "method.lr"? Settings here: adversary, '),
+        ("arrivals.raet=1", 'Did you mean "arrivals.rate"? Settings here: '),
+        ("method.qqqq=1", "method.qqqq: unknown setting (from --set). Settings here: "),
+        ("cohort=3", "cohort: unknown setting (from --set). Settings here: "),  # of horizontal methods alone
+        ("method.lr=fast", "method.lr: wanted a valid number, got 'fast' (from --set)"),
+        ("method.coins=system", 'method.batches = "poisson", got "shuffle" (from bank.toml and --set)'),
+    ],
+)
+def test_a_wrong_override_names_the_nearest_setting_and_its_origin(tmp_path, item, said):
+    path = tmp_path / "bank.toml"
+    path.write_text("[budget]\nupdates = 3\n")
+    with pytest.raises(SpecError) as error:
+        load(path, [item])
+    assert said in str(error.value)
+
+
+def test_a_wrong_value_of_the_file_is_not_blamed_on_an_override(tmp_path):
+    path = tmp_path / "bank.toml"
+    path.write_text("[budget]\nupdates = -3\n")
+    with pytest.raises(SpecError, match=r"budget.updates: .* got -3 \(from bank.toml\)$"):
+        load(path, ["method.lr=0.1"])
 
 
 @pytest.mark.parametrize("item", ["lr", "=3", "method..lr=3", "method.lr"])
