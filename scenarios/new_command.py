@@ -156,7 +156,7 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
     lines = [
         f"# Made by: {proposal.command}{' --private' if proposal.private else ''}",
         f"# Run it:  raydpzv run {path}      (every setting: raydpzv list --settings)",
-        f"title = {_toml(_title(proposal))}",
+        f"title = {_toml(_title(proposal))}  # in lists and reports",
         "",
         *_data(proposal, path, active),
         "",
@@ -166,40 +166,41 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
         "[model]",
         'bottom = "linear"  # each party sends one score a class',
         f"embedding = {len(classes)}  # the number of classes, which a sum as the head wants",
-        'head = "sum"  # the server adds the scores up: it has nothing to train, and so nothing to protect',
-        'initial = "zero_last"',
+        'head = "sum"  # the server adds the scores up and has nothing to train',
+        'initial = "zero_last"  # every score is 0 before the first update',
         "",
         "[method]",
-        'name = "dpzv"',
+        'name = "dpzv"  # parties learn from scalars: how the loss changes along random directions',
         'batch = "all"  # every row in every release',
-        "lr = 1.0",
-        "momentum = 0.9",
-        "smoothing = 1e-3",
+        "lr = 1.0  # step size",
+        "momentum = 0.9  # share of a step that the next one keeps",
+        "smoothing = 1e-3  # length of a trial step along a direction",
         "perturbations = 40  # directions a release; fewer are faster",
-        'server = "frozen"',
+        'server = "frozen"  # the sum is never trained',
         "",
         *(_privacy() if proposal.private else _no_privacy(proposal)),
         "",
         "[budget]",
-        "updates = 400" + ("  # ε is divided among them" if proposal.private else ""),
+        f"updates = 400  # {'ε is divided among them' if proposal.private else 'releases in all'}",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _data(proposal: Proposal, path: Path, active: bool) -> Iterator[str]:
     yield "[data]"
-    yield f"source = {_toml('parquet' if proposal.file.suffix == '.parquet' else 'csv')}"
-    yield f"file = {_toml(_beside(proposal.file, path))}"
-    yield f"target = {_toml(proposal.target)}"
+    yield f"source = {_toml('parquet' if proposal.file.suffix == '.parquet' else 'csv')}  # the form of the file"
+    yield f"file = {_toml(_beside(proposal.file, path))}  # counts from this file's folder"
+    yield f"target = {_toml(proposal.target)}  # the column to predict"
     if any(column.missing for column in proposal.features):
         yield 'missing = "mean"  # an empty cell becomes the mean of the training rows'
     if not proposal.private:
-        yield from (f"{name} = {_toml(value)}" for name, value in _lists(proposal).items())
+        yield from (
+            f"{name} = {_toml(value)}  # read from the data" for name, value in _lists(proposal).items()
+        )
         yield 'scale = "standard"  # to mean 0 and deviation 1 of the training rows'
         return
     yield 'split = "plain"  # test rows are drawn by their number, without a look at labels'
     yield 'scale = "public"  # (x - centre) / spread, by constants that are known without the data'
-    yield "#"
     yield from _warning(proposal, active)
     constants = _lists(proposal) | _scaling(proposal)
     yield from (
@@ -240,7 +241,7 @@ def _privacy() -> Iterator[str]:
     yield 'mode = "sound"  # whole numbers with noise on their exact sum: the ε is proved'
     yield "epsilon = 1.0  # δ is 1/(10 D) for D training rows"
     yield 'relation = "replace"  # protected is one record, its label and all its features'
-    yield "clip = 0.1  # the most that one record moves a release; the noise is in proportion to it"
+    yield "clip = 0.1  # a record counts for at most this along a direction; noise is in proportion"
 
 
 def _no_privacy(proposal: Proposal) -> Iterator[str]:

@@ -61,6 +61,17 @@ def test_what_needs_public_constants_is_written_as_comments(own):
     assert tomllib.loads(uncommented) == tomllib.loads((own.parent / "own.toml").read_text())
 
 
+@pytest.mark.parametrize("options", [(), ("--private", "--public-from-data")], ids=["open", "private"])
+def test_each_setting_of_the_file_has_a_comment(own, options):
+    assert call("new", "own", "--data", own, "--parties", PARTIES, *options).exit_code == 0
+    lines = (own.parent / "own.toml").read_text().splitlines()
+    settings = [line for line in lines if " = " in line and not line.startswith(("#", "bank", "shop"))]
+    assert len(settings) > 15
+    assert [line for line in settings if "  # " not in line] == []
+    read = [line for line in settings if line.startswith(("classes", "categories"))]
+    assert all(line.endswith(("# read from the data", "# PUBLIC?")) for line in read)
+
+
 def test_a_file_is_replaced_only_by_force(own):
     assert call("new", "own", "--data", own).exit_code == 0
     before = (own.parent / "own.toml").read_bytes()
