@@ -72,7 +72,7 @@ def audit(
 
 
 def _by_ledger(run: RecordedRun, options: AuditOptions, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
-    found = audit_ledger(run, _canaries(run, options, 3), watch)
+    found = audit_ledger(run, _canaries(run, options, 3, new_labels=True), watch)
     return findings.of_ledger(run, found), [noise_histogram(found)]
 
 
@@ -95,12 +95,17 @@ _AUDITS = {"ledger": _by_ledger, "runs": _by_runs, "guesses": _by_guesses, "labe
 
 
 def _canaries(
-    run: RecordedRun, options: AuditOptions, count: int, default_kind: str | None = None
+    run: RecordedRun,
+    options: AuditOptions,
+    count: int,
+    default_kind: str | None = None,
+    *,
+    new_labels: bool = False,
 ) -> list[Canary]:
     kinds = options.kinds or ([default_kind] if default_kind else [])
     relation = "labels" if default_kind == LABEL else run.relation
     wanted = count if options.canaries is None else options.canaries
-    return chosen(run.prepared, relation, count=wanted, rows=options.rows, kinds=kinds)
+    return chosen(run.prepared, relation, count=wanted, rows=options.rows, kinds=kinds, new_labels=new_labels)
 
 
 def _numbers(text: str) -> list[float]:

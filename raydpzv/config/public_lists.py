@@ -33,7 +33,7 @@ def read_off(data: DataSection) -> Iterator[ReadOff]:
         yield ReadOff(
             "data.categories",
             "categories are read off the training rows",
-            f'give a table that lists each column\'s values, such as {{{columns[0]} = ["a", "b"]}}',
+            f'give a table that lists each column\'s values, such as {{"{columns[0]}" = ["a", "b"]}}',
         )
 
 

@@ -35,6 +35,7 @@ from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_horizontal import UsersSection
 
 HEAD_SHARE = 0.2
 """Share of μ² for the head's gradient where none is given."""
@@ -391,11 +392,26 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         planned=updates is not None,
         exposed=_exposed_coins(spec, against),
         fitted=_fitted(spec.data),
+        drawn=_drawn(spec.users),
     )
     if privacy.epsilon is not None:
         found = calibrated(found, privacy.epsilon)
     _check_first_release(found, spec.budget.epsilon)
     return found
+
+
+def _drawn(users: UsersSection | None) -> str:
+    """Return what of the records decides whose they are, where the scenario draws that; "" for nothing."""
+    if users is None or users.how == "column":
+        return ""
+    looked = [f"labels (users.labels = {users.labels})"] if users.labels is not None else []
+    if users.silos in ("main", "column"):
+        looked.append(f'silos (users.silos = "{users.silos}")')
+    return (
+        f"records are shared out by all {' and '.join(looked)}, so that whose they are is public"
+        if looked
+        else ""
+    )
 
 
 def _releases(plan: UserPlan, updates: int | None, silos: int) -> int:
