@@ -13,12 +13,11 @@ from typing import Any
 
 from actors.device import claim_device
 from actors.trial_needs import TrialNeeds
-from raydpzv.errors import InputError
+from raydpzv.errors import missing
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 
 MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def require_tune() -> Any:
     try:
         return importlib.import_module("ray.tune")
     except ImportError:
-        raise InputError(NOT_INSTALLED) from None
+        raise missing("Ray Tune", "tune", ", or search without it: --runner local") from None
 
 
 def trial_resources(needs: TrialNeeds) -> Any:

@@ -183,7 +183,7 @@ def _watch(
         console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
     try:
-        with failures(folder), stop_on_signal(console) as stop, live as view:
+        with failures(folder, spec.party_names), stop_on_signal(console) as stop, live as view:
             result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():

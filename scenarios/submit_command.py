@@ -18,7 +18,7 @@ import raydpzv
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
+from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError, missing
 from raydpzv.storage.place import check_uri
 from scenarios import screen
 from scenarios.exit_codes import STOPPED
@@ -116,12 +116,12 @@ def rejoin(job: str, where: Where, *, stop: bool) -> None:
 
 
 def _server(address: str | None) -> JobServer:
-    from actors.job_server import NOT_INSTALLED, JobServer
+    from actors.job_server import JobServer
 
     try:
         import pathspec  # noqa: F401  what packs the project needs it
     except ImportError:
-        raise InputError(NOT_INSTALLED) from None
+        raise missing("pathspec", "ray") from None
     return JobServer(address)
 
 

@@ -19,11 +19,11 @@ from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ArrivalsSection, CommonSections
 
 
-def check(spec: AnyScenario, where: str) -> None:
-    """Raise SpecError for the first contradiction."""
+def check(spec: AnyScenario, origin: str) -> None:
+    """Raise SpecError for the first contradiction; origin: "(from ...)"."""
     complaints = _vertical(spec) if isinstance(spec, VerticalScenario) else _horizontal(spec)
     for complaint in chain(unordered(spec.method), complaints):
-        raise SpecError(f"{complaint} in {where}")
+        raise SpecError(f"{complaint} {origin}")
 
 
 def _vertical(spec: VerticalScenario) -> Iterator[str]:
@@ -39,6 +39,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
         _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
         spec.split.clients,
     )
+    yield from _parties(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
         yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
@@ -81,6 +82,29 @@ def _users(spec: HorizontalScenario) -> Iterator[str]:
             f'split.how: "users" goes with a table [users] and needs it, got "{spec.split.how}" '
             f"{'without' if spec.users is None else 'with'} one; give both or neither"
         )
+
+
+def _parties(spec: VerticalScenario) -> Iterator[str]:
+    """Complain of named parties that the rest of the scenario contradicts."""
+    split, data = spec.split, spec.data
+    if split.parties is None:
+        return
+    if split.how != "columns":
+        yield f'split.parties: wanted split.how = "columns", got "{split.how}"; leave split.how out'
+    if split.clients != len(split.parties):
+        yield (
+            f"split.clients: wanted {len(split.parties)}, the number of parties in split.parties, got {split.clients}; "
+            "leave split.clients out"
+        )
+    if split.columns is not None:
+        yield "split.columns: wanted split.parties or split.columns, got both; leave one out"
+    for setting, apart in (("data.target", data.target), ("data.groups", data.groups)):
+        for party, columns in split.parties.items():
+            if apart in columns:
+                yield (
+                    f'split.parties: wanted features for "{party}", got "{apart}", which {setting} names; take it out '
+                    "of the party"
+                )
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:
@@ -254,9 +278,17 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
     public = spec.data.scale == "public"
     for name in (name for name, value in given.items() if (value is None) == public):
         if public:
-            yield f'{name}: wanted with data.scale = "public"; give one number, or one per column'
+            yield (
+                f'{name}: wanted with data.scale = "public"; give one number, or one per column (a list, or a table by '
+                "name)"
+            )
         else:
             yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
+    centre, spread = given.values()
+    if isinstance(centre, Mapping) and isinstance(spread, Mapping) and (odd := set(centre) ^ set(spread)):
+        yield (
+            f'data.centre, data.spread: wanted the same columns in both, got "{min(odd)}" in one; add it to the other'
+        )
 
 
 def _other(spec: CommonSections) -> Iterator[str]:

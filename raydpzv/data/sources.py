@@ -42,6 +42,7 @@ class Request:
     labels: PublicList | None
     lists: Mapping[str, PublicList]
     strangers: tuple[int, ...]
+    held: Mapping[str, str]
     missing: str
     key: Key
     mixture: Mixture
@@ -98,6 +99,7 @@ def load(
     labels: tuple[Label, ...] | None = None,
     other: Label | None = None,
     strangers: tuple[int, ...] = (),
+    held: Mapping[str, str] | None = None,
     test_fraction: float,
     key: Key,
     mixture: Mixture | None = None,
@@ -112,10 +114,11 @@ def load(
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
     (`raydpzv.data.tabular.Columns`). `labels` and a mapping of `categories` list what these may be, `other` is the
     listed one that any else counts as, and `strangers` are rows whose label becomes one that no other row has.
-    `owners` names the columns of user and silo ("" for none), `time` that of survival
-    times, `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of
-    texts. `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would
-    leave; the others do not look at them. `change` is made to the table as it was read, before any row is drawn from it
+    `held` says who holds each feature by name, and other columns are left out; none: all are features. `owners` names
+    the columns of user and silo ("" for none), `time` that of survival times, `skip_lines` are those above a CSV file's
+    heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are
+    too large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. `change`
+    is made to the table as it was read, before any row is drawn from it
     (where there is an official test set: to the training rows). Raises SpecError for an unknown name and for settings
     that are missing or do not belong, DataError for files that are missing or malformed.
     """
@@ -159,6 +162,7 @@ def load(
         known,
         lists,
         strangers,
+        held or {},
         missing or "refuse",
         key,
         mixture or Mixture(),
@@ -287,7 +291,7 @@ def _columns(request: Request) -> Columns:
 
     return Columns(
         *(request.target, request.groups, request.categories, request.missing, *request.owners, request.time),
-        *(request.labels, request.lists, request.strangers),
+        *(request.labels, request.lists, request.strangers, request.held),
     )
 
 

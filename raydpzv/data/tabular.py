@@ -33,7 +33,8 @@ class Columns:
     the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
     `target` says whether they are events (1, true) or censored (0, false); "" for classes. labels: those that the
     target may have, None: those that occur; lists: the same of columns of categories. strangers: rows whose label
-    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it.
+    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it. held: who holds
+    each feature, in words; the other columns are not looked at. {}: all are features.
     """
 
     target: str
@@ -46,11 +47,18 @@ class Columns:
     labels: PublicList | None = None
     lists: Mapping[str, PublicList] = field(default_factory=dict)
     strangers: tuple[int, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Columns that are read as they are written, so that no cell moves the type of the others."""
         return (*self.lists, *((self.target,) if self.labels else ()))
+
+    def read_from(self, names: list[str]) -> list[str] | None:
+        """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
+        wanted = {self.target, *self.categories, *self.apart.values(), *self.held}
+        once = len(set(names)) == len(names) and wanted <= set(names)
+        return [name for name in names if name in wanted] if self.held and once else None
 
     @property
     def apart(self) -> dict[str, str]:
@@ -64,20 +72,44 @@ def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
 
     skip_lines: lines before the heading, which are not looked at.
     """
-    convert = pyarrow.csv.ConvertOptions(
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        column_types=dict.fromkeys(columns.texts, pa.string()),
-    )
-    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
-    data = _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
-    return to_table(data, one_line(file.name), columns)
+    names = _csv_names(file, skip_lines)
+    data = _csv(file, skip_lines, columns.texts, columns.read_from(names))
+    return to_table(data, one_line(file.name), columns, names)
 
 
 def read_parquet(file: Path, columns: Columns) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
-    data = _read(file, lambda: pyarrow.parquet.read_table(file))
-    return to_table(data, one_line(file.name), columns)
+    names = _read(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
+    return to_table(_parquet(file, columns.read_from(names)), one_line(file.name), columns, names)
+
+
+def read_columns(file: Path) -> pa.Table:
+    """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they are."""
+    return _parquet(file) if file.suffix == ".parquet" else _csv(file)
+
+
+def _csv_names(file: Path, skip_lines: int) -> list[str]:
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    names: list[str] = _read(file, lambda: pyarrow.csv.open_csv(file, skip).schema.empty_table()).column_names
+    return names
+
+
+def _csv(
+    file: Path, skip_lines: int = 0, texts: Sequence[str] = (), only: Sequence[str] | None = None
+) -> pa.Table:
+    """Return a CSV file's columns. texts: those that are not parsed; only: those to read, None: all."""
+    convert = pyarrow.csv.ConvertOptions(
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        column_types=dict.fromkeys(texts, pa.string()),
+        include_columns=only,
+    )
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    return _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
+
+
+def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
+    return _read(file, lambda: pyarrow.parquet.read_table(file, columns=only))
 
 
 def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
@@ -85,15 +117,15 @@ def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
     return read_parquet(file, columns) if file.suffix == ".parquet" else read_csv(file, columns, skip_lines)
 
 
-def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
+def to_table(data: pa.Table, name: str, columns: Columns, names: list[str] | None = None) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
     0..classes-1 as their public list has them, else in sorted order; groups, users and silos are any values, numbered
     in sorted order; survival times are numbers, and their labels 0 or 1. Raises DataError for anything else, naming the
-    columns.
+    columns. names: the file's columns, where `data` are some of them.
     """
-    names, target, apart = data.column_names, columns.target, columns.apart
+    names, target, apart = names or data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
     for what, column in apart.items():
         _check_column(names, name, column, f"of {what}")
@@ -113,7 +145,9 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     y, classes = _events(data.column(target), name, target) if columns.time else _labels(data, name, columns)
-    features = data.drop_columns(list({target, *apart.values()}))
+    left = [n for n in names if n not in (target, *apart.values())]
+    unused = _unused(left, name, columns.held) if columns.held else ()
+    features = data.select([n for n in left if n not in unused])
     times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
     owners = {what: column for what, column in apart.items() if what != "times"}
     numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
@@ -128,7 +162,19 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         users=numbers.get("users"),
         silos=numbers.get("silos"),
         times=times,
+        unused=unused,
     )
+
+
+def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the features that nobody holds. Raises DataError for one that is held and not there."""
+    for column, party in held.items():
+        if column not in features:
+            raise DataError(
+                f'{party} wants column "{one_line(column)}", which "{name}" does not have as a feature. '
+                f"{suggest(column, features)}Its features: {_listed(features)}"
+            )
+    return tuple(feature for feature in features if feature not in held)
 
 
 def _check_column(names: list[str], name: str, column: str, what: str) -> None:
@@ -231,7 +277,7 @@ def _placed(column: pa.ChunkedArray, known: PublicList, what: str, name: str) ->
 
 
 def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
-    found = _filled(column, name, target) if _numeric(column.type) else np.full(1, np.nan)
+    found = _filled(column, name, target) if is_numeric(column.type) else np.full(1, np.nan)
     if not np.isin(found, (0, 1)).all():
         raise DataError(
             f'column "{target}" of "{name}" says whether times are events: wanted 1 or 0 (censored), or true or false, '
@@ -285,7 +331,7 @@ def _ranked(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
 
 def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     kind = column.type
-    if _numeric(kind):
+    if is_numeric(kind):
         return column.cast(pa.float64(), safe=False).to_numpy()  # missing values become NaN
     if types.is_null(kind):
         raise DataError(f'column "{heading}" of "{name}" is empty: fill it in or drop it')
@@ -314,7 +360,8 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
     return there[0]
 
 
-def _numeric(kind: pa.DataType) -> bool:
+def is_numeric(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type is one of numbers; true and false are 1 and 0."""
     return any(f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
 
 

@@ -30,6 +30,7 @@ from raydpzv.records.operator_file import OperatorSecrets, new_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
+from raydpzv.settings.party_names import named
 from raydpzv.sim.horizon import Horizon
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED
@@ -300,6 +301,7 @@ class RunFinalizer:
     ) -> None:
         """Close a run that broke off; its folder stays readable."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = named(text, self._experiment.spec.party_names)
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._writer.add(_rows(fault=[fault]))
         if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):

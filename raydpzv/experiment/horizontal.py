@@ -34,6 +34,7 @@ from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.registry import DATA_SOURCES
+from raydpzv.secure import require_installed
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
@@ -361,6 +362,8 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
 
 def _check(found: PreparedHorizontal) -> None:
     spec, classes = found.spec, found.split.train.classes
+    if spec.descriptor.own_keys(spec.method):
+        require_installed()
     if DATA_SOURCES[spec.data.source].tokens:
         raise SpecError(
             f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = "{spec.data.source}" are '

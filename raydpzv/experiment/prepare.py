@@ -6,7 +6,7 @@ import functools
 import hashlib
 import hmac
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.registry import PREPARERS
 from raydpzv.settings.fields import per_client
-from raydpzv.settings.sections import CommonSections, DataSection
+from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel
@@ -137,10 +137,10 @@ class Loaded:
 
 
 def load_scenario(
-    spec: AnyScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
+    spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    split = load_data(spec.data, Key(spec.seed) / "data", change, strangers=strangers)
+    split = load_data(spec.data, Key(spec.seed) / "data", change, strangers=strangers, held=spec.split.held)
     return Loaded(split, timing(spec, spec.split.clients))
 
 
@@ -150,11 +150,12 @@ def load_data(
     change: TableChange | None = None,
     columns: tuple[str, str] | None = None,
     strangers: tuple[int, ...] = (),
+    held: Mapping[str, str] | None = None,
 ) -> Split:
     """Load rows, cut to size and scaled. Raises SpecError and DataError.
 
     change: made to the table as it was read, before it is divided, cut and scaled. columns: those that name each
-    record's user and silo, "" for one that is not there. strangers: see `raydpzv.data.sources.load`.
+    record's user and silo, "" for one that is not there. strangers, held: see `raydpzv.data.sources.load`.
     """
     split = load(
         data.source,
@@ -170,6 +171,7 @@ def load_data(
         labels=data.labels,
         other=data.other,
         strangers=strangers,
+        held=held,
         test_fraction=data.test_fraction,
         key=key / "split",
         mixture=Mixture(data.rows, data.columns, data.generated_classes, steps=data.steps),
@@ -325,13 +327,14 @@ def _of_users(spec: HorizontalScenario) -> AnySetting | None:
 
 
 def _rows_of(spec: VerticalScenario) -> int:
-    return _rows(spec.data.model_dump_json(), spec.seed)
+    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed)
 
 
 @functools.cache
-def _rows(data: str, seed: int) -> int:
-    """Return how many training rows a data section has, given as JSON: a cache cannot keep a table of categories."""
-    return load_data(DataSection.model_validate_json(data), Key(seed) / "data").train.rows
+def _rows(data: str, split: str, seed: int) -> int:
+    """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
+    held = SplitSection.model_validate_json(split).held
+    return load_data(DataSection.model_validate_json(data), Key(seed) / "data", held=held).train.rows
 
 
 @functools.lru_cache(1)

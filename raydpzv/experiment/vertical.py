@@ -146,8 +146,9 @@ def prepare_vertical(
     spec = with_batch(spec, train.rows)
     parts = partition(
         *(train.x.shape[1:], how.how, how.clients),
-        columns=how.columns,
+        columns=how.shares,
         names=train.features,
+        parties=spec.party_names,
         grid=how.grid,
     )
     privacy = privacy_setting(spec, train.rows)
@@ -156,7 +157,7 @@ def prepare_vertical(
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
     check_first_release(privacy.claims, spec.budget)
-    unused = without_client(parts, train.features)
+    unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(
         server.spec, clients, server, parts, privacy, loaded.timing, numbers, unused, secret

@@ -14,6 +14,7 @@ from rich.text import Text
 from raydpzv.records import traffic
 from raydpzv.records.store import Rows
 from raydpzv.report import horizontal, text
+from raydpzv.settings.party_names import label
 
 CLIENT_HEAD = (
     "client", "uploads", "up", "down", "rate asked", "achieved", "mean age", "max age", "mean delay", "max delay",
@@ -47,10 +48,10 @@ def client_table_rows(
     count, seconds = len(stated), summary.get("simulated_seconds") or math.nan
     up, down = traffic.bytes_by_client(rows["message"], count)
     uploads = np.bincount(rows["service"].column("client").to_numpy(), minlength=count)
-    asked = _asked(scenario, count)
+    asked, names = _asked(scenario, count), summary.get("parties") or ()
     return [
         (
-            str(c["client"]),
+            label(c["client"], names).removeprefix("client "),
             f"{uploads[m]:,}",
             text.size(int(up[m])),
             text.size(int(down[m])),

@@ -6,19 +6,20 @@ The docstring under each field is its line in the settings page (docs/settings.m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
     Categories,
     Classes,
-    Column,
+    Columns,
     Label,
     Named,
     OneLabel,
+    Parties,
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
@@ -29,6 +30,7 @@ from raydpzv.settings.fields import (
     WidthOrWidths,
     Widths,
 )
+from raydpzv.settings.party_names import label
 
 
 class DataSection(Section):
@@ -72,11 +74,10 @@ class DataSection(Section):
     """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
     public constants, (x - centre) / spread. Token ids are never scaled."""
     centre: PerColumn | None = None
-    """Subtracted by "public" scaling: one number, or one per column (of images: channel, or pixel), known without the
-    data."""
+    """Subtracted by "public" scaling: one number, one per column (of images: channel, or pixel), or a table by column
+    name, {age = 50}, which leaves other columns as they are. Known without the data."""
     spread: PerColumnPositive | None = None
-    """What "public" scaling divides by: one number, or one per column (of images: channel, or pixel), known without
-    the data."""
+    """What "public" scaling divides by, in the same forms as `centre`. Known without the data."""
     train_rows: Count | None = None
     """Use only so many training rows, drawn as `split` says."""
     test_rows: Count | None = None
@@ -117,9 +118,6 @@ class DataSection(Section):
         return self.categories if isinstance(self.categories, Mapping) else {}
 
 
-Columns = Annotated[tuple[Column, ...], Field(strict=False)]
-
-
 class SplitSection(Section):
     """Which features each client holds."""
 
@@ -131,7 +129,30 @@ class SplitSection(Section):
     """Patches down and across; must multiply to the number of clients."""
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
     """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
-    columns). Those that no client gets are not used, and a warning says so."""
+    columns). Columns that no client gets are not used, and a warning says so. If all are names, only these are read."""
+    parties: Parties | None = None
+    """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
+    first party is client 0. Reports and messages show the names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_parties(cls, given: Any) -> Any:
+        """Derive the number of clients from the parties where only these are given."""
+        parties = given.get("parties") if isinstance(given, Mapping) else None
+        return {"clients": len(parties), **given} if isinstance(parties, Mapping) and parties else given
+
+    @property
+    def shares(self) -> tuple[Columns, ...] | None:
+        """The columns of each client where the scenario lists them."""
+        return tuple(self.parties.values()) if self.parties else self.columns
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Who holds each column, where all that are held are listed by name; {} of other scenarios."""
+        listed = [(column, m) for m, columns in enumerate(self.shares or ()) for column in columns]
+        if not all(isinstance(column, str) for column, _ in listed):
+            return {}
+        return {str(column): label(m, tuple(self.parties or ())) for column, m in listed}
 
 
 class ModelSection(Section):
@@ -324,6 +345,11 @@ class CommonSections(Section):
     _note: str = PrivateAttr("")
 
     @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names of the clients' parties, in the order of the clients; () where they have none."""
+        return ()
+
+    @property
     def note(self) -> str:
         """What is to be said of these settings beside every result; "": nothing. No setting itself."""
         return self._note
@@ -344,3 +370,8 @@ class Sections(CommonSections):
     resources: ResourcesSection = ResourcesSection()
     budget: BudgetSection = BudgetSection()
     record: RecordSection = RecordSection()
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names in `split.parties`."""
+        return tuple(self.split.parties or ())

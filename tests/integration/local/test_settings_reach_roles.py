@@ -143,6 +143,7 @@ VERTICAL = COMMON | {
     "split.clients": Change("2"),
     "split.grid": Change("[1, 4]", ("split.how=patches", "split.grid=[2, 2]")),
     "split.columns": Change("[[5], [6], [7], [8]]", (*FLAT, "split.columns=[[1], [2], [3], [4]]")),
+    "split.parties": Change("{a=[6], b=[1, 5]}", (*FLAT[:1], "split={parties={a=[6], b=[1]}}")),
     "model.bottom": Change('"linear"'),
     "model.hidden": Change("[6]"),
     "model.head": Change('"linear"'),

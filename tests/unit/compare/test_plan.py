@@ -148,7 +148,7 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         ({"targets": (0.01, 0.0100000000001)}, (), "targets: wanted different ones"),
         ({"entrants": (MethodEntry(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
         ({"entrants": (MethodEntry(scenario="vafl"),) * 2}, (), "vafl is there twice"),
-        ({"epsilons": (1.0,)}, (), "privacy.clip: wanted.*in vafl at ε=1"),
+        ({"epsilons": (1.0,)}, (), r"privacy.clip: wanted.*\(from vafl at ε=1\)"),
         ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
         ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
         ({"entrants": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
@@ -157,7 +157,7 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         (
             {"entrants": (MethodEntry(scenario="vafl", set=("method.lrr=1",)),)},
             (),
-            "lrr: unknown setting in vafl",
+            r"lrr: unknown setting \(from vafl\)",
         ),
     ],
 )
