@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter
 
 from raydpzv.data.batches import Batches
 from raydpzv.data.horizontal import Partition
@@ -424,10 +423,12 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
 
 def field_docstrings(config: type) -> dict[str, str]:
     """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
+    from pydantic import TypeAdapter  # not to be needed where methods run and nobody reads settings
+
     found: dict[str, str] = {}
     for cls in filter(
         dataclasses.is_dataclass, reversed(config.__mro__)
-    ):  # pydantic reads those of each class alone
+    ):  # pydantic leaves out those of bases
         fields = TypeAdapter(cls).json_schema().get("properties", {})
         found |= {name: field["description"] for name, field in fields.items() if "description" in field}
     for field in dataclasses.fields(config):
