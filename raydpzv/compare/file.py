@@ -219,7 +219,17 @@ def _lines(
         items = _items(entry, last, noisy=noisy)
         spec = _spec(base, method, epsilon, items, label, multiplier)
         said = label if multiplier is None else f"{label}, σ = {multiplier:g}"
+        if not noisy and file.epsilons == ("none",) and _named_after_noisy(entry, label):
+            said = f"{label}, without noise"
         yield PlannedLine(said, epsilon, is_control, spec)
+
+
+def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
+    """Tell whether a line is called after a scenario that adds noise."""
+    if entry.scenario is None or label not in (entry.scenario, Path(entry.scenario).stem):
+        return False
+    privacy = catalog.load(entry.scenario).privacy
+    return privacy is not None and privacy.mode != "none"
 
 
 def _protects(name: str) -> bool:

@@ -32,7 +32,7 @@ def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
         yield (
             'privacy.mode: "sound" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or '
             '"discriminant", got '
-            f'"{spec.method.name}"; use mode = "paper"'
+            f'"{spec.method.name}"; use mode = "{"none" if noise is None else "paper"}"'
         )
         return
     yield from _head(spec, noise)

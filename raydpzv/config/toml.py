@@ -46,6 +46,8 @@ _UNSET = "none"
 """What unsets a setting on the command line."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotation marks."""
+_SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
+"""A number that people type and that is none in TOML: .1 or 1."""
 _SIMILAR = 0.6
 """How like a known setting's name a wrong one is, at least, to be answered by it."""
 
@@ -295,6 +297,8 @@ def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Seque
 
 def _literal(text: str) -> Any:
     """Read a TOML value; anything that is none is text. Raises SpecError for a value that no setting can have."""
+    if _SHORT_NUMBER.fullmatch(text.strip()):
+        return float(text)
     try:
         found = read_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -135,19 +135,28 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
     for name in ALONE:
         if getattr(privacy, name) is not None:
-            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out or set that'
+            or_sound = " or set that" if noise is not None and (noise.sound_heads or noise.memoized) else ""
+            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out{or_sound}'
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:
-                yield f'privacy.{name}: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+                yield f'privacy.{name}: has no meaning with privacy.mode = "none"; {_noised_or_without(noise)}'
         return
-    if noise is None or noise.memoized:
+    if noise is None:
         yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
+    elif noise.memoized:
+        yield f'privacy.mode: "{spec.method.name}" adds no noise with mode = "paper"; use "sound" or "none"'
     if (privacy.epsilon is None) == (privacy.sigma is None):
         yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'
     yield from _on_means(spec) if noise is None or noise.on == "mean" else _on_rows(spec, noise)
     if privacy.epsilon is not None and spec.budget.updates is None:
         yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
+
+
+def _noised_or_without(noise: NoisePlan | None) -> str:
+    """Return what helps a setting of noise in a run without: a mode in which the method adds some, if it has one."""
+    paper = noise is not None and not noise.memoized
+    return 'set mode = "paper" or leave it out' if paper else "leave it out"
 
 
 def _on_means(spec: VerticalScenario) -> Iterator[str]:
@@ -183,7 +192,7 @@ def _epsilon_budget(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator
     if budget.epsilon is None:
         return
     if privacy.mode == "none":
-        yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+        yield f'budget.epsilon: has no meaning with privacy.mode = "none"; {_noised_or_without(noise)}'
     if privacy.noise == "seeded":
         yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
     if noise is not None and noise.on != "mean":

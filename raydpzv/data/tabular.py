@@ -312,7 +312,8 @@ def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, 
         if gaps.any() and columns.missing == "refuse":
             raise DataError(
                 f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
-                f'in {int(gaps.sum())} of {len(gaps)} rows: fill them in, drop the rows or set data.missing = "mean"'
+                f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
+                'rows; without privacy.mode = "sound" also: data.missing = "mean"'
             )
         found.append(codes)
         levels.append(count)
@@ -343,9 +344,9 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
             "year, month and day in columns of their own) or drop the column"
         )
     raise DataError(
-        f'column "{heading}" of "{name}" holds what is no number, {shown}: name the column in data.categories to have '
-        'one column of 0 and 1 for each of its values, leave the cell empty with data.missing = "mean", or drop the '
-        "column"
+        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it or drop the column; without '
+        'privacy.mode = "sound" also: name the column in data.categories to have one column of 0 and 1 for each of its '
+        'values, or leave the cell empty with data.missing = "mean"'
     )
 
 

@@ -428,7 +428,7 @@ def field_docstrings(config: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for cls in filter(
         dataclasses.is_dataclass, reversed(config.__mro__)
-    ):  # pydantic reads those of each class alone
+    ):  # pydantic leaves out those of bases
         fields = TypeAdapter(cls).json_schema().get("properties", {})
         found |= {name: field["description"] for name, field in fields.items() if "description" in field}
     for field in dataclasses.fields(config):

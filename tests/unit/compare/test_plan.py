@@ -35,6 +35,8 @@ def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
         (CONTROLS["frozen"], None), (CONTROLS["central"], None),
     ]  # fmt: skip
     assert [line.control for line in found.lines] == [False] * 4 + [True] * 2
+    alone = comparison(entrants=(MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="vafl")))
+    assert lines(alone)[:2] == [("digits_dpzv, without noise", None), ("vafl", None)]
     assert [line.spec.method.name for line in found.lines[-2:]] == ["frozen", "sgd"]
 
 

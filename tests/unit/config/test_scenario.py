@@ -321,6 +321,11 @@ def test_a_wrong_override_names_the_nearest_setting_and_its_origin(tmp_path, ite
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(("text", "lr"), [(".1", 0.1), ("1.", 1.0), ("+.5e-1", 0.05)])
+def test_an_override_may_be_a_number_as_people_type_it(text, lr):
+    assert scenarios.load("digits_dpzv", [f"method.lr={text}"]).method.lr == lr
+
+
 def test_a_wrong_value_of_the_file_is_not_blamed_on_an_override(tmp_path):
     path = tmp_path / "bank.toml"
     path.write_text("[budget]\nupdates = -3\n")
