@@ -115,7 +115,7 @@ class TrialRun:
         if facts.trial == self._trial and not changed:
             self._take_back(copy, facts)
         else:
-            self._take_over(copy, there, changed)
+            self._take_over(copy, there, changed, int(facts.report.get("updates", 0)))
         return dict(facts.report)
 
     def _take_back(self, copy: Path, facts: _Facts) -> None:
@@ -135,18 +135,20 @@ class TrialRun:
         made.rename(self.path)
         self._note(facts.branch)
 
-    def _take_over(self, copy: Path, there: RunFolder, changed: Mapping[str, float]) -> None:
-        """Resume from another run, with these step sizes from its checkpoint on."""
+    def _take_over(self, copy: Path, there: RunFolder, changed: Mapping[str, float], made: int) -> None:
+        """Resume from another run, with these step sizes after the updates that it had made.
+
+        Those are more than its checkpoint counts where they were its last ones.
+        """
         checkpoint, method = there.checkpoint(), there.spec().method
         if checkpoint is None:
             raise DataError(
                 f"{copy}: has no checkpoint from which another trial could resume: the run is finished, or its noise "
                 "on rows came from the system and was not kept"
             )
-        later = {
-            name: [*changes_of(method, name), (checkpoint.round + 1, v)] for name, v in changed.items()
-        }
-        changes = [f"method.{name}_at={json.dumps(made)}" for name, made in later.items()]
+        first = max(checkpoint.round, made) + 1
+        later = {name: [*changes_of(method, name), (first, value)] for name, value in changed.items()}
+        changes = [f"method.{name}_at={json.dumps(each)}" for name, each in later.items()]
         fork(copy, self.path, changes, set_aside(self.path)[0])
         self._note(uuid.uuid4().hex)
 

@@ -82,10 +82,10 @@ def digests(results):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "overrides"),
-    [("digits_dpzv", SMALL), ("digits_decomfl", [*SMALL[1:], "method.lr=0.1"])],
+    ("scenario", "overrides", "given"),
+    [("digits_dpzv", SMALL, True), ("digits_decomfl", [*SMALL[1:], "method.lr=0.1"], False)],
+    ids=["out", "no out"],
 )
-@pytest.mark.parametrize("given", [True, False], ids=["out", "no out"])
 def test_a_killed_tuner_resumes_its_trials(ray_session, tmp_path, scenario, overrides, given):
     from ray import tune
 
@@ -113,3 +113,65 @@ def test_a_killed_tuner_resumes_its_trials(ray_session, tmp_path, scenario, over
         held = RunFolder.open(Path(copy))
         assert held.summary()["digest"] in alone
         assert held.models().keys() == RunFolder.open(Path(best.metrics["run_folder"])).models().keys()
+
+
+def test_a_failed_trial_resumes_from_its_last_checkpoint(ray_session, tmp_path):
+    from ray import tune
+
+    spec = scenarios.load("digits_dpzv", SMALL)
+    mark = tmp_path / "failed"
+
+    class Failing(trainable(spec)):
+        def step(self):
+            if self._last.get("updates") == KILLED_AT and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().step()
+
+    (result,) = tune.Tuner(
+        tune.with_resources(Failing, resources(spec)),
+        param_space={"seed": 1},
+        run_config=tune.RunConfig(
+            name="failing",
+            storage_path=str(tmp_path),
+            failure_config=tune.FailureConfig(max_failures=1),
+            verbose=0,
+        ),
+    ).fit()
+    assert mark.exists()
+    assert result.error is None
+    summary = json.loads(Path(result.metrics["run_folder"], "summary.json").read_text())
+    assert summary["updates_before"] == KILLED_AT
+    assert summary["digest"] == scenarios.run(scenarios.load("digits_dpzv", [*SMALL, "seed=1"])).summary["digest"]
+
+
+def test_tunes_own_pbt_continues_a_donors_run_with_another_step_size(ray_session, tmp_path):
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    spec = scenarios.load("digits_dpzv", [*SMALL, "privacy.mode=none"])
+    results = tune.Tuner(
+        tune.with_resources(trainable(spec, out=tmp_path / "runs"), resources(spec)),
+        param_space={"method.lr": tune.grid_search([1e-9, 0.03])},
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            reuse_actors=True,
+            scheduler=PopulationBasedTraining(
+                time_attr="updates",
+                perturbation_interval=40,
+                quantile_fraction=0.5,
+                custom_explore_fn=lambda config: {**config, "method.lr": config["method.lr"] * 0.8},
+                synch=True,
+            ),
+        ),
+        run_config=tune.RunConfig(name="pbt", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert results.num_errors == 0
+    ended = [RunFolder.open(Path(result.metrics["run_folder"])) for result in results]
+    (taken,) = [one for one in ended if one.spec().method.lr_at]
+    assert taken.spec().method.lr == 0.03
+    assert taken.spec().method.lr_at == ((41, pytest.approx(0.024)),)
+    assert taken.summary()["updates"] == 60
+    assert scenarios.run(taken.spec()).summary["digest"] == taken.summary()["digest"]
+    assert list(tmp_path.glob("runs/*.set-aside-1"))
