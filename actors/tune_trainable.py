@@ -178,8 +178,15 @@ def trainable_class(
 
         def _stand(self, last: dict[str, Any]) -> None:
             """Be ready to run; last: what was reported before."""
-            self._last, how = last, {"waits": waits, "beat": beat, "group": self._group, "own": self._own}
-            self._run = PausingRun(work, self._config, after=last.get("updates", 0), **how)
+            self._last = last
+            self._run = PausingRun(
+                *(work, self._config),
+                waits=waits,
+                beat=beat,
+                after=last.get("updates", 0),
+                group=self._group,
+                own=self._own,
+            )
 
         def step(self) -> dict[str, Any]:
             final = self._own.final_report() if self._own and self._run.ident is None else None

@@ -53,9 +53,7 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
         watch = [StatusCallback(hooks.progress)]
         run_local(
             experiment,
-            RunOptions(
-                own, stop=hooks.stop, evaluated=hooks.evaluated, callbacks=watch, keep_evaluated=True
-            ),
+            RunOptions(own, stop=hooks.stop, evaluated=hooks.evaluated, callbacks=watch, keep_evaluated=True),
         )
         return ""
 

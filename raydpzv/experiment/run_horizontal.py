@@ -179,7 +179,9 @@ class _Session:
         self._snapshots.look(self._server_loop.updates)
         self._resume_point.look(self._server_loop.updates)
         self._stop_at.count(self._server_loop.updates)
-        evaluated = self._keep_evaluated and self._server_loop.updates % self._prepared.spec.evaluate.every == 0
+        evaluated = (
+            self._keep_evaluated and self._server_loop.updates % self._prepared.spec.evaluate.every == 0
+        )
         if not self._prepared.asynchronous and self._due(now=evaluated or self._stop_at.is_set()):
             self._keep(run)
 

@@ -100,9 +100,7 @@ def test_a_killed_tuner_resumes_its_trials(ray_session, tmp_path, scenario, over
     assert results.num_errors == 0
     assert len(results) == 2
     alone = {
-        scenarios.run(
-            scenarios.load(scenario, [*overrides, f"method.lr={lr}", "seed=1"])
-        ).summary["digest"]
+        scenarios.run(scenarios.load(scenario, [*overrides, f"method.lr={lr}", "seed=1"])).summary["digest"]
         for lr in (1e-3, 1e-2)
     }
     found, before = digests(results)
@@ -142,7 +140,10 @@ def test_a_failed_trial_resumes_from_its_last_checkpoint(ray_session, tmp_path):
     assert result.error is None
     summary = json.loads(Path(result.metrics["run_folder"], "summary.json").read_text())
     assert summary["updates_before"] == KILLED_AT
-    assert summary["digest"] == scenarios.run(scenarios.load("digits_dpzv", [*SMALL, "seed=1"])).summary["digest"]
+    assert (
+        summary["digest"]
+        == scenarios.run(scenarios.load("digits_dpzv", [*SMALL, "seed=1"])).summary["digest"]
+    )
 
 
 def test_tunes_own_pbt_continues_a_donors_run_with_another_step_size(ray_session, tmp_path):
