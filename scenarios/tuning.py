@@ -75,4 +75,4 @@ def _needs(spec: AnyScenario) -> TrialNeeds:
     """A GPU share that is "auto" is none before Ray has started."""
     import ray
 
-    return whole_trials([spec], ray.cluster_resources() if ray.is_initialized() else {})
+    return whole_trials([spec], ray.cluster_resources() if ray.is_initialized() else None)
