@@ -15,9 +15,9 @@ from typing import Any
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
+from actors.placement import whole_run_gpus
 from actors.processes import end, start
 from actors.remote import get, lost
-from actors.placement import whole_run_gpus
 from actors.reservation import reserved
 from actors.shares import Plan, Share, device_slots
 from raydpzv.compare.plan import Planned
