@@ -16,6 +16,7 @@ from rich.text import Text
 
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
+from raydpzv.report.head_table import HeadTable
 
 CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
 """What the conditional column means; stands below a table that has one."""
@@ -212,14 +213,14 @@ def _row(claim: text.Claim, notes: Sequence[str]) -> PrivacyRow:
     )
 
 
-def _grid(found: PrivacyTable, squeezed: bool, numbered: bool) -> Table:
+def _grid(found: PrivacyTable, squeezed: bool, numbered: bool) -> HeadTable:
     """Every column keeps its words whole; squeezed, only the accountant's gives way, to two lines a row.
 
     numbered: with the numbers of the notes, and with the conditional column, which has a note of its own.
     """
     found = found if numbered else _without_notes(found)
     gap = 0 if squeezed else 1
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
+    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
     narrow = max([len("hidden"), *(len(row.conditional) for row in found.rows)])
     widths = {_CONDITIONAL: narrow} | (
         {"standing": len("standing")} if squeezed and found.conditional else {}
