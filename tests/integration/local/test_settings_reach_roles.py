@@ -6,11 +6,15 @@ company to matter (a quantum needs its law), or whose other value nobody can gue
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from raydpzv.registry import METHODS
 from tests.helpers.changed_settings import (
+    CLIENTS,
+    HEAD,
     Change,
     differs,
     fields_of,
@@ -292,6 +296,24 @@ METHOD: dict[tuple[str, str], Change] = {
         }.items()
     },
 }
+STILL_CLIENTS = ("privacy.mode=none", "model.bottom=linear", "method.lr=1e-9", "method.server_lr=0.01")
+"""Clients that do not move, and whose embeddings, averaged over both ends of a direction, do not depend on it."""
+STILL_HEAD = ("method.server_lr=1e-9",)
+HEADS = ("method.server=zo", "method.server=zo_one_sided")
+JOINT = (*SOUND, "method.server=joint", "method.average=0.9")
+PARTS = [
+    *[
+        (name, f"method.{key}", Change(to, (*STILL_CLIENTS, head, "method.smoothing=0.5"), (HEAD,)))
+        for name, head in (("dpzv", HEADS[0]), ("zoo_vfl", HEADS[0]), ("zoo_vfl", HEADS[1]))
+        for key, to in (("smoothing", "1.0"), ("direction", '"rademacher"'))
+    ],
+    *[
+        (name, "method.direction", Change('"rademacher"', (*STILL_HEAD, "method.lr=0.5"), (CLIENTS,)))
+        for name in ("dpzv", "zoo_vfl")
+    ],
+    *[("dpzv", "method.average", Change("0.5", JOINT, (part,))) for part in (HEAD, CLIENTS)],
+]
+"""Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
 EXCEPTIONS = {
     ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
     "test_one_loss_too_many_ends_the_run",
@@ -365,6 +387,20 @@ def test_a_changed_setting_changes_the_run(files, method, key, change, annotatio
         f"{key}: {changed.to} in place of {value!r} changes nothing in a run of {method}: it does not reach what it "
         "sets, or it needs company to matter; mend it, or add the company to a table of this file"
     )
+
+
+@pytest.mark.parametrize(("method", "key", "change"), PARTS)
+def test_a_setting_of_head_and_clients_reaches_each_of_them(method, key, change):
+    assert differs(method, key, change), f"{key}: does not reach {change.watch[0]} of {method}"
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "change"), [part for part in PARTS if set(part[2].given) & set(HEADS)]
+)
+def test_a_head_that_uses_no_such_setting_is_moved_by_none(method, key, change):
+    """The control: what clients do with the setting does not reach the head."""
+    of_gradients = dataclasses.replace(change, given=(*change.given, "method.server=sgd"))
+    assert not differs(method, key, of_gradients)
 
 
 def test_no_exception_or_entry_is_left_of_a_setting_that_is_gone():
