@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
@@ -22,6 +21,7 @@ from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.client_table import rates_asked
+from raydpzv.report.head_table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 
@@ -250,9 +250,9 @@ def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableTy
     ]
 
 
-def _clients(status: Status, spec: VerticalScenario) -> Table:
+def _clients(status: Status, spec: VerticalScenario) -> HeadTable:
     """One line per client: uploads, activations per second of the run's clock (asked, achieved), staleness."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = HeadTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("client", "uploads", "rate asked", "achieved", "staleness"):
         table.add_column(head, justify="right")
     asked, stalest = rates_asked(spec.arrivals.kind, spec.arrivals.rate, spec.split.clients), []

@@ -86,6 +86,7 @@ class RunOptions:
     and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
     clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
     updates after which a run in this process under the virtual clock is stopped, as by the user, to go on from there.
+    keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before `evaluated` is called.
     storage: brings the folder to a storage as it grows, which the run waits for where it has to.
     """
 
@@ -99,6 +100,7 @@ class RunOptions:
     evaluated: Evaluated = unheard
     callbacks: Sequence[Callback] = ()
     until: int | None = None
+    keep_evaluated: bool = False
     storage: Mirror | None = None
 
     @property

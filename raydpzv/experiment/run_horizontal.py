@@ -104,6 +104,7 @@ class _Session:
         self._writer = RowWriter(folder, prepared.spec.record.flush, options.watch)
         self._finalizer = RunFinalizer(prepared, self._writer, options)
         self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
+        self._keep_evaluated = options.keep_evaluated
         self._checkpoint = checkpoint
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
@@ -171,14 +172,17 @@ class _Session:
 
     def _ticked(self, run: VirtualRun) -> None:
         self._tick()
-        if self._prepared.asynchronous and self._due():
+        if self._prepared.asynchronous and self._due(now=self._keep_evaluated and self._server_loop.to_tell):
             self._keep(run)
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
         self._resume_point.look(self._server_loop.updates)
         self._stop_at.count(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=self._stop_at.is_set()):
+        evaluated = (
+            self._keep_evaluated and self._server_loop.updates % self._prepared.spec.evaluate.every == 0
+        )
+        if not self._prepared.asynchronous and self._due(now=evaluated or self._stop_at.is_set()):
             self._keep(run)
 
     def _due(self, *, now: bool = False) -> bool:

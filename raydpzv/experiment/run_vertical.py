@@ -64,6 +64,7 @@ class _Session:
         self._finalizer = RunFinalizer(experiment, self._writer, options)
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
         self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
+        self._keep_evaluated = options.keep_evaluated
         self._pace = experiment.pace() if folder and not folder.is_recomputed else None
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
@@ -104,13 +105,12 @@ class _Session:
 
         def tick() -> None:
             self._tick()
+            loop = self._server_loop
             # after the last update there is nothing to go on with
-            if (
-                pace is not None
-                and time.monotonic() >= pace.look
-                and self._server_loop.stop_reason is None
-                and pace.due(self._server_loop.updates)
-            ):
+            if pace is None or loop.stop_reason is not None:
+                return
+            asked = self._keep_evaluated and loop.to_tell
+            if asked or (time.monotonic() >= pace.look and pace.due(loop.updates)):
                 keep()
 
         def keep() -> None:

@@ -67,6 +67,7 @@ def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
     alike = [row for row in said["trials"] if row["method.lr"] == said["trials"][said["best"]]["method.lr"]]
     assert said["median"] == sum(row["accuracy"] for row in alike) / 2
     assert (folder / "trials.png").read_bytes().startswith(b"\x89PNG")
+    assert read_search(folder / "search.toml").log_scaled == ("method.lr",)
     assert len((folder / "trials.csv").read_text().splitlines()) == 7
     assert pq.read_table(folder / "trials.parquet")["trial"].to_pylist() == list(range(6))
 
