@@ -54,8 +54,8 @@ class Queue:
         return True
 
     def waiting(self) -> list[tuple[int, list[float]]]:
-        """Return the clients in a round trip, each with its epochs that wait: what another queue begins with."""
-        return sorted(self._waiting.items())
+        """Return a copy of the clients in a round trip, each with its epochs that wait: another queue's start."""
+        return [(client, list(epochs)) for client, epochs in sorted(self._waiting.items())]
 
     def leaves(self, client: int) -> float | None:
         """The round trip is over: return the epoch that the client serves next, at once, if one is waiting."""
