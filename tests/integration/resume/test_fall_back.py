@@ -19,7 +19,7 @@ from raydpzv.legs.begun_legs import legs_begun
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
-from raydpzv.sim.virtual import Arrival
+from tests.helpers.contradictions import change, contradictions, forget_waiting, late, serve_backwards
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import small, stop_after
@@ -39,37 +39,6 @@ DPZV = (
 )
 
 
-def forget_waiting(state: dict[str, Any]) -> dict[str, Any]:
-    """The epochs that waited were served before the checkpoint was written: a list that was not copied."""
-    assert any(epochs for _, epochs in state["waiting"])
-    return state | {"waiting": [[client, []] for client, _ in state["waiting"]]}
-
-
-def serve_backwards(state: dict[str, Any]) -> dict[str, Any]:
-    """Uploads on their way arrive in another order than they did."""
-    times = [time for time, event in state["events"] if isinstance(event, Arrival)][::-1]
-    return state | {
-        "events": [(times.pop(0) if isinstance(e, Arrival) else time, e) for time, e in state["events"]]
-    }
-
-
-def late(state: dict[str, Any]) -> dict[str, Any]:
-    """The last of the uploads on their way arrives much later than it did."""
-    last = max(time for time, event in state["events"] if isinstance(event, Arrival))
-    return state | {"events": [(time + 100 * (time == last), event) for time, event in state["events"]]}
-
-
-def change(path: Path, how: Any) -> None:
-    """Write a checkpoint anew with another state."""
-    found = read_checkpoint(path, RunFolder(path.parent).identity, only_last=True)
-    assert found is not None
-    kept = found.checkpoint
-    twin = path.with_name("twin.state")
-    changed = Checkpoint(kept.round, how(dict(kept.state)), kept.weights)
-    write_checkpoint(twin, changed, found.extents, found.log, found.run)
-    twin.replace(path)
-
-
 def resume(folder: Path, **options: Any) -> Any:
     prepared, opened, _ = continued(folder)
     return run_prepared(prepared, opened, **options)
@@ -80,10 +49,6 @@ def same(run: Any, whole: Any) -> None:
     assert digest({**run.tables, "fault": whole.rows("fault")}) == whole.summary["digest"]
     assert run.summary["model_digest"] == whole.summary["model_digest"]
     assert run.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
-
-
-def contradictions(run: Any) -> list[str]:
-    return [row["message"] for row in run.rows("fault").to_pylist() if row["kind"] == runner.CONTRADICTION]
 
 
 @pytest.fixture
