@@ -96,6 +96,7 @@ class Restarts:
         _await_unlocked(folder.ledger / ".lock")
         if isinstance(error, ReplayMismatch):
             experiment = fall_back(self._experiment, self._writer, error, status.time)
+            self._before += 1  # nobody was lost
         else:
             done = f"all actors are made again ({self.count} of {self._limit}), and the run goes on from"
             message = f"{' '.join(str(error).split())[:200]}; {done}"

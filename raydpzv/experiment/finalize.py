@@ -173,12 +173,12 @@ def fresh_noise(experiment: Prepared) -> FreshNoise:
 
 
 def contradicts(error: BaseException, folder: RunFolder | None) -> bool:
-    """Tell whether a run broke off since the checkpoint from which it resumed is not what its ledger says."""
+    """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
     return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
 
 
 FallBack = Callable[[Any, "RowWriter", ReplayMismatch, float], Any]
-"""(prepared, writer, error, time of the run) to what resumes where a checkpoint contradicts the run's ledger."""
+"""(prepared, writer, error, time of the run) to what resumes where a checkpoint contradicts the ledger."""
 
 
 def no_fall_back(prepared: Any, writer: RowWriter, error: ReplayMismatch, time: float) -> Any:
@@ -331,8 +331,17 @@ class RunFinalizer:
             fault=type(error).__name__,
         )
 
+    @contextmanager
+    def failing(self, status: Status) -> Iterator[None]:
+        """Close a run that an error in the block breaks off; nobody knows then what it has released."""
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error, status, None)
+            raise
+
     def _whole(self, spent: Spent | None, status: Status, facts: Mapping[str, Any]) -> Spent | None:
-        """Return the account, None if the ledger may hold releases to which a resumed run has not come again."""
+        """Return the account; None if the ledger may hold releases that a resumed run has not made again yet."""
         experiment = self._experiment
         if not (isinstance(experiment, PreparedHorizontal) and experiment.releases_again):
             return spent

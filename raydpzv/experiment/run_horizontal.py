@@ -86,7 +86,8 @@ def run_horizontal(
             finally:
                 if ledger:
                     ledger.close()
-            prepared = fall_back(prepared, writer, contradiction, session.time)
+            with finalizer.failing(session.status):
+                prepared = fall_back(prepared, writer, contradiction, session.status.time)
 
 
 def open_ledger(prepared: PreparedHorizontal, folder: RunFolder | None) -> Ledger | None:
@@ -143,9 +144,9 @@ class _Session:
         )
 
     @property
-    def time(self) -> float:
-        """The run's clock."""
-        return self._server_loop.status().time
+    def status(self) -> Status:
+        """Where the run stands."""
+        return self._server_loop.status()
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""

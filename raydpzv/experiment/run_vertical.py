@@ -62,7 +62,8 @@ def run_vertical(
                         if not contradicts(error, folder):
                             raise
                         contradiction = error
-                experiment = fall_back(experiment, writer, contradiction, session.time)
+                with finalizer.failing(session.status):
+                    experiment = fall_back(experiment, writer, contradiction, session.status.time)
                 roles = _roles(experiment, device)
 
 
@@ -98,9 +99,9 @@ class _Session:
         )
 
     @property
-    def time(self) -> float:
-        """The run's clock."""
-        return self._server_loop.status().time
+    def status(self) -> Status:
+        """Where the run stands."""
+        return self._server_loop.status()
 
     def run(self) -> Run:
         """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""

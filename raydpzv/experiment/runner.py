@@ -183,7 +183,7 @@ def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
 
 
 def go_back(experiment: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
-    """Bring the folder that a run writes to its last checkpoint; return what goes on from there.
+    """Bring the folder that a run writes to its last checkpoint; return what resumes from there.
 
     fault: a row of what happened, whose message ends with the place. Raises as `gone_back` does.
     """
@@ -200,9 +200,10 @@ def go_back(experiment: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -
 
 
 def fall_back(experiment: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
-    """Return what resumes from the checkpoint before one that contradicts the run's ledger, else from its ledger alone.
+    """Return what resumes where a checkpoint contradicts the ledger.
 
-    time: of the run, when it found out. Raises as `gone_back` does.
+    That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
+    clock. Raises as `gone_back` does.
     """
     folder = writer.folder
     assert folder is not None

@@ -49,10 +49,10 @@ def note_leg(folder: RunFolder) -> None:
 
 
 def note_fall_back(folder: RunFolder, each: int) -> None:
-    """Put on record, for good, the legs of which the account before the last checkpoint's knows nothing.
+    """Record, for good, the lost legs that the account of the checkpoint before the last one does not have.
 
-    Call it before the folder falls back. each: releases that a leg may have lost. Of a leg that wrote both checkpoints
-    one may count twice, and none is left out.
+    Call it before the folder falls back. each: releases that a leg may have lost. A leg that wrote both checkpoints may
+    count twice; no leg is left out.
     """
     last, older = folder.checkpoint(), folder.older_checkpoint()
     if last is None:

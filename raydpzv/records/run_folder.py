@@ -205,9 +205,8 @@ class RunFolder:
 
     def older_checkpoint(self) -> Found | None:
         """Return the checkpoint before the one at which this leg began; None where there is none, or none any more."""
-        if (
-            self.checkpoint_sha256() != self.resumed_from
-        ):  # this leg's own are no better than what they came from
+        # this leg's own checkpoints are no better than the one that it resumed from
+        if self.checkpoint_sha256() != self.resumed_from:
             return None
         return read_before(self.path / CHECKPOINT, self.identity)
 

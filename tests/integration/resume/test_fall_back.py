@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from raydpzv.errors import ReplayMismatch, StoppedEarly
+from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment import runner
 from raydpzv.experiment.runner import continued
 from raydpzv.ledger.ledger import Ledger
@@ -110,6 +110,21 @@ def test_checkpoints_that_follow_a_wrong_one_are_given_up_with_it(tmp_path):
     (said,) = contradictions(run)
     assert said.endswith("from its start")
     assert max(seen[: seen.index(0, seen.index(9))]) > 12, "the control: a checkpoint came after it"
+
+
+def test_a_run_that_cannot_fall_back_ends_as_failed(killed, monkeypatch):
+    folder, _ = killed
+    change(folder / CHECKPOINT, forget_waiting)
+
+    def refuse(*_: Any) -> None:
+        raise DataError("a part is missing")
+
+    prepared, opened, _ = continued(folder)
+    monkeypatch.setattr(runner, "gone_back", refuse)
+    with pytest.raises(DataError, match="a part is missing"):
+        run_prepared(prepared, opened)
+    summary = RunFolder.open(folder).summary()
+    assert (summary["status"], summary["stopped_by"]) == ("failed", "DataError: a part is missing")
 
 
 def test_a_ledger_of_another_run_is_no_fault_of_the_checkpoint(killed):
