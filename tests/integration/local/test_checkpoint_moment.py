@@ -15,6 +15,7 @@ from raydpzv.records.store import digest
 from raydpzv.registry import METHODS
 from raydpzv.sim.pull import Queue
 from tests.helpers.changed_settings import scenario
+from tests.helpers.sound_runs import sound, table
 
 OFTEN = ("record.checkpoint_updates=1", "record.flush=1000")
 MESSY = (
@@ -91,6 +92,14 @@ def run_small(name, overrides, load, tmp_path):
 @pytest.mark.parametrize(("name", "overrides"), CASES, ids=["-".join((name, *more)) for name, more in CASES])
 def test_what_a_run_does_later_leaves_a_taken_checkpoint_as_it_was(tmp_path, kept, name, overrides, load):
     run_small(name, overrides, load, tmp_path)
+    assert len(kept) > 4
+    assert kept.changed() == 0
+
+
+def test_sums_that_wait_for_their_release_are_of_the_checkpoints_moment(tmp_path, kept):
+    waiting = ("method.gather=4", "method.average=0.8", "method.server=joint", "budget.epsilon=1e6")
+    spec = sound(table(tmp_path / "table.csv"), *waiting, *OFTEN)
+    assert scenarios.run(spec, tmp_path / "run").summary["status"] == "done"
     assert len(kept) > 4
     assert kept.changed() == 0
 
