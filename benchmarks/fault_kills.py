@@ -58,8 +58,8 @@ STOPS = 5
 VERTICAL = ("privacy.noise=seeded", "evaluate.every=500", "resources.client_actors=2")
 HORIZONTAL = ("evaluate.every=100", "resources.hosts=2")
 USERS = ("privacy.noise=seeded", "evaluate.every=50", "resources.hosts=2")
-PULLING = ("evaluate.every=100", "resources.hosts=2", "arrivals.rate=4")
-"""Clients wake more often than they can serve: epochs wait."""
+PULLING = ("evaluate.every=100", "resources.hosts=2", "arrivals.rate=4", "record.checkpoint_updates=50")
+"""Clients wake more often than they can serve, so that epochs wait in every checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Blow:
 
     @property
     def noted(self) -> int:
-        """How many rows of faults it leaves: whoever resumes a run has lost nobody."""
+        """Rows of faults that it leaves: a driver that resumes a run has lost nobody."""
         return 0 if self.end == "driver" else 1
 
     def strike_after(self, seconds: float, mark: Path) -> None:
