@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.errors import DataError, StoppedEarly
+from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
@@ -175,6 +175,20 @@ def fresh_noise(experiment: Prepared) -> FreshNoise:
     return FreshNoise(ANNOUNCED, max(1, planned // _AHEAD_SHARE) if planned else _AHEAD)
 
 
+def contradicts(error: BaseException, folder: RunFolder | None) -> bool:
+    """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
+    return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
+
+
+FallBack = Callable[[Any, "RowWriter", ReplayMismatch, float], Any]
+"""(prepared, writer, error, time of the run) to what resumes where a checkpoint contradicts the ledger."""
+
+
+def no_fall_back(prepared: Any, writer: RowWriter, error: ReplayMismatch, time: float) -> Any:
+    """Raise the error: there is nothing else to resume from."""
+    raise error
+
+
 class RowWriter:
     """Where rows go: the run folder if there is one, else memory; and to whom watches the run."""
 
@@ -277,6 +291,7 @@ class RunFinalizer:
     ) -> Run:
         """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
         self._watch.last_status(status)
+        spent = self._whole(spent, status, facts)
         ends = [_model_row(name, x, status.updates) for name, x in models.items()]
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)), last=True)
         folder, reason = self._writer.folder, status.stop_reason or ""
@@ -309,6 +324,7 @@ class RunFinalizer:
         if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
+        spent = self._whole(spent, status, facts)
         self._summary(
             "stopped" if interrupted else "failed",
             USER if interrupted else text,
@@ -318,6 +334,22 @@ class RunFinalizer:
             facts,
             fault=type(error).__name__,
         )
+
+    @contextmanager
+    def failing(self, status: Status) -> Iterator[None]:
+        """Close a run that an error in the block breaks off; nobody knows then what it has released."""
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error, status, None)
+            raise
+
+    def _whole(self, spent: Spent | None, status: Status, facts: Mapping[str, Any]) -> Spent | None:
+        """Return the account; None if the ledger may hold releases that a resumed run has not made again yet."""
+        experiment = self._experiment
+        if not (isinstance(experiment, PreparedHorizontal) and experiment.releases_again):
+            return spent
+        return spent if "ledger" in facts and status.updates >= facts["ledger"]["updates"] else None
 
     def _released(self, facts: Mapping[str, Any]) -> int:
         """Return how many releases the ledger holds, if the run has one that holds releases."""

@@ -191,6 +191,11 @@ class PreparedHorizontal:
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
 
     @property
+    def under_way(self) -> int:
+        """Releases that a leg may have made, and lost, of which no record tells: a round, or a sum of each silo."""
+        return self.spec.split.clients if self.asynchronous else 1
+
+    @property
     def unrecorded(self) -> str | None:
         """What of a run was not kept, so that it cannot be made again: nothing, releases are charged a second time."""
         return None
