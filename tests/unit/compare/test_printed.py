@@ -54,9 +54,9 @@ def test_a_doubled_step_of_a_head_is_refused(monkeypatch, head):
 
 
 def test_an_entry_that_no_entrant_has_is_refused():
-    with pytest.raises(SpecError, match="no entrant of any comparison has method.server_lr = `0.7`"):
+    with pytest.raises(SpecError, match=r"no entrant of any comparison has method.server_lr = `0.7`"):
         lines(HERE | {"value": 5e-3}, HERE | {"value": 0.7, "methods": ("sgd",)})
-    with pytest.raises(SpecError, match="no entrant of mnist_field has privacy.clip = `50.0`"):
+    with pytest.raises(SpecError, match=r"no entrant of mnist_field has privacy.clip = `50.0`"):
         lines(
             {"key": "privacy.clip", "value": 5.0, "where": "Table 3"},
             {
