@@ -1,8 +1,8 @@
 """The papers' figures and tables, each by one command, on what runs offline: `python -m benchmarks.results`.
 
 Every part is a comparison in a folder of its own below --out, and goes on where it was stopped. When all that was asked
-for is there the page is written anew, with the pictures beside it; with `--only` the other parts' sections stay. `--list`
-says what there is and how long it took.
+for is there the page is written anew, with the pictures beside it. With `--only` it keeps the other parts' sections.
+`--list` says what there is and how long it took.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ PARTS = (
         "DPZV journal, Figure 2 and Table I, on real pictures",
         "DPZV reaches 90 % on MNIST (Table I).",
         "mnist5k_field",
-        "5,000 MNIST pictures, the papers' seven clients and network, one seed; every step as printed, not tuned alike; "
-        "all clients wake at one rate.",
+        "5,000 MNIST pictures, the papers' seven clients and network; step sizes as printed, not tuned alike; all clients "
+        "wake at one rate.",
         real=("mnist_field",),
         files=MNIST_FILES,
     ),
