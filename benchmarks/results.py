@@ -142,8 +142,8 @@ PARTS = (
         "DPZV journal, Figure 2 and Table I, on real pictures",
         "DPZV reaches 90 % on MNIST (Table I).",
         "mnist5k_field",
-        "5,000 MNIST pictures, the papers' seven clients and network; step sizes as printed, not tuned alike; all clients "
-        "wake at one rate.",
+        "5,000 MNIST pictures, the papers' seven clients and network; step sizes as printed, not tuned alike; all "
+        "clients wake at one rate.",
         real=("mnist_field",),
         files=MNIST_FILES,
     ),
