@@ -219,7 +219,7 @@ def _lines(
         epsilon = None if isinstance(value, str) else float(value)
         _check_overrides(entry.set, label, sigma=epsilon is None)
         _check_overrides([*entry.private, *last], label)
-        noisy = epsilon is not None or multiplier is not None or _SIGMA in map(_key, entry.set)
+        noisy = epsilon is not None or multiplier is not None or gives_sigma(entry)
         items = _items(entry, last, noisy=noisy)
         spec = _spec(base, method, epsilon, items, label, multiplier)
         said = label if multiplier is None else f"{label}, σ = {multiplier:g}"
@@ -238,6 +238,11 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
         return [*entry.set, *entry.private, *last]
     own = [o for o in entry.set if _key(o) not in _OF_NOISE]
     return own + [o for o in last if not _key(o).startswith("privacy.")]
+
+
+def gives_sigma(entry: MethodEntry) -> bool:
+    """Tell whether an entrant has noise of a deviation of its own."""
+    return _SIGMA in map(_key, entry.set)
 
 
 def method_of(entry: MethodEntry, base: AnyScenario) -> str:
