@@ -162,7 +162,7 @@ PARTS = (
         files=VAFL_FILES,
         shows=(
             "Asynchronous VAFL is the first at 90 and 95 % in time, synchronous in updates; all end about level with "
-            "central SGD. The paper's noise moves no median by more than 0.3 points. It proves nothing, since no output "
+            "central SGD. The paper's noise moves no median by more than 0.3 points. It proves nothing: no output "
             "is clipped."
         ),
     ),
