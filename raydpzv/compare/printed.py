@@ -70,19 +70,18 @@ def _used(paper: Paper, name: str) -> Iterator[tuple[int, str]]:
             for place, entry in enumerate(paper.settings)
             if _speaks_of(entry, name, file.scenario, line.spec.method.name, own.method.name)
         ]
-        values = flat(as_tree(line.spec))
+        values, kept = flat(as_tree(line.spec)), flat(as_tree(own))
         for key in dict.fromkeys(entry.key for _, entry in found if entry.key not in _AXES):
-            given = values.get(key)
             of_key = [(place, entry) for place, entry in found if entry.key == key]
-            yield from ((p, name) for p, e in of_key if e.of_entrants and e.value == given)
-            kept = [flat(as_tree(own)).get(key)] if any(not e.of_entrants for _, e in of_key) else []
-            _check(name, line, key, given, [e for _, e in of_key], kept)
+            _check(name, line, key, values.get(key), kept.get(key), [entry for _, entry in of_key])
+            yield from ((p, name) for p, e in of_key if e.of_entrants and e.value == values.get(key))
 
 
 def _check(
-    name: str, line: PlannedLine, key: str, given: Any, printed: Sequence[PrintedValue], kept: Sequence[Any]
+    name: str, line: PlannedLine, key: str, given: Any, kept: Any, printed: Sequence[PrintedValue]
 ) -> None:
-    if given not in [*(entry.value for entry in printed), *kept]:
+    """Refuse a value that is neither printed for entrants nor the scenario's, whose reason is on file."""
+    if given not in [entry.value if entry.of_entrants else kept for entry in printed]:
         papers = ", ".join(f"{shown(entry.value)} ({entry.where})" for entry in printed)
         raise SpecError(
             f"{name}: {key} of {line} is {shown(given)}, the paper's is {papers}; take the paper's value, or give the "

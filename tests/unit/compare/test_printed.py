@@ -53,12 +53,25 @@ def test_a_doubled_step_of_a_head_is_refused(monkeypatch, head):
         lines(*rules, change=doubled, monkeypatch=monkeypatch)
 
 
+def test_the_printed_form_of_a_step_that_is_doubled_here_is_refused(monkeypatch):
+    """The clients' step in the printed λ form, where the slope here divides by 2λ."""
+    rule = {"key": "method.lr", "value": 5e-4, "where": "Table 2", "why": "2λ"}
+    assert lines(rule)
+
+    def printed_form(file):
+        entrants = tuple(e.model_copy(update={"set": (*e.set, "method.lr=5e-4")}) for e in file.entrants)
+        return file.model_copy(update={"entrants": entrants})
+
+    with pytest.raises(SpecError, match=r"method.lr of .* is `0.0005`"):
+        lines(rule, change=printed_form, monkeypatch=monkeypatch)
+
+
 def test_an_entry_that_no_entrant_has_is_refused():
     with pytest.raises(SpecError, match=r"no entrant of any comparison has method.server_lr = `0.7`"):
         lines(HERE | {"value": 5e-3}, HERE | {"value": 0.7, "methods": ("sgd",)})
     with pytest.raises(SpecError, match=r"no entrant of mnist_field has privacy.clip = `50.0`"):
         lines(
-            {"key": "privacy.clip", "value": 5.0, "where": "Table 3"},
+            {"key": "privacy.clip", "value": 10.0, "where": "Table 3", "why": "halved"},
             {
                 "key": "privacy.clip",
                 "value": 50.0,
