@@ -175,6 +175,10 @@ PARTS = (
         picture="accuracy_over_seconds",
         real=("mnist_times", "fashion_times", "cifar10_times", "parkinson_times"),
         files=VAFL_FILES,
+        shows=(
+            "Yes. All protocols end at about 89 %, above central SGD, whose momentum is 0.9 at the same step size. "
+            "Asynchronous VAFL is the first at 80 and 85 % in time. The noise moves no median by more than 0.3 points."
+        ),
     ),
     Part(
         "vafl_lstm",
