@@ -375,7 +375,9 @@ def _section(
 def _areas(folded: pa.Table) -> str:
     """Return the areas under the ROC curve after the last update, of runs on two classes."""
     found = [row for row in folded.to_pylist() if not math.isnan(row["roc_auc_median"])]
-    if not any(row["roc_auc_max"] for row in found):  # a run that broke off counts as 0, on any number of classes
+    if not any(
+        row["roc_auc_max"] for row in found
+    ):  # a run that broke off counts as 0, on any number of classes
         return ""
     said = (
         f"{text_tables.named(row['label'], row['epsilon'])} {row['roc_auc_median']:.3f} "
