@@ -152,7 +152,7 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
 
 def _asked(run: Mapping[str, Any]) -> bool:
     """Tell whether noise was asked for."""
-    return run["epsilon"] is not None or run["multiplier"] is not None
+    return any(run[name] is not None for name in ("epsilon", "multiplier", "sigma"))
 
 
 def _bound(claim: Mapping[str, Any]) -> float:
