@@ -695,9 +695,10 @@ def list_(
     if papers:
         with errors():
             defer("torch")
+            from raydpzv.compare.printed import comparison_lines
             from raydpzv.config.papers import scenarios_page
 
-            print(scenarios_page())
+            print(scenarios_page(comparison_lines))
         return
     from scenarios.list_output import show_list
 

@@ -149,7 +149,7 @@ def _least(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def _asked(run: Mapping[str, Any]) -> bool:
     """Tell whether noise was asked for."""
-    return run["epsilon"] is not None or run["multiplier"] is not None
+    return any(run[name] is not None for name in ("epsilon", "multiplier", "sigma"))
 
 
 def _said(mechanism: str) -> str:

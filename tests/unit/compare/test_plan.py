@@ -72,6 +72,15 @@ def test_settings_reach_their_method_with_noise_or_without():
     assert [line.spec.privacy.mode for line in found.lines] == ["none", "paper", "none", "none"]
 
 
+def test_a_fixed_deviation_is_noise_that_aims_at_no_epsilon():
+    noisy = MethodEntry(label="noisy", scenario="vafl", set=("privacy.sigma=0.1",))
+    found = comparison("privacy.noise=seeded", entrants=(MethodEntry(scenario="vafl"), noisy))
+    assert lines(found)[:2] == [("vafl", None), ("noisy", None)]
+    plain, own = (line.spec.privacy for line in found.lines[:2])
+    assert (plain.mode, plain.sigma) == ("none", None)
+    assert (own.mode, own.sigma, own.epsilon, own.noise) == ("paper", 0.1, None, "seeded")
+
+
 def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
     found = comparison("method.batch=32", "method.lr=0.7", "privacy.noise=seeded", epsilons=("none", 1.0), entrants=(
         MethodEntry(scenario="vafl", set=("method.lr=0.5",), private=("privacy.clip=0.2",)),
@@ -153,6 +162,12 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         ({"epsilons": (1.0,)}, (), r"privacy.clip: wanted.*\(from vafl at ε=1\)"),
         ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
         ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
+        ({}, ("privacy.sigma=3",), "epsilons say where noise is added"),
+        (
+            {"epsilons": (1.0,), "entrants": (MethodEntry(scenario="vafl", set=("privacy.sigma=1",)),)},
+            (),
+            r'put privacy.sigma in its `set`, with epsilons = \["none"\]',
+        ),
         ({"entrants": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
         ({"entrants": (MethodEntry(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
         ({"entrants": (MethodEntry(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
