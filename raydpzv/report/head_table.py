@@ -18,7 +18,7 @@ _WIDE = 10_000
 
 
 class HeadTable(Table):
-    """A table of rich that breaks cells, and heads at spaces only; where those do not fit, a list of its rows.
+    """A table of rich that breaks heads at spaces only. Where the heads do not fit, it is a list of its rows.
 
     Heads and cells are text. A list names each cell by its head, and leaves out empty cells.
     """
@@ -38,6 +38,8 @@ class HeadTable(Table):
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> list[Column] | None:
         """Return the columns with widths that fit, as even as can be; None if heads do not fit."""
+        if not self.columns:
+            return []
         least, most = zip(*map(_widths, self.columns), strict=True)
         bare = copy(self)
         bare.title = bare.caption = None
@@ -48,8 +50,9 @@ class HeadTable(Table):
             return None
         for _ in range(left):
             growing = [i for i, width in enumerate(widths) if width < most[i]]
-            if growing:
-                widths[min(growing, key=widths.__getitem__)] += 1
+            if not growing:
+                break
+            widths[min(growing, key=widths.__getitem__)] += 1
         return [replace(column, width=width) for column, width in zip(self.columns, widths, strict=True)]
 
     def _rows(self) -> Iterator[RenderableType]:

@@ -69,6 +69,10 @@ def test_a_list_names_each_cell_by_its_head_and_leaves_out_empty_ones():
     assert second[3:] == ["at the edge of its grid: method.lr=0.3", "and 3 more"]
 
 
+def test_a_table_without_columns_is_empty():
+    assert printed(HeadTable(), 40).strip() == printed(Table(), 40).strip() == ""
+
+
 def test_columns_that_may_not_break_are_not_cut():
     table = filled(HeadTable(box=box.SIMPLE_HEAD), whole=HEADS)
     assert "…" not in printed(table, 90)

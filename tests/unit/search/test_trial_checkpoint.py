@@ -133,15 +133,28 @@ def test_releases_of_a_lost_folder_are_not_made_again_uncharged(tmp_path):
     assert run(trial)["updates"] == 24
 
 
-def test_a_run_that_does_not_stand_is_named_and_not_copied(tmp_path):
-    trial = TrialRun(tmp_path / "run", digits(), "a")
-    stopped_at(trial, tmp_path / "first")
+def test_a_wall_clock_run_is_named_and_resumes_as_a_new_leg(tmp_path):
+    wall = digits("clock.kind=wall", "arrivals.rate=500", "budget.updates=2000", "evaluate.every=10")
+    trial, stop, seen = TrialRun(tmp_path / "run", wall, "a"), threading.Event(), []
     (copy := tmp_path / "copy").mkdir()
-    trial.save(copy, {"updates": AT}, stands=False)
+
+    def evaluated(status, metrics):
+        if status.updates and not stop.is_set():
+            seen.append(status.updates)
+            trial.save(copy, {"updates": status.updates}, stands=False)
+            stop.set()
+
+    assert run(trial, evaluated, stop)["status"] == "stopped"
     assert [file.name for file in copy.iterdir()] == ["trial.json"]
-    assert trial.load(copy) == {"updates": AT}
     with pytest.raises(InputError, match="real time does not stand still; give trainable"):
-        TrialRun(tmp_path / "b", digits(), "a").load(copy)
+        TrialRun(tmp_path / "b", wall, "a").load(copy)
+    again = TrialRun(trial.path, wall, "a")
+    assert again.load(copy) == {"updates": seen[0]}
+    (stop := threading.Event()).set()
+    assert run(again, stop=stop)["status"] == "stopped"
+    legs = RunFolder.open(trial.path).rows()["leg"].to_pylist()
+    assert [row["leg"] for row in legs] == [2]
+    assert legs[0]["round"] >= seen[0]
 
 
 def test_a_finished_run_reports_what_it_measured_and_is_no_donor(tmp_path):
