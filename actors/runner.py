@@ -27,7 +27,7 @@ def run_on_ray(experiment: Prepared, options: RunOptions | None = None, place: P
     place: where the actors go; None reserves one for them.
     """
     given = options or RunOptions()
-    metrics = RayMetrics(private=experiment.setting is not None and verdict(experiment.setting)[0])
+    metrics = RayMetrics(private=verdict(experiment.setting).proved)
     return _BY_KIND[experiment.spec.kind](
         experiment, replace(given, callbacks=[*given.callbacks, metrics]), place
     )

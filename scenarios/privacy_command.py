@@ -14,7 +14,7 @@ import raydpzv
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.files import as_json as json_text
 from raydpzv.privacy.sound_setting import SoundSetting
-from raydpzv.privacy.statements import NO_NOISE, claims, verdict
+from raydpzv.privacy.statements import claims, verdict
 from scenarios.run_output import show_privacy
 
 
@@ -23,12 +23,12 @@ def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json:
     spec = raydpzv.load(scenario, changes)
     found = planned_privacy(spec, rows)
     table = [dataclasses.asdict(c) for c in claims(found)] if found else []
-    private, why = verdict(found) if found else (False, NO_NOISE)
+    said = verdict(found)
     facts = dataclasses.asdict(found) if found else {}
     planned = spec.budget.updates is not None or isinstance(found, SoundSetting)
     if as_json:
-        reason = None if private else why
-        answer = {"private": private, "private_reason": reason, "verdict": why, "planned": planned}
+        reason = None if said.private else said.lead
+        answer = {"private": said.private, "private_reason": reason, "verdict": said.text, "planned": planned}
         sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts}))
         return
-    show_privacy(table, why, facts, planned=planned, explain=explain)
+    show_privacy(table, said, facts, planned=planned, explain=explain)

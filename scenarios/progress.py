@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.client_table import rates_asked
-from raydpzv.report.text import CHANGES, duration, size
+from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 
 INTERVAL = 10.0

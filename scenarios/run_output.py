@@ -17,6 +17,7 @@ from scenarios import screen
 
 if TYPE_CHECKING:
     from raydpzv.config.scenario import AnyScenario
+    from raydpzv.privacy.claim_words import Verdict
     from raydpzv.records.store import Rows
 
 EXPLAIN = "--explain: the full verdict, where σ comes from, and a note on each ε"
@@ -51,14 +52,14 @@ def show_run(
         stated = json.loads((folder / "summary.json").read_text())
         print(json_text({"folder": str(folder)} | stated), end="")
         return
+    from raydpzv.privacy.claim_words import withheld
     from raydpzv.report.client_table import CLIENT_NOTE, client_table, client_table_rows
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
     from raydpzv.report.tables import summary_table
-    from raydpzv.report.verdict import verdict_lines
+    from raydpzv.report.verdict import headline
 
     console = tables_console()
-    for line in verdict_lines(summary):
-        console.print(verdict_line(line))
+    console.print(verdict_line(headline(summary)))
     for warning in summary["warnings"]:
         console.print(Text(f"warning: {warning}", style="yellow"))
     console.print()
@@ -75,7 +76,7 @@ def show_run(
         console.print()
         console.print(verdict_line(summary["privacy_verdict"]))
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
-    if summary["private"]:
+    if withheld(summary):
         console.print(
             f"The folder is the operator's. What may leave: raydpzv publish {folder} --out FOLDER; the report holds no "
             "more (--operator: everything).",
@@ -84,20 +85,18 @@ def show_run(
 
 
 def show_privacy(
-    table: list[dict[str, Any]], why: str, facts: Mapping[str, Any], *, planned: bool, explain: bool
+    table: list[dict[str, Any]], found: Verdict, facts: Mapping[str, Any], *, planned: bool, explain: bool
 ) -> None:
     """Print what is known of a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
 
-    table: claims; why: the verdict in full; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
+    table: claims; found: the verdict on them; facts: fields of a `raydpzv.privacy` setting; planned: whether the budget
     says how many updates there will be.
     """
     from raydpzv.privacy.claims import large_delta
     from raydpzv.report.privacy import PrivacyBlock, calibration, verdict_line
-    from raydpzv.report.verdict import epsilon_line, private_line
 
     console = tables_console()
-    console.print(Text(epsilon_line(table)))
-    console.print(verdict_line(private_line(table, why)))
+    console.print(verdict_line(found.headline()))
     if not table:
         return
     if not planned:
@@ -108,7 +107,7 @@ def show_privacy(
     console.print(PrivacyBlock(table, explain))
     console.print()
     if explain:
-        console.print(verdict_line(why))
+        console.print(verdict_line(found.text))
         console.print(Text(calibration(facts)))
     else:
         console.print(Text(EXPLAIN, "dim"))

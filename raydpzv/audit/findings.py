@@ -11,6 +11,7 @@ from raydpzv.audit.label_inference import LabelGuesses
 from raydpzv.audit.ledger_audit import LedgerAudit
 from raydpzv.audit.one_run import GuessesAudit
 from raydpzv.audit.recorded import RecordedRun
+from raydpzv.privacy import claim_words
 from raydpzv.report import text
 
 NOT_FALSIFIED, FALSIFIED, NOTHING_PROVED = "not falsified", "FALSIFIED", "nothing proved"
@@ -146,9 +147,9 @@ def _finding(
 ) -> Finding:
     """Hold an ε that was seen against the one that the run states against this adversary."""
     claim = run.claim(adversary)
-    proved = text.epsilon_of(claim) if claim is not None and text.proves(claim) else None
+    proved = claim_words.epsilon_of(claim) if claim is not None and claim_words.proves(claim) else None
     reasons = list(contradictions)
-    if claim is not None and seen.surely > text.epsilon_of(claim):
+    if claim is not None and seen.surely > claim_words.epsilon_of(claim):
         reasons.append("ε seen is above the ε stated")
     delta, change = text.number(run.delta(adversary)), _CHANGES[run.relation]
     terms = f"δ = {delta}, {change}, against {_SEES[adversary]}"

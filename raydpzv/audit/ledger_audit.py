@@ -27,8 +27,8 @@ from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
 from raydpzv.experiment.reexecute import check_models
 from raydpzv.keys import Key
+from raydpzv.privacy import claim_words
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.report import text
 
 SMALLEST_P = 1 - SURE
 """Below this the noise is not what the run says it is."""
@@ -97,7 +97,7 @@ class LedgerAudit:
             found.append("a record moves releases whose batch it is not in")
         if self.noise.p < SMALLEST_P:
             found.append("the noise is not normal with the deviation that the run states")
-        if epsilon_of(self.worst.apart, self.claim["delta"]) > text.epsilon_of(self.claim) * _ROUNDING:
+        if epsilon_of(self.worst.apart, self.claim["delta"]) > claim_words.epsilon_of(self.claim) * _ROUNDING:
             found.append("a record moves its releases further than the clip permits")
         return tuple(found)
 

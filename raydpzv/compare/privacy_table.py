@@ -19,35 +19,34 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.compare.text_tables import CALIBRATED, calibrated, named
+from raydpzv.privacy import claim_words
 from raydpzv.report import text
+from raydpzv.report.privacy import ClaimRow, merged
 
 HEADS = (
-    "method", CALIBRATED, "adversary", "relation", "ε", "standing", "δ", "mechanism", "accountant", "notes",
+    "method", CALIBRATED, "adversary", "relation", "ε", "guess", "standing", "δ", "mechanism", "accountant", "notes",
 )  # fmt: skip
 MEANING = (
     "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is calibrated to is what a "
     "calibration aims at; proved is what this table says is proved, against the adversary in the same row alone."
 )
-_RELATIONS = {"replace": "replace", "add_remove": "add/remove"}
-_INNER = ("adversary", "relation", "ε", "standing", "accountant", "notes")
+_INNER = ("adversary", "relation", "ε", "guess", "standing", "accountant", "notes")
 
 Place = tuple[str, float | None]
 """A line: its label and the ε that its noise is calibrated to."""
 
 
 @dataclass(frozen=True)
-class ComparedClaim:
-    """A row as text, of all the lines for which it is the same; `notes` are numbers from 1, the scope's among them."""
+class ComparedClaim(ClaimRow):
+    """A row as text, of all the lines for which it is the same; the scope is among its notes."""
 
     who: tuple[Place, ...]
-    adversary: str
-    relation: str
     epsilon: str
+    guess: str
     standing: str
     delta: str
     mechanism: str
     accountant: str
-    notes: tuple[int, ...]
 
     @property
     def heading(self) -> str:
@@ -65,6 +64,7 @@ class ComparedClaim:
                 self.adversary,
                 self.relation,
                 self.epsilon,
+                self.guess,
                 self.standing,
             ),
             *(self.delta, self.mechanism, self.accountant, numbers),
@@ -99,7 +99,7 @@ def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
     of_line: dict[tuple[Place, ...], list[ComparedClaim]] = {}
     for c in chosen:
         of_line.setdefault((_place(c),), []).append(_row(c, notes))
-    rows = _shared([_merged(group) for group in of_line.values()])
+    rows = _shared([merged(group) for group in of_line.values()])
     return ComparedPrivacy(tuple(rows), tuple(_without(runs, noised)), tuple(notes))
 
 
@@ -121,48 +121,35 @@ def privacy_block(claims: pa.Table, runs: pa.Table) -> Group:
 
 
 def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
-    """Return in a line how many lines have noise, how many are private, and which ε is proved against the clients,
-    under what relation, δ, mechanism and accountant.
-    """
+    """Return in a line how many lines with noise are private, and in words the smallest and the largest ε of these."""
     stated = claims.to_pylist()
     noised = {_place(c) for c in stated if c["mechanism"] != "none"}
     if not noised and any(_asked(r) and r["outcome"] != "ok" for r in runs.to_pylist()):
         return "Privacy: of the lines with noise no run has a result; nothing can be said."
     if not noised:
         return "Privacy: no line adds noise; there is no ε, and nothing is private."
-    private = {_place(r) for r in runs.to_pylist()} & noised
-    private -= {_place(r) for r in runs.to_pylist() if not r["private"]}
-    worst: dict[Place, Mapping[str, Any]] = {}
-    for group in _groups(c for c in stated if _place(c) in noised and c["adversary"] == "client"):
+    exposed = {_place(r) for r in runs.to_pylist() if not r["private"]}
+    worst: dict[Place, list[Mapping[str, Any]]] = {}
+    for group in _groups(c for c in stated if _place(c) in noised - exposed):
         claim = _largest(group)
-        there = worst.setdefault(_place(claim), claim)
-        if _bound(claim) > _bound(there):
-            worst[_place(claim)] = claim
-    proved = sorted((c for c in worst.values() if math.isfinite(_bound(c))), key=_bound)
-    said = "nothing is proved against the clients"
-    if proved:
-        ends = [
-            f"ε = {text.number(_bound(c))} ({named(*_place(c))}: {c['mechanism']})"
-            for c in (proved[0], proved[-1])
-        ]
-        said = f"proved against the clients for {len(proved)}: {' to '.join(dict.fromkeys(ends))}; "
-        said += "; ".join(dict.fromkeys(_terms(c) for c in (proved[0], proved[-1])))
-    return f"Privacy: {len(private)} of {len(noised)} lines with noise are private; {said}"
+        worst.setdefault(_place(claim), []).append(_stated(claim))
+    found = {place: claim_words.judge(rows) for place, rows in worst.items()}
+    private = sorted((p for p in found if found[p].private), key=lambda p: _least(worst[p]))
+    said = f"Privacy: {len(private)} of {len(noised)} lines with noise are private"
+    if not private:
+        return f"Privacy: NOT PRIVATE, no useful ε is proved for any of the {len(noised)} lines with noise."
+    left = "" if len(private) == len(noised) else "; the others are NOT PRIVATE"
+    words = {place: f"{named(*place)}: {found[place].headline()}" for place in (private[0], private[-1])}
+    return " ".join([f"{said}{left}.", *words.values()])
+
+
+def _least(rows: Sequence[Mapping[str, Any]]) -> float:
+    return min(float(row["epsilon"]) for row in rows if claim_words.useful(row))
 
 
 def _asked(run: Mapping[str, Any]) -> bool:
     """Tell whether noise was asked for."""
     return run["epsilon"] is not None or run["multiplier"] is not None
-
-
-def _bound(claim: Mapping[str, Any]) -> float:
-    return float(claim["claimed"]) if claim["holds"] else math.inf
-
-
-def _terms(claim: Mapping[str, Any]) -> str:
-    """Return what an ε means nothing without, its mechanism apart."""
-    relation = _RELATIONS.get(str(claim["relation"]), str(claim["relation"]))
-    return f"{relation}, δ = {text.number(claim['delta'])}, accountant {claim['accountant']}"
 
 
 def _said(mechanism: str) -> str:
@@ -172,7 +159,7 @@ def _said(mechanism: str) -> str:
 def _inner(rows: Sequence[ComparedClaim]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False, show_edge=False)
     for head in _INNER:
-        table.add_column(head, overflow="fold", justify="right" if head == "ε" else "left")
+        table.add_column(head, overflow="fold", justify="right" if head in ("ε", "guess") else "left")
     for row in rows:
         cells = dict(zip(HEADS, map(Text, row.cells), strict=True))
         cells["standing"].stylize("green" if row.standing == "proved" else "red")
@@ -208,35 +195,21 @@ def _notes(claim: Mapping[str, Any]) -> list[str]:
 def _row(claim: Mapping[str, Any], notes: Sequence[str]) -> ComparedClaim:
     return ComparedClaim(
         who=(_place(claim),),
-        adversary=str(claim["adversary"]),
-        relation=_RELATIONS.get(str(claim["relation"]), str(claim["relation"])),
+        adversary=claim_words.adversary_cell(claim),
+        relation=claim_words.relation_cell(claim),
         epsilon=text.number(claim["claimed"]),
-        standing=text.standing({"epsilon": claim["claimed"], "holds": claim["holds"]}),
+        guess=claim_words.guess(_stated(claim)) or text.NONE,
+        standing=claim_words.standing(_stated(claim)),
         delta=text.number(claim["delta"]),
         mechanism=str(claim["mechanism"]),
-        accountant=str(claim["accountant"]),
+        accountant=claim_words.accountant_cell(claim),
         notes=tuple(notes.index(note) + 1 for note in _notes(claim)),
     )
 
 
-def _merged(rows: Sequence[ComparedClaim]) -> list[ComparedClaim]:
-    """Return the rows of a line, those that differ but in adversary or relation as one; their notes add up."""
-    order = list(dict.fromkeys(row.adversary for row in rows))
-    for name in ("adversary", "relation"):
-        found: dict[ComparedClaim, ComparedClaim] = {}
-        for row in rows:
-            key = _changed(row, {name: "", "notes": ()})
-            there = found.setdefault(key, row)
-            if there is not row:
-                notes = tuple(dict.fromkeys(there.notes + row.notes))
-                both = f"{getattr(there, name)}, {getattr(row, name)}"
-                found[key] = _changed(there, {name: both, "notes": notes})
-        rows = list(found.values())
-    return sorted(rows, key=lambda row: order.index(row.adversary.partition(", ")[0]))
-
-
-def _changed(row: ComparedClaim, fields: Mapping[str, Any]) -> ComparedClaim:
-    return replace(row, **fields)
+def _stated(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of CLAIMS as a claim: in `CLAIMS`, epsilon is what the line's noise is calibrated to."""
+    return {**claim, "epsilon": claim["claimed"]}
 
 
 def _shared(groups: Sequence[Sequence[ComparedClaim]]) -> list[ComparedClaim]:

@@ -196,7 +196,7 @@ def _claims(summary: Mapping[str, Any]) -> Iterator[Row]:
         yield row | {"claimed": _number(claim["epsilon"])}
 
 
-_CLAIM = tuple(f.name for f in dataclasses.fields(Claim) if f.name not in ("epsilon", "direct_only"))
+_CLAIM = tuple(set(CLAIMS.names) & {field.name for field in dataclasses.fields(Claim)} - {"epsilon"})
 
 
 def _number(value: Any) -> float:

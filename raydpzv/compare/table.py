@@ -106,6 +106,7 @@ CLAIMS = pa.schema(
         ("holds", pa.bool_()),
         ("note", pa.string()),
         ("scope", pa.string()),
+        ("guess", pa.float64()),  # how often an attacker is right at most; null where no ε is proved
     ]
 )
 

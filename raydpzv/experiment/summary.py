@@ -14,7 +14,8 @@ from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
-from raydpzv.privacy.statements import NO_NOISE, AnySetting, claims, verdict
+from raydpzv.privacy.claim_words import Verdict, judge
+from raydpzv.privacy.statements import AnySetting, claims, verdict
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records import interruptions, metrics
 from raydpzv.records.environment import versions
@@ -26,7 +27,7 @@ from raydpzv.sim.interfaces import Spent
 
 _ROUNDING = 1e-6
 """By how much, of itself, an ε that noise was calibrated for may come out above its target."""
-NO_ACCOUNT = "NOT PRIVATE: the account of the releases is lost, and no planned number of updates bounds them."
+NO_ACCOUNT = "the account of the releases is lost, and no planned number of updates bounds them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,8 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     beyond = ending.beyond_plan or experiment.missing > 0
     done = ending.status == "done"
     final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
-    private, why = verdict(final) if final else (False, NO_ACCOUNT if setting else NO_NOISE)
-    why = _beside_target(experiment, final, why) if final else why
+    said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
+    said = _beside_target(experiment, final, said) if final else said
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
     return {
@@ -94,9 +95,11 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "staleness": _staleness(experiment, rows),
         **_interruptions(experiment, rows),
         "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
-        "private": private,
-        "private_reason": None if private else why,
-        "privacy_verdict": why,
+        "private": said.private,
+        "private_reason": None if said.private else said.lead,
+        "proved": said.proved,
+        "privacy_verdict": said.text,
+        "privacy_asides": list(said.asides),
         "warnings": warnings(experiment, rows, found),
         "digest": digest(rows),
         "model_digest": model_digest(rows),
@@ -106,24 +109,24 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     }
 
 
-def _beside_target(experiment: Prepared, final: AnySetting, why: str) -> str:
+def _beside_target(experiment: Prepared, final: AnySetting, said: Verdict) -> Verdict:
     """Return a verdict that says, where it is so, that what a lost machine may have released leads beyond the target ε.
 
     In paper mode it is the paper's ε alone that ever met the target.
     """
     planned = experiment.setting
     if not experiment.missing or planned is None or planned.target is None:
-        return why
+        return said
     limit = planned.target * (1 + _ROUNDING)
     met = {(c.adversary, c.relation) for c in claims(planned) if c.epsilon <= limit}
     if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in claims(final)):
-        return why
-    stated, mind, caveats = why.partition(" Mind: ")
-    passed = "" if "not the target" in stated else f" This is not the target ε = {planned.target:g}."
-    return (
-        f"{stated}{passed} Beside the run's own updates {experiment.missing:,} count that a lost machine may have "
-        f"made, with other noise.{mind}{caveats}"
+        return said
+    asides = said.asides or (f"This is not the target ε = {planned.target:g}.",)
+    beside = (
+        f"Beside the run's own updates {experiment.missing:,} count that a lost machine may have made, with other "
+        "noise."
     )
+    return dataclasses.replace(said, asides=(*asides, beside))
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:

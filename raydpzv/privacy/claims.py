@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,19 @@ UNCHARGED = (
 )
 """What no ε here ever includes."""
 
+COUNTS_KNOWN = ", its record counts known"
+"""Ends the unit of a claim against somebody who is told how many records a user has in each silo."""
+
 
 @dataclass(frozen=True)
 class Claim:
     """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or on what condition.
 
-    `sensitivity` is how far one record is taken to move a released mean in this row's accounting, NaN where
-    nothing is accounted. `scope`: what the accounting spans. `direct_only` is no guarantee: it is what ε would
-    be if the server kept no hidden state, None where the question does not arise.
+    `sensitivity` is how far one record is taken to move what is released in this row's accounting, NaN where
+    nothing is accounted, and `measured` says what of. `scope`: what the accounting spans. `direct_only` is no
+    guarantee: it is what ε would be if the server kept no hidden state, None where the question does not arise.
+    `guess`: how often an attacker who knows all else is right at most, who must tell the neighbours apart; None where
+    no ε is proved. `multiplier`: the noise of one release over what one record moves of it.
     """
 
     adversary: str
@@ -35,6 +41,16 @@ class Claim:
     note: str
     scope: str
     direct_only: float | None = None
+    guess: float | None = None
+    multiplier: float | None = None
+    measured: str = ""
+
+
+def figure(value: float) -> str:
+    """Return a number as verdicts and notes print it."""
+    if math.isinf(value):
+        return "∞"
+    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"
 
 
 def large_delta(facts: Mapping[str, Any]) -> str:

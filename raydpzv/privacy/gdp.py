@@ -69,6 +69,17 @@ def mu_of(epsilon: float, delta: float) -> float:
     return math.exp(low if low == high else brentq(excess, low, high, xtol=1e-14))
 
 
+def guess_of(mu: float) -> float:
+    """Return how often an attacker is right at most who must tell two μ-GDP runs apart, each as likely: Φ(μ/2).
+
+    It is (1 + TV)/2 of the two output laws, whose total variation TV is δ(0).
+    """
+    from scipy.special import ndtr
+
+    _require("mu", mu)
+    return float(ndtr(mu / 2))
+
+
 def _log_delta(t: float, mu: float) -> float:
     """Log δ at ε = μ (t + μ/2), for 0 < μ < infinity."""
     if t <= _FAR_LEFT:

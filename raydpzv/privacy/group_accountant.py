@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.mean_accountant import discretisation, poisson_epsilon
+from raydpzv.privacy.gdp import epsilon_of, guess_of
+from raydpzv.privacy.mean_accountant import discretisation, poisson_epsilon, poisson_guess
 
 _POINTS = 60_000  # of one step's loss distribution, each of which takes dp-accounting some 10 µs
 _WIDEST = 1 << 26  # points of the composed one
@@ -48,6 +48,32 @@ def group_epsilon(
             noise_multiplier=multiplier, rate=rate, releases=steps, delta=delta, relation=relation
         )
     return _group_epsilon(multiplier, group, rate, steps, delta, relation)
+
+
+def group_guess(
+    *, multiplier: float, group: int, rate: float, steps: int, relation: str = "add_remove"
+) -> float:
+    """Return an upper bound on how often an attacker tells neighbours apart: (1 + TV)/2, TV = δ(0) of the same losses.
+
+    Of replacing a user TV is at most twice that of taking it away, by the triangle inequality.
+    """
+    if steps == 0:
+        return 0.5
+    if group == 1:
+        return poisson_guess(noise_multiplier=multiplier, rate=rate, releases=steps, relation=relation)
+    moved = group if relation == "add_remove" else 2 * group
+    unsampled = guess_of(math.sqrt(steps) * moved / multiplier)
+    step = _step(multiplier, group, rate)
+    if rate == 1 or _too_wide(multiplier, group, rate, steps, step):
+        return unsampled
+    apart = _distance(multiplier, group, rate, steps, step) * (1 if relation == "add_remove" else 2)
+    return min(unsampled, (1 + apart) / 2)
+
+
+@functools.lru_cache(maxsize=256)
+def _distance(multiplier: float, group: int, rate: float, steps: int, step: float) -> float:
+    losses = _one(multiplier, group, rate, step).self_compose(steps)
+    return float(losses.get_delta_for_epsilon(0.0))
 
 
 @functools.lru_cache(maxsize=256)

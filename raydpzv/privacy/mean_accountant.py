@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from raydpzv.errors import InputError, suggest
 from raydpzv.privacy.calibration import paper_mu
-from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
 from raydpzv.privacy.participations import Participations, Rows
 
 RELATIONS = ("replace", "add_remove")
@@ -63,13 +63,21 @@ def poisson_epsilon(
     _require_sampling(noise_multiplier, rate, releases, relation)
     if releases == 0 or rate == 0:
         return 0.0
-    sensitivity = 2.0 if relation == "replace" else 1.0
-    unsampled = participation_epsilon(
-        participations=releases, sensitivity=sensitivity, sigma=noise_multiplier, delta=delta
-    )
-    if rate == 1 or noise_multiplier < 0.01 or _too_wide(noise_multiplier, rate, releases):
+    unsampled = epsilon_of(_unsampled_mu(noise_multiplier, releases, relation), delta)
+    if _not_sampled(noise_multiplier, rate, releases):
         return unsampled
     return min(unsampled, _sampled_epsilon(noise_multiplier, rate, releases, delta, relation))
+
+
+def poisson_guess(*, noise_multiplier: float, rate: float, releases: int, relation: str = "replace") -> float:
+    """Return an upper bound on how often an attacker tells neighbours apart: (1 + δ(0))/2 of the same PLD."""
+    _require_sampling(noise_multiplier, rate, releases, relation)
+    if releases == 0 or rate == 0:
+        return 0.5
+    unsampled = guess_of(_unsampled_mu(noise_multiplier, releases, relation))
+    if _not_sampled(noise_multiplier, rate, releases):
+        return unsampled
+    return min(unsampled, _sampled_guess(noise_multiplier, rate, releases, relation))
 
 
 def poisson_epsilon_rdp(*, noise_multiplier: float, rate: float, releases: int, delta: float) -> float:
@@ -266,10 +274,29 @@ def _too_wide(noise_multiplier: float, rate: float, releases: int) -> bool:
     return releases > _MOST or points > _WIDEST
 
 
+def _unsampled_mu(noise_multiplier: float, releases: int, relation: str) -> float:
+    return math.sqrt(releases) * (2.0 if relation == "replace" else 1.0) / noise_multiplier
+
+
+def _not_sampled(noise_multiplier: float, rate: float, releases: int) -> bool:
+    """Tell whether sampling hides nothing, or is not worked out."""
+    return rate == 1 or noise_multiplier < 0.01 or _too_wide(noise_multiplier, rate, releases)
+
+
 @functools.lru_cache(maxsize=256)
 def _sampled_epsilon(
     noise_multiplier: float, rate: float, releases: int, delta: float, relation: str
 ) -> float:
+    return float(_sampled(noise_multiplier, rate, releases, relation).get_epsilon(delta))
+
+
+@functools.lru_cache(maxsize=256)
+def _sampled_guess(noise_multiplier: float, rate: float, releases: int, relation: str) -> float:
+    return (1 + float(_sampled(noise_multiplier, rate, releases, relation).get_delta(0.0))) / 2
+
+
+def _sampled(noise_multiplier: float, rate: float, releases: int, relation: str) -> Any:
+    """Return dp-accounting's accountant of all releases; it may hold gigabytes, so nobody keeps it."""
     import dp_accounting
     from dp_accounting import pld
 
@@ -279,7 +306,7 @@ def _sampled_epsilon(
         value_discretization_interval=discretisation(noise_multiplier, rate),
     )
     accountant.compose(_sampled_event(noise_multiplier, rate, releases))
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def _central_limit_releases(z: float, rate: float, mu: float, relation: str) -> int:

@@ -1,8 +1,8 @@
-"""Which ε holds against whom: the side-by-side table, and the verdict.
+"""Which ε holds against whom: the side-by-side table.
 
 | adversary  | sees                                                                       |
 |------------|----------------------------------------------------------------------------|
-| `paper`    | what the DPZV papers claim, whoever looks                                  |
+| `paper`    | nobody: what the DPZV papers' accountant states                            |
 | `client`   | one client or all of them: every release, and which rows are in each batch |
 | `external` | the released values and the final model; no ids, no batch sizes, no seed   |
 | `server`   | everything: trusted, so that its ε is always infinite                      |
@@ -18,14 +18,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 from raydpzv.privacy.calibration import expected_participations, paper_epsilon
-from raydpzv.privacy.claims import UNCHARGED, Claim
+from raydpzv.privacy.claims import UNCHARGED, Claim, figure
 from raydpzv.privacy.mean_accountant import (
     RELATIONS,
     Spending,
     participation_epsilon,
     poisson_epsilon,
+    poisson_guess,
     whole_mean_epsilon,
 )
 from raydpzv.privacy.mean_setting import MeanSetting
@@ -35,7 +37,6 @@ _WHOLE = "closed form (GDP) of the whole mean"
 _PLD = "PLD (dp-accounting), Poisson sampling"
 _TOLERANCE = 1 + 1e-9
 _BASIS = {"counted": "as counted", "planned bound": "bounded by the plan"}
-_WEAK = 20.0  # e^20: the odds of a guess may grow by nine digits
 
 
 def claims(setting: MeanSetting) -> tuple[Claim, ...]:
@@ -51,25 +52,13 @@ def claims(setting: MeanSetting) -> tuple[Claim, ...]:
     return (_paper(setting, clients[0]), *clients, *external, _server(setting))
 
 
-def verdict(setting: MeanSetting) -> tuple[bool, str]:
-    """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
-    broken = defect(setting)
-    if broken:
-        return False, f"NOT PRIVATE: {broken}."
-    client = _client(setting, "replace")
-    proved = f"ε = {_figure(client.epsilon)} at δ = {setting.delta:g}"
-    weak = " An ε this large is vacuous." if client.epsilon > _WEAK else ""
-    if setting.hidden_state:
-        return False, (
-            f'NOT PRIVATE: the server trains w_0 on labels without noise (server "{setting.server}"), and w_0 '
-            f"carries a record into every later release. All that is proved against the clients is {proved} "
-            f"(replace one record; {client.accountant}).{weak}"
-        )
-    above = setting.target is not None and client.epsilon > setting.target * _TOLERANCE
-    missed = f" This is not the target ε = {_figure(setting.target or 0.0)}." if above else ""
-    return True, (
-        f"Proved against the clients: {proved} (replace one record; {client.accountant}; participation "
-        f"{_BASIS[setting.participations_kind]}).{missed}{weak} Mind: {'; '.join(caveats(setting))}."
+def obstacle(setting: MeanSetting) -> str:
+    """Return why nothing private is made whatever the numbers of the table are, or nothing."""
+    if (broken := defect(setting)) or not setting.hidden_state:
+        return broken
+    return (
+        f'the server trains w_0 on labels without noise (server "{setting.server}"), and w_0 carries a record into '
+        "every later release"
     )
 
 
@@ -80,7 +69,7 @@ def caveats(setting: MeanSetting) -> tuple[str, ...]:
         "floating-point noise is not exactly Gaussian and can leak",
     ]
     if setting.delta * setting.rows > 1:
-        excess = _figure(setting.delta * setting.rows)
+        excess = figure(setting.delta * setting.rows)
         clauses.append(
             f"δ = {setting.delta:g} is above 1/D (D·δ = {excess}) and permits revealing whole records"
         )
@@ -160,18 +149,21 @@ def _external(setting: MeanSetting, relation: str) -> Claim:
         f'batches are "{setting.batches}", not "poisson"' if setting.batches != "poisson" else setting.exposed
     )
     amplified = not why
-    epsilon = _poisson(setting, relation) if amplified else _direct(setting, relation, setting.participations)
+    epsilon = _direct(setting, relation, setting.participations)
+    if amplified:
+        epsilon = poisson_epsilon(**_sampled(setting, relation), delta=setting.delta)
     if setting.hidden_state:
         note = (
             "The final model holds w_0, trained on labels without noise, whose release no ε covers. While w_0 "
-            f"is withheld, the clients' ε = {_figure(_whole(setting))} holds ({_WHOLE})."
+            f"is withheld, the clients' ε = {figure(_whole(setting))} holds ({_WHOLE})."
         )
         return _claim(setting, "external", relation, note, direct_only=epsilon)
     if not amplified:
         note = f"No amplification is proved, since {why}: the bound against clients holds here."
         return _claim(setting, "external", relation, note, epsilon, _CLOSED, True)
     note = "Valid while batch ids, batch sizes (also on the wire) and the coins stay secret: they are the operator's."
-    return _claim(setting, "external", relation, note, epsilon, _PLD, True)
+    chance = poisson_guess(**_sampled(setting, relation))
+    return replace(_claim(setting, "external", relation, note, epsilon, _PLD, True), guess=chance)
 
 
 def _server(setting: MeanSetting) -> Claim:
@@ -189,15 +181,14 @@ def _direct(setting: MeanSetting, relation: str, participations: int) -> float:
     )
 
 
-def _poisson(setting: MeanSetting, relation: str) -> float:
-    """ε of secret Poisson batches; P releases on one batch are one with z/√P."""
-    return poisson_epsilon(
-        noise_multiplier=setting.noise_multiplier / math.sqrt(setting.perturbations),
-        rate=setting.batch / setting.rows,
-        releases=-(-setting.releases // setting.perturbations),
-        delta=setting.delta,
-        relation=relation,
-    )
+def _sampled(setting: MeanSetting, relation: str) -> dict[str, Any]:
+    """What the accountant of secret Poisson batches reads; P releases on one batch are one with z/√P."""
+    return {
+        "noise_multiplier": setting.noise_multiplier / math.sqrt(setting.perturbations),
+        "rate": setting.batch / setting.rows,
+        "releases": -(-setting.releases // setting.perturbations),
+        "relation": relation,
+    }
 
 
 def _whole(setting: MeanSetting) -> float:
@@ -213,10 +204,10 @@ def _whole(setting: MeanSetting) -> float:
 def _forecast(setting: MeanSetting) -> str:
     """What the worst case may shrink to once participation is counted."""
     expected = expected_participations(releases=setting.releases, rows=setting.rows, batch=setting.batch)
-    figures = [_figure(_direct(setting, relation, math.ceil(expected))) for relation in RELATIONS]
+    figures = [figure(_direct(setting, relation, math.ceil(expected))) for relation in RELATIONS]
     return (
         " A record may be drawn every time, and the run counts how often it was; FORECAST, no guarantee: the "
-        f"average, {_figure(expected)} releases, gives ε = {figures[0]} (replace) or {figures[1]} (add or "
+        f"average, {figure(expected)} releases, gives ε = {figures[0]} (replace) or {figures[1]} (add or "
         "remove), and the maximum is higher."
     )
 
@@ -234,13 +225,17 @@ def _claim(
     """Complete a row; without an accountant nothing is proved and ε is infinite."""
     reach = _accounted(setting, relation, accountant)
     terms = (setting.delta, _mechanism(setting), reach, relation, accountant)
-    return Claim(adversary, epsilon, *terms, holds, note, _scope(setting), direct_only)
+    return Claim(
+        *(adversary, epsilon, *terms, holds, note, _scope(setting), direct_only),
+        multiplier=None if math.isnan(reach) else setting.sigma / reach,
+        measured="mean slope",
+    )
 
 
 def _mechanism(setting: MeanSetting) -> str:
     if setting.noise == "none" or setting.sigma == 0:
         return "none"
-    return f"floating-point Gaussian, σ={_figure(setting.sigma)}, {setting.noise} noise"
+    return f"floating-point Gaussian, σ={figure(setting.sigma)} on the mean slope, {setting.noise} noise"
 
 
 def _accounted(setting: MeanSetting, relation: str, accountant: str) -> float:
@@ -253,12 +248,6 @@ def _accounted(setting: MeanSetting, relation: str, accountant: str) -> float:
 def _scope(setting: MeanSetting) -> str:
     releases = "1 release" if setting.releases == 1 else f"{setting.releases:,} releases"
     return (
-        f"{releases} of a clipped batch mean, C={_figure(setting.clip)}, B={setting.batch:,} of "
+        f"{releases} of a clipped batch mean, C={figure(setting.clip)}, B={setting.batch:,} of "
         f"D={setting.rows:,} records, {setting.batches} batches; unit: one record"
     )
-
-
-def _figure(value: float) -> str:
-    if value == math.inf:
-        return "∞"
-    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Which ε holds against whom where every row is noised once, by clients that never learn: the table and the verdict.
+"""Which ε holds against whom where every row is noised once, by clients that never learn: the table.
 
 The server sees the noised rows and nothing else of the features; whatever it makes of them, the head included, is
 post-processing, so that its ε holds against everybody. Labels are the server's own and are not protected.
@@ -30,13 +30,14 @@ def memoized_claims(setting: MemoizedSetting) -> tuple[Claim, ...]:
     )
 
 
-def memoized_verdict(setting: MemoizedSetting) -> tuple[bool, str]:
-    """Return that labels are not protected, and what is proved of features, in a few plain sentences."""
-    figure = f"ε = {setting.epsilon:.4g} at δ = {setting.delta:g} (replace {_UNIT}; {_CLOSED})"
-    return False, (
-        f"NOT PRIVATE as for labels: the head is made from them without noise. Proved of features, against the server: "
-        f"{figure}. Mind: never charged are {', '.join(UNCHARGED)}."
-    )
+def obstacle(setting: MemoizedSetting) -> str:
+    """Return why nothing private is made, whatever is proved of features."""
+    return "labels are not protected: the head is made from them without noise"
+
+
+def caveats(setting: MemoizedSetting) -> tuple[str, ...]:
+    """Return what to print beside every ε of this setting, one clause each."""
+    return (f"never charged are {', '.join(UNCHARGED)}",)
 
 
 def _claim(setting: MemoizedSetting, adversary: str, note: str) -> Claim:
@@ -44,11 +45,13 @@ def _claim(setting: MemoizedSetting, adversary: str, note: str) -> Claim:
         adversary=adversary,
         epsilon=setting.epsilon,
         delta=setting.delta,
-        mechanism=f"rounded Gaussian on rows, once, z={setting.noise_multiplier:.4g}, system noise",
+        mechanism=f"rounded Gaussian on rows, once, z={setting.noise_multiplier:.4g} times S, system noise",
         sensitivity=2 * setting.clip,
         relation="replace",
         accountant=_CLOSED,
         holds=True,
+        multiplier=setting.noise_multiplier / 2,
+        measured="row norm",
         note=note,
         scope=(
             f"each embedding of {setting.width} coordinates clipped to norm {setting.clip:.4g} and noised once, of "

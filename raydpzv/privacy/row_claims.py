@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from raydpzv.privacy.claims import UNCHARGED, Claim
+from raydpzv.privacy.claims import UNCHARGED, Claim, figure
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.row_accountant import claimed_mu, proved_mu
 from raydpzv.privacy.row_setting import RowSetting
@@ -62,23 +62,19 @@ def row_claims(setting: RowSetting) -> tuple[Claim, ...]:
     return tuple(rows[who] for who in ("paper", "client", "external", "server"))
 
 
-def row_verdict(setting: RowSetting) -> tuple[bool, str]:
-    """Return whether a per-record ε is proved against the clients, and why, in a few plain sentences."""
+def obstacle(setting: RowSetting) -> str:
+    """Return why nothing private is made whatever the numbers of the table are."""
     if broken := row_defect(setting):
-        return False, f"NOT PRIVATE: {broken}."
-    if setting.hidden and setting.on == "embedding":
-        return False, f"NOT PRIVATE: {_HELD_OUT}. Nothing is proved."
-    claim = _proved(setting)
-    figure = f"ε = {_figure(claim.epsilon)} at δ = {setting.delta:g} (replace {_unit(setting)}; {claim.accountant})"
+        return broken
     if setting.hidden:
-        return False, (
-            f"NOT PRIVATE: {_HIDDEN}. All that is proved against the {setting.adversary} is {figure}."
-        )
-    return False, (
-        f"NOT PRIVATE against the clients: their answers are made from labels without noise. Proved against the "
-        f"{setting.adversary}: {figure}. Mind: never charged are {', '.join(UNCHARGED)}; floating-point noise is not "
-        "exactly Gaussian and can leak."
-    )
+        return _HELD_OUT if setting.on == "embedding" else _HIDDEN
+    return "labels are not protected: the clients' answers are made from them without noise"
+
+
+def caveats(setting: RowSetting) -> tuple[str, ...]:
+    """Return what to print beside every ε of this setting, one clause each."""
+    exact = "floating-point noise is not exactly Gaussian and can leak"
+    return (f"never charged are {', '.join(UNCHARGED)}", exact)
 
 
 def _paper(setting: RowSetting, proved: Claim) -> Claim:
@@ -143,7 +139,7 @@ def _claim(
     mechanism = "none"
     if setting.sigma > 0:
         mechanism = (
-            f"floating-point Gaussian, σ={_figure(setting.sigma)} per coordinate, {setting.noise} noise"
+            f"floating-point Gaussian, σ={figure(setting.sigma)} per coordinate, {setting.noise} noise"
         )
     reach = math.nan if accountant == "none" else setting.sensitivity
     return Claim(
@@ -158,19 +154,15 @@ def _claim(
         note,
         _scope(setting),
         direct_only,
+        multiplier=None if math.isnan(reach) else setting.sigma / reach,
+        measured="row norm",
     )
 
 
 def _scope(setting: RowSetting) -> str:
-    clip = "unbounded" if setting.clip is None else f"clipped to norm {_figure(setting.clip)}"
+    clip = "unbounded" if setting.clip is None else f"clipped to norm {figure(setting.clip)}"
     uploads = f"{setting.updates:,} updates"
     return (
         f"{uploads}, {setting.per_upload} release(s) of {setting.batch:,} {setting.on} rows each, {clip}, of "
         f"D={setting.rows:,} records, {setting.batches} batches; unit: {_unit(setting)}"
     )
-
-
-def _figure(value: float) -> str:
-    if value == math.inf:
-        return "∞"
-    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

@@ -19,7 +19,7 @@ from typing import Any
 from raydpzv.errors import SpecError
 from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.gdp import epsilon_of, mu_of
-from raydpzv.privacy.mean_accountant import poisson_epsilon, poisson_releases
+from raydpzv.privacy.mean_accountant import poisson_epsilon, poisson_guess, poisson_releases
 from raydpzv.privacy.participations import Participations, Rows
 from raydpzv.privacy.sound_setting import RELATIONS, SoundPlan, SoundSetting
 
@@ -62,6 +62,16 @@ def external_epsilon(setting: SoundSetting) -> float:
     if setting.premise:
         return clients_epsilon(setting)
     return _sampled(setting, setting.effective_multiplier, setting.releases)
+
+
+def external_guess(setting: SoundSetting) -> float:
+    """Return how often that outsider is right at most, where sampling hides batches from it."""
+    return poisson_guess(
+        noise_multiplier=setting.effective_multiplier,
+        rate=setting.rate,
+        releases=setting.releases,
+        relation=_sampled_relation(setting),
+    )
 
 
 def promised_epsilon(setting: SoundSetting) -> float:

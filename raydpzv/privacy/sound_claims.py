@@ -1,4 +1,4 @@
-"""Which ε holds against whom with privacy.mode = "sound": the table and the verdict.
+"""Which ε holds against whom with privacy.mode = "sound": the table.
 
 | adversary     | sees                                                                               |
 |---------------|------------------------------------------------------------------------------------|
@@ -14,9 +14,10 @@ through the cached embeddings. Whatever cannot be proved was refused when the se
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from raydpzv.privacy.claims import UNCHARGED, Claim
-from raydpzv.privacy.sound_accountant import clients_epsilon, external_epsilon
+from raydpzv.privacy.claims import UNCHARGED, Claim, figure
+from raydpzv.privacy.sound_accountant import clients_epsilon, external_epsilon, external_guess
 from raydpzv.privacy.sound_setting import SoundSetting
 
 _CLOSED = "closed form (GDP)"
@@ -38,13 +39,6 @@ def sound_claims(setting: SoundSetting) -> tuple[Claim, ...]:
     )
 
 
-def sound_verdict(setting: SoundSetting) -> tuple[bool, str]:
-    """Return that an ε is proved against the clients, and which, in a few plain sentences."""
-    clients = _clients(setting, "all_clients", "")
-    figure = f"ε = {_figure(clients.epsilon)} at δ = {setting.delta:g} ({_relation(setting)}; {clients.accountant})"
-    return True, f"Proved against all clients together: {figure}. Mind: {'; '.join(caveats(setting))}."
-
-
 def caveats(setting: SoundSetting) -> tuple[str, ...]:
     """Return what to print beside every ε of this setting, one clause each."""
     clauses = [f"never charged are {', '.join(UNCHARGED)}"]
@@ -52,7 +46,7 @@ def caveats(setting: SoundSetting) -> tuple[str, ...]:
         clauses.append("the head's noise is floating-point, not exactly Gaussian, and can leak")
     if setting.delta * setting.rows >= 1:
         clauses.append(
-            f"δ = {setting.delta:g} is not below 1/D (D·δ = {_figure(setting.delta * setting.rows)}) and permits "
+            f"δ = {setting.delta:g} is not below 1/D (D·δ = {figure(setting.delta * setting.rows)}) and permits "
             "revealing whole records"
         )
     return tuple(clauses)
@@ -76,7 +70,8 @@ def _external(setting: SoundSetting) -> Claim:
         "Amplified by secret Poisson batches. Valid while row numbers, batch sizes (also on the wire) and the coins "
         f"stay with the operator, and a number of updates alone ends the run. {_TABLE}"
     )
-    return _claim(setting, "external", note, external_epsilon(setting), _PLD)
+    claim = _claim(setting, "external", note, external_epsilon(setting), _PLD)
+    return replace(claim, guess=external_guess(setting))
 
 
 def _claim(
@@ -95,17 +90,20 @@ def _claim(
         holds=proved,
         note=note,
         scope=_scope(setting),
+        multiplier=setting.effective_multiplier / setting.change if proved else None,
+        measured="mean gradient" if setting.head_alone else "mean slopes",
     )
 
 
 def _mechanism(setting: SoundSetting) -> str:
+    noise = f"z={figure(setting.noise_multiplier)} times a record's largest part"
     if setting.head_alone:
-        return f"Gaussian on the head's gradient, z={_figure(setting.noise_multiplier)}, system noise"
-    slopes = f"rounded Gaussian on integers, z={_figure(setting.noise_multiplier)}"
+        return f"Gaussian on the head's gradient, {noise}, system noise"
+    slopes = f"rounded Gaussian on integers, {noise}"
     if setting.head_multiplier is None:
         return f"{slopes}, system noise"
     return (
-        f"{slopes}, and Gaussian on the head's gradient, z_0={_figure(setting.head_multiplier)}, system noise"
+        f"{slopes}, and Gaussian on the head's gradient, z_0={figure(setting.head_multiplier)}, system noise"
     )
 
 
@@ -117,25 +115,13 @@ def _sensitivity(setting: SoundSetting) -> float:
 def _scope(setting: SoundSetting) -> str:
     releases = "1 release" if setting.releases == 1 else f"{setting.releases:,} releases"
     if setting.head_alone:
-        what = f"the head's gradient, of norm {_figure(setting.clip)} at most a record"
+        what = f"the head's gradient, of norm {figure(setting.clip)} at most a record"
         return (
             f"{releases} of {what}, {setting.release_rows:,} of D={setting.rows:,} records, {setting.batches} batches; "
             "unit: one record"
         )
     return (
-        f"{releases} of {setting.perturbations} slopes, one vector of norm {_figure(setting.clip)}·√"
+        f"{releases} of {setting.perturbations} slopes, one vector of norm {figure(setting.clip)}·√"
         f"{setting.perturbations} at most a record, {setting.release_rows:,} of D={setting.rows:,} records, "
         f"{setting.batches} batches; unit: one record"
     )
-
-
-def _relation(setting: SoundSetting) -> str:
-    return {
-        "replace": "replace one record",
-        "add_remove": "add or remove one record",
-        "labels": "change the label of one record",
-    }[setting.relation]
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

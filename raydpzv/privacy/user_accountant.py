@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import SpecError
-from raydpzv.privacy.gdp import epsilon_of, mu_of
-from raydpzv.privacy.group_accountant import converted, group_epsilon, group_epsilon_rdp
-from raydpzv.privacy.mean_accountant import poisson_epsilon
+from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
+from raydpzv.privacy.group_accountant import converted, group_epsilon, group_epsilon_rdp, group_guess
+from raydpzv.privacy.mean_accountant import poisson_epsilon, poisson_guess
 from raydpzv.privacy.participations import Participations, Rows
 from raydpzv.privacy.user_setting import ADVERSARIES, UserSetting
 
@@ -31,6 +31,7 @@ _EVERY = 32  # releases whose ε is worked out one by one; of more, 16 an e-fold
 
 def user_epsilon(setting: UserSetting, adversary: str = "external", relation: str = "add_remove") -> float:
     """Return ε of one user against an adversary: releases as planned or made, participation as planned or counted."""
+    relation = setting.change(adversary, relation)
     if setting.remade and (setting.amplified(adversary) or (setting.kind == "group" and setting.rate < 1)):
         return _remade_epsilon(setting, adversary, relation)
     if setting.kind == "group":
@@ -60,15 +61,52 @@ def _remade_epsilon(setting: UserSetting, adversary: str, relation: str) -> floa
     Two releases on one draw are not what two draws are. Whoever knows the draw sees no less, so that they are charged
     as without sampling; the others have coins of their own, and half of δ goes to each part.
     """
-    both = min(2 * setting.remade, setting.releases)
-    single = replace(setting, remade=0, sampling=1.0, rate=1.0, counted=None)
+    single, twice, rest = _remade_parts(setting)
     bound = user_epsilon(single, adversary, relation)
-    if both == setting.releases:
+    if rest is None:
         return bound
-    half = setting.delta / 2
-    rest = replace(setting, remade=0, releases=setting.releases - both, delta=half)
-    twice = replace(single, releases=both, delta=half)
     return min(bound, user_epsilon(twice, adversary, relation) + user_epsilon(rest, adversary, relation))
+
+
+def _remade_parts(setting: UserSetting) -> tuple[UserSetting, UserSetting, UserSetting | None]:
+    """Return all releases as if no coins hid anybody, those on coins drawn on twice, and the others, None if none."""
+    both, half = min(2 * setting.remade, setting.releases), setting.delta / 2
+    single = replace(setting, remade=0, sampling=1.0, rate=1.0, counted=None)
+    twice = replace(single, releases=both, delta=half)
+    if both == setting.releases:
+        return single, twice, None
+    return single, twice, replace(setting, remade=0, releases=setting.releases - both, delta=half)
+
+
+def user_guess(setting: UserSetting, adversary: str = "external", relation: str = "add_remove") -> float:
+    """Return how often this adversary is right at most about one user: (1 + TV)/2 of `user_epsilon`'s releases.
+
+    Of two parts one after the other TV is at most 1 − (1 − TV₁)(1 − TV₂), whatever the second makes of the first.
+    """
+    relation = setting.change(adversary, relation)
+    if setting.remade and (setting.amplified(adversary) or (setting.kind == "group" and setting.rate < 1)):
+        single, twice, rest = _remade_parts(setting)
+        bound = user_guess(single, adversary, relation)
+        if rest is None:
+            return bound
+        parts = [user_guess(part, adversary, relation) for part in (twice, rest)]
+        return min(bound, 1 - 2 * math.prod(1 - part for part in parts))
+    if setting.kind == "group":
+        return group_guess(
+            multiplier=setting.multiplier,
+            group=setting.group,
+            rate=setting.rate,
+            steps=setting.releases * setting.steps,
+            relation=relation,
+        )
+    if setting.amplified(adversary):
+        return poisson_guess(
+            noise_multiplier=setting.noise_multiplier(adversary, "add_remove"),
+            rate=setting.sampling,
+            releases=setting.releases,
+            relation=relation,
+        )
+    return guess_of(user_mu(setting, adversary, relation))
 
 
 def user_mu(setting: UserSetting, adversary: str = "external", relation: str = "add_remove") -> float:
@@ -114,7 +152,8 @@ def calibrated(setting: UserSetting, epsilon: float) -> UserSetting:
     mu = mu_of(epsilon, setting.delta)
     one = replace(setting, multiplier=1.0)
     if setting.kind == "group":
-        plain, rate = math.sqrt(setting.releases * setting.steps) * setting.group, setting.rate
+        moved = setting.moved(setting.change(setting.against, "add_remove"))
+        plain, rate = math.sqrt(setting.releases * setting.steps) * moved, setting.rate
     else:
         hidden = setting.amplified(setting.against)
         plain, rate = user_mu(one, setting.against), setting.sampling if hidden else 1.0

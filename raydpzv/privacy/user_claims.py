@@ -1,8 +1,8 @@
-"""Which ε holds against whom with privacy.mode = "user": the table and the verdict. The unit of privacy is one user.
+"""Which ε holds against whom with privacy.mode = "user": the table. The unit of privacy is one user.
 
 | adversary  | sees                                                                                     |
 |------------|------------------------------------------------------------------------------------------|
-| `paper`    | what the Uldp-FL paper's accounting gives, whoever looks                                 |
+| `paper`    | nobody: what the Uldp-FL paper's accountant states                                       |
 | `external` | every released sum, and so every model                                                   |
 | `client`   | one silo: the same, its own sum and its share of the noise; the others' records are kept |
 | `server`   | the same, and what aggregation shows it of the silos; it draws the users' coins          |
@@ -14,9 +14,9 @@ import itertools
 import math
 from dataclasses import replace
 
-from raydpzv.privacy.claims import UNCHARGED, Claim
+from raydpzv.privacy.claims import COUNTS_KNOWN, UNCHARGED, Claim, figure
 from raydpzv.privacy.group_accountant import lemma_9_epsilon
-from raydpzv.privacy.user_accountant import user_epsilon, user_epsilon_rdp
+from raydpzv.privacy.user_accountant import user_epsilon, user_epsilon_rdp, user_guess
 from raydpzv.privacy.user_setting import ADVERSARIES, RELATIONS, UserSetting
 
 _CLOSED = "closed form (GDP)"
@@ -24,7 +24,6 @@ _PLD = "PLD (dp-accounting), Poisson sampling"
 _MIXTURE = "PLD (dp-accounting), mixture of Gaussians"
 _RDP = "RDP"
 _TOLERANCE = 1 + 1e-9
-_WHO = {"external": "whoever sees the released models", "client": "one silo", "server": "the server"}
 
 
 def user_claims(setting: UserSetting) -> tuple[Claim, ...]:
@@ -36,21 +35,6 @@ def user_claims(setting: UserSetting) -> tuple[Claim, ...]:
     return (*_paper(setting), *(_proved(setting, *row) for row in rows))
 
 
-def user_verdict(setting: UserSetting) -> tuple[bool, str]:
-    """Return whether an ε of one user is proved, and against whom, in a few plain sentences."""
-    if broken := defect(setting):
-        return False, f"NOT PRIVATE: {broken}."
-    found = {who: user_epsilon(setting, who) for who in ADVERSARIES}
-    stated = "; ".join(f"ε = {_figure(epsilon)} against {_WHO[who]}" for who, epsilon in found.items())
-    missed = ""
-    if setting.target is not None and found[setting.against] > setting.target * (1 + 1e-6):
-        missed = f" This is not the target ε = {_figure(setting.target)}."
-    return True, (
-        f"Proved for one user, δ = {setting.delta:g} (add or remove a user; all its records in all silos): {stated}."
-        f"{missed} Mind: {'; '.join(caveats(setting))}."
-    )
-
-
 def caveats(setting: UserSetting) -> tuple[str, ...]:
     """Return what to print beside every ε of this setting, one clause each."""
     clauses = [f"never charged are {', '.join(UNCHARGED)}", "that a user is on the list is public"]
@@ -60,7 +44,7 @@ def caveats(setting: UserSetting) -> tuple[str, ...]:
         clauses.append("every sum that a late upload opens is a release more, charged when it comes")
     if setting.delta * setting.users >= 1:
         clauses.append(
-            f"δ = {setting.delta:g} is not below 1/U (U·δ = {_figure(setting.delta * setting.users)}) and permits "
+            f"δ = {setting.delta:g} is not below 1/U (U·δ = {figure(setting.delta * setting.users)}) and permits "
             "revealing whole users"
         )
     return tuple(clauses)
@@ -96,11 +80,11 @@ def _paper(setting: UserSetting) -> tuple[Claim, ...]:
         if valid > epsilon * _TOLERANCE:
             note += (
                 f"Its best order is below 2k, where the lemma does not hold: over orders that it holds for, it gives "
-                f"{_figure(valid)}. "
+                f"{figure(valid)}. "
             )
         if _power(setting.group) < setting.group:
             note += "It says nothing of k that are no power of 2. "
-        note += f"Exactly it is {_figure(proved)}."
+        note += f"Exactly it is {figure(proved)}."
     elif setting.kind == "naive":
         epsilon = user_epsilon_rdp(replace(setting, kind="sum"))
         note = (
@@ -124,21 +108,37 @@ def _proved(setting: UserSetting, adversary: str, relation: str) -> Claim:
         note = " ".join(filter(None, (_sight(setting, adversary), _of_coins(setting, adversary))))
     if setting.remade:
         note += _of_remade(setting)
-    else:
-        second = _figure(user_epsilon_rdp(setting, adversary))
+    elif setting.kind != "group" or adversary != "client":
+        second = figure(user_epsilon_rdp(setting, adversary))
         note += f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
     if setting.group_rule:
         note += f" {_read_off(setting)}."
     if setting.weights == "records" and setting.aggregation != "private_weights" and setting.kind == "sum":
         note += " The counts n_su are known to the coordinator."
-    return _claim(setting, adversary, relation, note, epsilon, accountant, True)
+    if adversary == "client" and setting.change(adversary, "add_remove") != "add_remove":
+        note += _of_counts(setting)
+    claim = _claim(setting, adversary, relation, note, epsilon, accountant, True)
+    return replace(claim, guess=user_guess(setting, adversary, relation))
 
 
 def _of_group(setting: UserSetting) -> str:
     one = user_epsilon(replace(setting, group=1, group_rule=""))
     return (
         f"Every step of every silo is seen; of a user at most k = {setting.group} records are used, each drawn by a "
-        f"coin that only its silo knows. For one record (k = 1) ε is {_figure(one)} (add_remove)."
+        f"coin that only its silo knows. For one record (k = 1) ε is {figure(one)} (add_remove)."
+    )
+
+
+def _of_counts(setting: UserSetting) -> str:
+    """What a user's records elsewhere do to a silo's own part, and what the silo is told of them."""
+    own = "its weight of the user grows" if setting.kind == "sum" else "more of its own records are used"
+    told = ""
+    if setting.counts_known:
+        what = "its weights" if setting.kind == "sum" else "which of its records are used"
+        told = f" The silo is told {what}: how many records a user has elsewhere is not protected against it."
+    return (
+        f" Where the others' records of a user are missing, {own}: adding or removing them moves a release as far as "
+        f"replacing them.{told}"
     )
 
 
@@ -154,7 +154,7 @@ def _sight(setting: UserSetting, adversary: str) -> str:
     """What the adversary sees beside the released sums, and what that does to the noise."""
     if setting.asynchronous:
         return "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most; all see them all."
-    z = f"noise over what a user added or removed moves: {_figure(setting.noise_multiplier(adversary, 'add_remove'))}."
+    z = f"noise over what a user added or removed moves: {figure(setting.noise_multiplier(adversary, 'add_remove'))}."
     if adversary == "external":
         return f"Sees every released sum; {z}"
     if adversary == "client":
@@ -199,12 +199,16 @@ def _claim(
     holds: bool = False,
 ) -> Claim:
     """Complete a row; without an accountant nothing is proved and ε is infinite."""
-    moved = setting.clip * setting.moved(relation) if accountant != "none" else math.nan
+    changed, proved = setting.change(adversary, relation), accountant != "none"
+    moved = setting.clip * setting.moved(changed) if proved else math.nan
     if adversary == "paper" and setting.kind == "naive":
         moved = setting.clip
+    known = adversary in ("client", "server") and setting.counts_known
     return Claim(
         *(adversary, epsilon, setting.delta, _mechanism(setting), moved, relation, accountant, holds, note),
-        scope=_scope(setting),
+        scope=_scope(setting) + (COUNTS_KNOWN if known else ""),
+        multiplier=setting.noise_multiplier(adversary, relation) if proved and adversary != "paper" else None,
+        measured="gradients' norm" if setting.kind == "group" else "sum's norm",
     )
 
 
@@ -212,7 +216,7 @@ def _mechanism(setting: UserSetting) -> str:
     what = "each record's gradient" if setting.kind == "group" else "each vector"
     return (
         f"discrete Gaussian on whole numbers ({what} of norm C on a grid of {setting.bits} bits), "
-        f"σ={_figure(setting.multiplier)}, {setting.noise} noise"
+        f"σ={figure(setting.multiplier)} times C, {setting.noise} noise"
     )
 
 
@@ -222,21 +226,15 @@ def _scope(setting: UserSetting) -> str:
     what = {
         "sum": f"sums over users, {setting.weights} weights",
         "naive": "the silos' clipped updates",
-        "group": f"{setting.steps} steps of DP-SGD in every silo, rate {_figure(setting.rate)}, k={setting.group}",
+        "group": f"{setting.steps} steps of DP-SGD in every silo, rate {figure(setting.rate)}, k={setting.group}",
     }[setting.kind]
-    coins = f", users' coins q={_figure(setting.sampling)}" if setting.sampled else ""
+    coins = f", users' coins q={figure(setting.sampling)}" if setting.sampled else ""
     away = "" if setting.fewest is None else f" (at least {setting.fewest} in a release)"
     return (
-        f"{count} of {what}, C={_figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} "
+        f"{count} of {what}, C={figure(setting.clip)}, U={setting.users:,} users in S={setting.silos} "
         f"silos{away}{coins}, {setting.aggregation} aggregation; unit: one user"
     )
 
 
 def _power(group: int) -> int:
     return 1 << (group.bit_length() - 1)
-
-
-def _figure(value: float) -> str:
-    if value == math.inf:
-        return "∞"
-    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

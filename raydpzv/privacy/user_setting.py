@@ -91,6 +91,21 @@ class UserSetting:
         """The most releases one user is drawn in: counted, or all of them."""
         return self.releases if self.counted is None or not self.sampled else self.counted
 
+    @property
+    def counts_known(self) -> bool:
+        """Whether silos and server are told how many records a user has elsewhere: by weights, or by who is used."""
+        weighed = self.kind == "sum" and self.weights == "records" and self.aggregation != "private_weights"
+        return weighed or self.kind == "group"
+
+    def change(self, adversary: str, relation: str) -> str:
+        """Return the relation by whose numbers this adversary's are bounded.
+
+        Without a user's records elsewhere a silo's own weight of it grows, up to 1 (or more of the silo's own records
+        are among the user's k): what the others held goes and as much comes, as if all of it were replaced.
+        """
+        follows = self.kind == "group" or (self.kind == "sum" and self.weights == "records")
+        return "replace" if adversary == "client" and follows else relation
+
     def moved(self, relation: str) -> float:
         """How far one user moves a release, in units of C: k records as far as k, a turned update through its ball."""
         if self.kind == "naive":
@@ -103,7 +118,7 @@ class UserSetting:
         Infinite for the only silo, to which nothing of other silos is released. Of "group" it is that of a step in
         which all of a user's records are drawn.
         """
-        silos, base = self.silos, self.multiplier / self.moved(relation)
+        silos, base = self.silos, self.multiplier / self.moved(self.change(adversary, relation))
         if self.kind == "group":
             return base
         if (
@@ -113,7 +128,7 @@ class UserSetting:
         if adversary == "client":
             if silos == 1:
                 return math.inf
-            # the others' share of the noise's variance; and of what a user moves, unless weights say else
+            # the others' share of the noise's variance; and of what a user moves, unless weights follow the counts
             if self.weights == "records" and self.kind == "sum":
                 # least where few take part; in a release of one a silo sees nothing of others, or all of the noise
                 fewest = max(self.fewest or silos, 2)

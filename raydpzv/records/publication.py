@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydpzv.config.paths import PATHS
+from raydpzv.privacy.claim_words import judge, of_users, stated
 
 Claim = Mapping[str, Any]
 
@@ -28,7 +29,8 @@ STAYS = "accuracies and losses, batches and their sizes, bytes, times, staleness
 """In words, what a publication lacks."""
 _FACTS = (
     *("format", "scenario", "title", "method", "seed", "engine", "status", "stopped_by", "updates"),
-    *("private", "private_reason", "privacy_verdict", "evaluated_model", "model_digest", "versions"),
+    *("private", "private_reason", "proved", "privacy_verdict", "privacy_asides"),
+    *("evaluated_model", "model_digest", "versions"),
 )
 _LEDGER = ("updates", "pairs", "digest")
 _ENVIRONMENT = (
@@ -71,7 +73,7 @@ def publication(
     if summary.get("status") != "done":
         facts.pop("stopped_by", None)  # an error's text may say anything
     if adversary == "external":
-        facts["privacy_verdict"] = _external_verdict(claims, str(summary.get("privacy_verdict")))
+        facts |= _outsiders(claims, summary)
     facts["epsilon"] = [dict(c) for c in claims]
     if ledger := summary.get("ledger"):
         facts["ledger"] = {name: ledger[name] for name in _LEDGER if name in ledger}
@@ -110,17 +112,20 @@ def _proved(claim: Claim) -> float:
     return float(epsilon) if claim["holds"] and epsilon is not None else math.inf
 
 
-def _external_verdict(claims: Sequence[Claim], verdict: str) -> str:
-    seen = (c for c in claims if c["adversary"] == "external" and _proved(c) < math.inf)
-    worst = max(seen, key=_proved)
-    _, mind, caveats = verdict.partition(" Mind: ")
-    unit = str(worst.get("scope") or "").rpartition("unit: ")[2] or "one record"
-    others = "silos, who know their own part" if unit == "one user" else "the clients, who know their batches"
-    terms = f'δ = {worst["delta"]:g} (relation "{worst["relation"]}", {unit}; {worst["accountant"]})'
-    return (
-        f"Proved against whoever sees what was published: ε = {_proved(worst):.4g} at {terms}. Nothing is said here of "
-        f"{others}.{mind}{caveats}"
+def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the verdict on what is proved against outsiders alone, as fields of a summary."""
+    others = "silos, who know their own part" if of_users(claims) else "the clients, who know their batches"
+    aside = f"Nothing is said here of {others}."
+    found = judge(
+        (c for c in claims if c["adversary"] == "external"), asides=[aside], caveats=stated(summary).caveats
     )
+    reason = None if found.private else found.lead
+    return {
+        "private": found.private,
+        "private_reason": reason,
+        "privacy_verdict": found.text,
+        "privacy_asides": [aside],
+    }
 
 
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.privacy.claim_words import withheld
 from raydpzv.records.environment import PLAIN_DATA_DIGEST
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.publication import Publication, publication
@@ -55,7 +56,7 @@ def _publication(folder: RunFolder) -> Publication:
             f"{folder.path}: the run has not come to its end ({shown(str(summary.get('stopped_by')))}), and only a "
             "finished one is published; continue it, or run it again"
         )
-    if summary.get("private") is not True:
+    if not withheld(summary):
         reason = str(summary.get("private_reason") or "the summary gives no reason").removeprefix(
             "NOT PRIVATE: "
         )

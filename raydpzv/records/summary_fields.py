@@ -37,7 +37,7 @@ _NUMBERS = (
     ),
 )
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
-_CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only")
+_CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only", "guess", "multiplier")
 
 
 def faults(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -46,14 +46,15 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         *((name, "a text", _is_text) for name in _TEXTS),
         *((name, "a whole number", _is_count) for name in _COUNTS),
         *((name, "a number", _is_number) for name in _NUMBERS),
-        ("warnings", "a list of texts", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+        ("warnings", "a list of texts", _are_texts),
         ("staleness", "a table of numbers", _is_staleness),
         *(
             (name, "a text or null", lambda value: value is None or _is_text(value))
             for name in _TEXTS_OR_NONE
         ),
         *((name, "a table", lambda value: isinstance(value, dict)) for name in _TABLES),
-        ("private", "true or false", lambda value: isinstance(value, bool)),
+        *((name, "true or false", lambda value: isinstance(value, bool)) for name in ("private", "proved")),
+        ("privacy_asides", "a list of texts", _are_texts),
         ("ledger", "a table of whole numbers and a digest", _is_ledger),
         ("drift", "a table of numbers", _holds_numbers),
         ("kernels", "a table of numbers", _holds_numbers),
@@ -67,6 +68,10 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _is_count(value: Any) -> bool:

@@ -19,6 +19,8 @@ import tomli_w
 
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
+from raydpzv.privacy.claim_words import stated
+from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publication import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
@@ -131,7 +133,7 @@ def _read(folder: RunFolder, *, operator: bool) -> ReportedRun:
         raise InputError(
             f"{folder.path}: holds what was published of a run alone; --operator wants the run's own folder"
         )
-    private = summary.get("private") is True
+    private = is_withheld(summary)
     if operator or not private:
         view = RunView("", summary, folder.rows())
         return ReportedRun(view, scenario, settings, _shown(environment), operators=private)
@@ -191,7 +193,7 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         traffic_rows = [*horizontal.lag_rows(summary), *horizontal.ledger_rows(summary), *traffic_rows]
     return {
         "label": view.label,
-        "verdict": tables.verdict(summary),
+        "verdict": stated(summary),
         "warnings": summary.get("warnings", []),
         "withheld": folder.withheld,
         "operators": folder.operators,

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
+from raydpzv.privacy import claim_words
 from raydpzv.records import metrics
 from raydpzv.records.interruptions import leg_begins
 from raydpzv.report import style, text
@@ -125,7 +126,7 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     series = [
         (i, r, metrics.epsilon_series(r.rows["release"]))
         for i, r in enumerate(runs)
-        if not of_users[i] and not text.of_users(r.summary.get("epsilon") or [])
+        if not of_users[i] and not claim_words.of_users(r.summary.get("epsilon") or [])
     ]
     curves = [
         _Curve(i, r, who, rounds, values)
@@ -166,19 +167,21 @@ class _Curve:
 
     @property
     def name(self) -> str:
-        if text.of_users(self.run.summary.get("epsilon") or []):
+        if claim_words.of_users(self.run.summary.get("epsilon") or []):
             return f"one user's, against {_WHOM[self.kind]}"
         if self.kind == "client":
             return CLIENT
         return PAPER_TRUE if self.claim and self.claim["holds"] else PAPER
 
     @property
-    def claim(self) -> text.Claim | None:
-        return text.claim_behind(self.run.summary.get("epsilon") or [], self.kind, float(self.values[-1]))
+    def claim(self) -> claim_words.Claim | None:
+        return claim_words.claim_behind(
+            self.run.summary.get("epsilon") or [], self.kind, float(self.values[-1])
+        )
 
     @property
     def terms(self) -> str:
-        return text.claim_text(self.claim) if self.claim else ""
+        return claim_words.claim_text(self.claim) if self.claim else ""
 
     @property
     def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:

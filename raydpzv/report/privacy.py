@@ -5,15 +5,17 @@ A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.mean_cl
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from raydpzv.privacy import claim_words
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
 
@@ -21,59 +23,103 @@ CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hi
 """What the conditional column means; stands below a table that has one."""
 
 _CONDITIONAL = "if no hidden state*"
-_RIGHT = ("ε", "sensitivity", _CONDITIONAL)
+_NOISE = "z\n(σ/sens.)"
+_RIGHT = ("ε", "guess", _NOISE, _CONDITIONAL)
 _ROOMY = 100  # columns from which the table needs not be squeezed
-_RELATIONS = {"replace": "replace", "add_remove": "add/remove"}
 
 
 @dataclass(frozen=True)
-class PrivacyRow:
-    """One claim as text; `note` is the number of its note, 0 without one."""
+class ClaimRow:
+    """What rows of privacy tables share: against whom, for which neighbours, and numbers of notes, from 1."""
 
     adversary: str
     relation: str
+    notes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PrivacyRow(ClaimRow):
+    """A claim as text, or several that differ in adversary or relation alone."""
+
     epsilon: str
+    guess: str
     standing: str
     sensitivity: str
+    multiplier: str
     accountant: str
     conditional: str
-    note: int
 
 
 @dataclass(frozen=True)
 class PrivacyTable:
-    """Claims side by side. `heads` leaves out the conditional column where no row has such a number."""
+    """Claims side by side. `heads` leaves out the conditional column where no row has such a number.
+
+    measured: what the sensitivity is of.
+    """
 
     shared: tuple[str, ...]
     rows: tuple[PrivacyRow, ...]
     notes: tuple[str, ...]
     conditional: bool
+    measured: str = ""
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The names of the columns, as `cells` fills them."""
-        fixed = ("adversary", "relation", "ε", "standing", "sensitivity", "accountant")
+        reach = f"sensitivity\n({self.measured})" if self.measured else "sensitivity"
+        fixed = ("adversary", "relation", "ε", "guess", "standing", reach, _NOISE, "accountant")
         return (*fixed, _CONDITIONAL) if self.conditional else fixed
 
     def cells(self, row: PrivacyRow) -> tuple[str, ...]:
-        """Return a row's cells under `heads`; the number of its note stands with the adversary."""
-        who = f"{row.adversary} [{row.note}]" if row.note else row.adversary
-        fixed = (who, row.relation, row.epsilon, row.standing, row.sensitivity, row.accountant)
+        """Return a row's cells under `heads`; the numbers of its notes are with the adversary."""
+        who = " ".join([row.adversary, *(f"[{n}]" for n in row.notes)])
+        first = (who, row.relation, row.epsilon, row.guess, row.standing)
+        fixed = (*first, row.sensitivity, row.multiplier, row.accountant)
         return (*fixed, row.conditional) if self.conditional else fixed
 
 
-def privacy_table(claims: Sequence[text.Claim]) -> PrivacyTable | None:
-    """Return the claims side by side; None where no noise is added, so that a table would say nothing."""
+def privacy_table(claims: Sequence[claim_words.Claim], *, explained: bool = True) -> PrivacyTable | None:
+    """Return the claims side by side; None where no noise is added, so that a table would say nothing.
+
+    explained: with notes and the conditional column, which no one should read without its own note.
+    """
+    if not explained:
+        claims = [{**c, "note": "", "direct_only": None} for c in claims]
     noised = [c for c in claims if c["mechanism"] != "none"]
     if not noised:
         return None
     notes = list(dict.fromkeys(str(c["note"]) for c in claims if c.get("note")))
     return PrivacyTable(
         shared=_shared(noised[0]),
-        rows=tuple(_row(c, notes) for c in claims),
+        rows=tuple(merged([_row(c, notes) for c in claims])),
         notes=tuple(notes),
         conditional=any(c.get("direct_only") is not None for c in claims),
+        measured=str(noised[0].get("measured") or ""),
     )
+
+
+R = TypeVar("R", bound=ClaimRow)
+
+
+def merged(rows: Sequence[R]) -> list[R]:
+    """Return rows with those that differ in adversary or relation alone as one; their notes add up."""
+    order = list(dict.fromkeys(row.adversary for row in rows))
+    found = list(rows)
+    for name in ("relation", "adversary"):
+        once: dict[R, R] = {}
+        for row in found:
+            key = _changed(row, {name: "", "notes": ()})
+            there = once.setdefault(key, row)
+            if there is not row:
+                notes = tuple(dict.fromkeys(there.notes + row.notes))
+                both = dict.fromkeys([*getattr(there, name).split(", "), getattr(row, name)])
+                once[key] = _changed(there, {name: ", ".join(both), "notes": notes})
+        found = list(once.values())
+    return sorted(found, key=lambda row: order.index(row.adversary.partition(", ")[0]))
+
+
+def _changed(row: R, fields: Mapping[str, Any]) -> R:
+    return replace(row, **fields)
 
 
 @dataclass(frozen=True)
@@ -83,17 +129,17 @@ class PrivacyBlock:
     explain: with its notes; else without them and without the conditional column, which no one should read alone.
     """
 
-    claims: Sequence[text.Claim]
+    claims: Sequence[claim_words.Claim]
     explain: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the block's parts; nothing where no noise is added."""
-        found = privacy_table(self.claims)
+        found = privacy_table(self.claims, explained=self.explain)
         if found is None:
             return
         yield from map(Text, found.shared)
         yield Text()
-        yield _grid(found, squeezed=options.max_width < _ROOMY, numbered=self.explain)
+        yield _grid(found, options.max_width)
         if not self.explain:
             return
         yield Text()
@@ -191,52 +237,62 @@ def _memoized_calibration(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _shared(claim: text.Claim) -> tuple[str, ...]:
+def _shared(claim: claim_words.Claim) -> tuple[str, ...]:
     lines = [f"Mechanism: {claim['mechanism']}; δ = {text.number(claim['delta'])}."]
     if scope := claim.get("scope"):
         lines.append(f"Scope: {scope}.")
     return tuple(lines)
 
 
-def _row(claim: text.Claim, notes: Sequence[str]) -> PrivacyRow:
-    standing = text.standing(claim)
+def _row(claim: claim_words.Claim, notes: Sequence[str]) -> PrivacyRow:
+    standing = claim_words.standing(claim)
     return PrivacyRow(
-        adversary=str(claim["adversary"]),
-        relation=_RELATIONS.get(str(claim["relation"]), str(claim["relation"])),
-        epsilon=text.number(text.epsilon_of(claim)),
-        standing="claimed" if standing == text.CLAIMED else standing,
+        adversary=claim_words.adversary_cell(claim),
+        relation=claim_words.relation_cell(claim),
+        epsilon=text.number(claim_words.epsilon_of(claim)),
+        guess=claim_words.guess(claim) or text.NONE,
+        standing="claimed" if standing == claim_words.CLAIMED else standing,
         sensitivity=text.number(claim.get("sensitivity")),
-        accountant=str(claim["accountant"]),
+        multiplier=text.number(claim.get("multiplier")),
+        accountant=claim_words.accountant_cell(claim),
         conditional=text.number(claim.get("direct_only")),
-        note=notes.index(str(claim["note"])) + 1 if claim.get("note") else 0,
+        notes=(notes.index(str(claim["note"])) + 1,) if claim.get("note") else (),
     )
 
 
-def _grid(found: PrivacyTable, squeezed: bool, numbered: bool) -> Table:
-    """Every column keeps its words whole; squeezed, only the accountant's gives way, to two lines a row.
+def _grid(found: PrivacyTable, width: int) -> Table:
+    """Every column keeps its words whole; for want of room those of words alone take two lines a row.
 
-    numbered: with the numbers of the notes, and with the conditional column, which has a note of its own.
+    The noise over the sensitivity, and squeezed the guess beside the conditional column, are left out for it.
     """
-    found = found if numbered else _without_notes(found)
+    squeezed = width < _ROOMY
     gap = 0 if squeezed else 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
-    narrow = max([len("hidden"), *(len(row.conditional) for row in found.rows)])
-    widths = {_CONDITIONAL: narrow} | (
-        {"standing": len("standing")} if squeezed and found.conditional else {}
-    )
-    for head in found.heads:
-        wraps = head == "accountant" or head in widths
-        justify: Literal["left", "right"] = "right" if head in _RIGHT else "left"
-        table.add_column(head, justify=justify, no_wrap=not wraps, width=widths.get(head))
-    for row in found.rows:
-        cells = [Text(cell) for cell in found.cells(row)]
-        cells[found.heads.index("standing")].stylize("green" if row.standing == "proved" else "red")
-        table.add_row(*cells)
+    unshown = {_NOISE} if squeezed or found.conditional else set()
+    unshown |= {"guess"} if squeezed and found.conditional else set()
+    shown = [head for head in found.heads if head not in unshown]
+    rows = [dict(zip(found.heads, found.cells(row), strict=True)) for row in found.rows]
+    columns = {head: [*head.split("\n"), *(row[head] for row in rows)] for head in shown}
+    if found.conditional:
+        columns[_CONDITIONAL] = ["hidden", *(row[_CONDITIONAL] for row in rows)]
+    widths = {head: max(map(len, cells)) for head, cells in columns.items()}
+    for head in ("accountant", "relation", "adversary", "standing"):
+        if sum(widths.values()) + len(shown) * (1 + gap) > width:
+            widths[head] = _two_lines(columns[head])
+    for head in shown:
+        number = head in _RIGHT or head.startswith("sensitivity")
+        table.add_column(head, justify="right" if number else "left", width=widths[head])
+    for row, cells in zip(found.rows, rows, strict=True):
+        style = "green" if row.standing == "proved" else "red"
+        table.add_row(*(Text(cells[head], style if head == "standing" else "") for head in shown))
     return table
 
 
-def _without_notes(found: PrivacyTable) -> PrivacyTable:
-    return replace(found, rows=tuple(replace(row, note=0) for row in found.rows), notes=(), conditional=False)
+def _two_lines(cells: Sequence[str]) -> int:
+    """Return the least width at which no cell takes more than two lines or breaks a word."""
+    least = max(len(word) for cell in cells for word in cell.split())
+    widest = max(map(len, cells))
+    return next(w for w in range(least, widest + 1) if all(len(textwrap.wrap(c, w)) <= 2 for c in cells))
 
 
 def _notes(notes: Sequence[str]) -> Table:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from raydpzv.privacy.claim_words import stated, withheld
 from raydpzv.records import traffic
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
@@ -37,25 +37,6 @@ COMPARE_NOTE = (
     "the model that scores highest on the validation rows (data.validation_fraction)."
 )
 TARGET_HEAD = ("run", "test accuracy", "updates", "clock", "up", "down")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a run may be called private, and the sentence that says on what terms, or why not."""
-
-    private: bool
-    why: str
-
-
-def verdict(summary: Summary) -> Verdict:
-    """Return PRIVATE only if the summary says so and states at least one proved, finite, complete claim."""
-    reason, stated = summary.get("private_reason"), summary.get("privacy_verdict")
-    if summary.get("private") is not True:
-        return Verdict(False, str(reason or "the summary gives no reason").removeprefix("NOT PRIVATE: "))
-    proved = [text.claim_text(c) for c in summary.get("epsilon") or () if text.proves(c)]
-    if not proved:
-        return Verdict(False, "no claim of the summary is a proved, finite ε")
-    return Verdict(True, str(stated or "; ".join(proved)))
 
 
 def summary_rows(summary: Summary, clock: str = "virtual") -> list[tuple[str, str]]:
@@ -129,7 +110,7 @@ def compare_rows(
             text.size(s.get("bytes_down")),
             text.seconds(s.get("simulated_seconds")),
             text.number((s.get("staleness") or {}).get("mean"), 3),
-            "yes" if verdict(s).private else "NO",
+            "yes" if stated(s).private else "NO",
         )
         for label, s in zip(labels, summaries, strict=True)
     ]
@@ -159,7 +140,7 @@ def summary_table(summary: Summary, clock: str = "virtual") -> Table:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     # a private run's rows hold losses: whoever knows all but a label would find it by their digest
-    unshown = ("versions", "digest of rows") if verdict(summary).private else ("versions",)
+    unshown = ("versions", "digest of rows") if withheld(summary) else ("versions",)
     for name, value in summary_rows(summary, clock):
         if name not in unshown:
             table.add_row(name, Text(value[:_DIGEST] if name.startswith("digest") else value))

@@ -1,18 +1,13 @@
-"""Numbers and privacy claims as text. An ε is never printed without everything that gives it a meaning."""
+"""Numbers as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 NONE = "–"
-CLAIMED = "claimed, not proved"
-CHANGES = {"replace": "replace", "add_remove": "add or remove", "labels": "change the label of"}
-"""What neighbouring data sets differ by, before the word for its unit."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-Claim = Mapping[str, Any]
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -78,62 +73,3 @@ def duration(value: float) -> str:
     if minutes < 1:
         return f"{rest} s"
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def epsilon_of(claim: Claim) -> float:
-    """Return a claim's ε as a float: infinity for "infinity", NaN where none is stated."""
-    value = claim.get("epsilon")
-    return math.nan if value is None else math.inf if value == "infinity" else float(value)
-
-
-def standing(claim: Claim) -> str:
-    """Return whether the claim's ε is proved; an infinite ε bounds nothing, whoever states it."""
-    if math.isinf(epsilon_of(claim)):
-        return "nothing proved"
-    return "proved" if claim["holds"] else CLAIMED
-
-
-def proves(claim: Claim) -> bool:
-    """Return whether the claim is a proved, finite ε."""
-    return bool(claim["holds"]) and math.isfinite(epsilon_of(claim))
-
-
-def relation(claim: Claim) -> str:
-    """Return the neighbouring relation in words."""
-    name = str(claim["relation"])
-    return f"{CHANGES[name]} {unit(claim)}" if name in CHANGES else name
-
-
-def unit(claim: Claim) -> str:
-    """Return what privacy is of: "one record" where the claim says nothing else."""
-    return str(claim.get("scope") or "").rpartition("unit: ")[2] or "one record"
-
-
-def of_users(claims: Sequence[Claim]) -> bool:
-    """Tell whether privacy is one user's."""
-    return any(unit(claim) == "one user" for claim in claims)
-
-
-def claim_text(claim: Claim) -> str:
-    """Return a claim in one line, complete: ε, δ, adversary, mechanism, relation, accountant, standing."""
-    reach = claim.get("sensitivity")
-    terms = [f"mechanism {claim['mechanism']}", f"relation {relation(claim)}"]
-    terms += [f"sensitivity {number(reach)}"] if reach is not None else []
-    return (
-        f"ε = {number(epsilon_of(claim))}, δ = {number(claim['delta'])}, adversary {claim['adversary']}: "
-        f"{', '.join(terms)}, accountant {claim['accountant']}; {standing(claim)}"
-    )
-
-
-def claim_behind(claims: Sequence[Claim], adversary: str, last: float) -> Claim | None:
-    """Return the claim that states the terms of a series of ε, or None if the summary states none.
-
-    `adversary` is "paper" (what the paper claims) or "client" (what is proved against clients). Among
-    several, as under two neighbouring relations, it is the one with ε nearest to the series' last value.
-    """
-    chosen = [c for c in claims if c["adversary"] == adversary and (c["holds"] or adversary == "paper")]
-    return min(chosen, key=lambda c: _distance(epsilon_of(c), last), default=None)
-
-
-def _distance(epsilon: float, last: float) -> float:
-    return abs(epsilon - last) if math.isfinite(epsilon) else math.inf

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raydpzv.privacy.claims import figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 
 _CLOSED = "closed form (GDP)"
@@ -77,14 +78,14 @@ class Composed:
     def figures(self) -> str:
         """Return what the winner spent, and what the search did; where a number is justified."""
         terms = f"{self.relation}, δ={self.delta:g}, {_CLOSED}"
-        made = f"ε={_figure(self.spent)} of all releases made"
+        made = f"ε={figure(self.spent)} of all releases made"
         if self.possible:
             made += f" or possibly made (nobody knows how far {self.possible} of them came: all of their plan counts)"
-        what = f"{made}; ε={_figure(self.planned)} of all that were planned" if self.cut else made
+        what = f"{made}; ε={figure(self.planned)} of all that were planned" if self.cut else made
         if math.isnan(self.winner):
             return f"Against {self.adversary} the whole search of {self.runs} runs spent {what} ({terms})."
         return (
-            f"Against {self.adversary} the winner alone spent ε={_figure(self.winner)}, the whole search of "
+            f"Against {self.adversary} the winner alone spent ε={figure(self.winner)}, the whole search of "
             f"{self.runs} runs {what} ({terms})."
         )
 
@@ -225,7 +226,3 @@ def _together(claims: Claims, delta: float) -> float:
     """ε of releases composed: their μ² add up. A claim's μ is what its ε comes of."""
     squared = sum(mu_of(float(c["epsilon"]), float(c["delta"])) ** 2 for c in claims)
     return epsilon_of(math.sqrt(squared), delta)
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"

@@ -71,8 +71,8 @@ def test_every_sum_that_is_open_is_in_the_final_account():
     spec = scenario("horizontal", "uldp_sgd", (*given, *public))
     planned = prepare_horizontal(spec).setting
     assert planned is not None
-    assert words in verdict(planned)[1]
-    assert words not in verdict(replace(planned, late=False))[1]
+    assert words in verdict(planned).text
+    assert words not in verdict(replace(planned, late=False)).text
 
 
 def test_the_final_account_counts_the_silos_that_took_part():

@@ -89,17 +89,16 @@ def test_a_target_says_who_reached_it_cheapest():
     )
 
 
-def test_the_line_on_privacy_counts_and_names_the_smallest_and_the_largest_proved_epsilon():
+def test_the_line_on_privacy_counts_and_names_the_useful_epsilons():
     runs, _, claims = field().tables
     assert privacy_line(claims, runs) == (
-        "Privacy: 2 of 2 lines with noise are private; proved against the clients for 2: ε = 8 (quick <b>bold</b>, "
-        "calibrated to ε = 1: floating-point Gaussian, σ=0.5, system noise) to ε = 30 (langsam λ [red], calibrated "
-        "to ε = 10: floating-point Gaussian, σ=0.5, system noise); replace, δ = 0.001, accountant closed form (GDP)"
+        "Privacy: 1 of 2 lines with noise are private; the others are NOT PRIVATE. quick <b>bold</b>, calibrated to "
+        "ε = 1: PRIVATE. ε = 8 (δ = 0.001, replace one record) is proved against all clients together."
     )
     made = Made().run("a", 1.0, 0, 0.5, private=False).claim("a", 1.0, math.inf)
     runs, _, claims = made.tables
     assert privacy_line(claims, runs) == (
-        "Privacy: 0 of 1 lines with noise are private; nothing is proved against the clients"
+        "Privacy: NOT PRIVATE, no useful ε is proved for any of the 1 lines with noise."
     )
     runs, _, claims = Made().run("a", None, 0, 0.5).tables
     assert privacy_line(claims, runs).startswith("Privacy: no line adds noise")
@@ -107,7 +106,7 @@ def test_the_line_on_privacy_counts_and_names_the_smallest_and_the_largest_prove
     made = Made().run("a", 1.0, 0, 0.5, private=False).run("a", 1.0, 1, 0.5, private=False)
     made.claim("a", 1.0, 8.0).claim("a", 1.0, 8.0, seed=1, holds=False)
     runs, _, claims = made.tables
-    assert "nothing is proved" in privacy_line(claims, runs)
+    assert "no useful ε is proved" in privacy_line(claims, runs)
 
 
 def test_warnings_are_few_on_the_screen():

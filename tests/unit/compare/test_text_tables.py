@@ -184,5 +184,5 @@ def test_every_epsilon_on_the_console_has_its_terms() -> None:
     said = " ".join(printed(field().tables, []).split())
     heading = f"quick <b>bold</b>, calibrated to ε = 1: mechanism {MECHANISM}; δ = 0.001"
     assert heading in said
-    assert re.search(r"client replace +8 proved +closed form \(GDP\)", said)
+    assert re.search(r"client replace +8 – proved +closed form \(GDP\)", said)
     assert "frozen (control): no noise, no ε." in said

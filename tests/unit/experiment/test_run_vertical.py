@@ -216,7 +216,7 @@ def test_without_an_account_and_a_plan_nothing_is_claimed(small):
     unplanned = prepare_vertical(small("method.server=frozen", sigma, "budget={seconds=10}"))
     found = summarise("x", unplanned, scenarios.run(small()).tables, lost)
     assert found["epsilon"] == []
-    assert (found["private"], found["private_reason"]) == (False, NO_ACCOUNT)
+    assert (found["private"], found["private_reason"]) == (False, f"NOT PRIVATE: {NO_ACCOUNT}.")
     planned = prepare_vertical(small("method.server=frozen", "privacy.noise=system", *PUBLIC))
     bound = summarise("x", planned, scenarios.run(small()).tables, lost)
     assert bound["private"] is True

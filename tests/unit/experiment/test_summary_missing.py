@@ -10,7 +10,7 @@ import scenarios
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.report.verdict import verdict_lines
+from raydpzv.report.verdict import headline
 from raydpzv.sim.interfaces import Spent
 
 NOTHING = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
@@ -59,14 +59,13 @@ def test_an_epsilon_beyond_the_target_is_said_to_be_no_target_and_why(scenario, 
         assert "lost machine" not in said(updates, missing)
 
 
-def test_the_short_verdict_says_it_too():
+def test_the_first_line_says_it_too():
     prepared = replace(prepare(scenarios.load("digits_private", ["data.train_rows=200"])), missing=3)
     ending = Ending("done", "", 1.0, 1.0, 400, Spent(403, prepared.setting.participations + 3, 64, missing=3))
-    *_, private = verdict_lines(summarise("x", prepared, NOTHING, ending))
-    assert private.startswith(
-        "PRIVATE against the clients, one record at a time, by the ε above. This is not the target"
-    )
-    assert private.endswith("a lost machine may have made, with other noise.")
+    said = headline(summarise("x", prepared, NOTHING, ending))
+    assert said.startswith("PRIVATE.")
+    assert "This is not the target" in said
+    assert said.endswith("a lost machine may have made, with other noise.")
 
 
 def test_where_no_epsilon_was_asked_for_there_is_no_target_to_be_beyond():

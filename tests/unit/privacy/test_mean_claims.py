@@ -10,8 +10,9 @@ from raydpzv.errors import SpecError
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon, whole_mean_epsilon
-from raydpzv.privacy.mean_claims import caveats, claims, spending, verdict
+from raydpzv.privacy.mean_claims import caveats, claims, spending
 from raydpzv.privacy.mean_setting import MeanSetting
+from raydpzv.privacy.statements import verdict
 
 SIGMA = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=1000)
 BASE = MeanSetting(
@@ -97,7 +98,9 @@ def test_each_row_names_the_sensitivity_that_it_accounts_for() -> None:
 
 def test_mechanism_and_scope_say_what_all_rows_share() -> None:
     *rows, server = claims(BASE)
-    assert {c.mechanism for c in rows} == {f"floating-point Gaussian, σ={SIGMA:.4g}, system noise"}
+    assert {c.mechanism for c in rows} == {
+        f"floating-point Gaussian, σ={SIGMA:.4g} on the mean slope, system noise"
+    }
     assert server.mechanism == "none"
     (scope,) = {c.scope for c in (*rows, server)}
     for fact in ("2,000 releases", "C=5", "B=50 of D=1,000 records", "shuffle", "unit: one record"):
@@ -109,7 +112,7 @@ def test_mechanism_and_scope_say_what_all_rows_share() -> None:
 @pytest.mark.parametrize("batches", ["shuffle", "poisson"])
 def test_texts_for_people_name_no_field_and_write_large_numbers_in_full(server: str, batches: str) -> None:
     setting = replace(BASE, server=server, batches=batches, sigma=SIGMA / 20)
-    texts = [verdict(setting)[1], *(c.note for c in claims(setting))]
+    texts = [verdict(setting).text, *(c.note for c in claims(setting))]
     assert not any(field in text for text in texts for field in ("direct_only", "add_remove", "e+"))
     assert row(setting, "client").note.endswith(".")
 
@@ -167,16 +170,11 @@ def test_hidden_state_leaves_the_whole_mean_bound(server: str) -> None:
         external = row(setting, "external", relation)
         assert external.epsilon == math.inf
         assert not external.holds
-    private, reason = verdict(setting)
-    assert not private
-    for term in (
-        "w_0",
-        "clients",
-        f"ε = {bound:,.0f} at δ = 1e-05",
-        "replace one record",
-        "closed form (GDP) of the whole mean",
-    ):
-        assert term in reason
+    said = verdict(setting)
+    assert not said.private
+    assert said.headline().startswith("NOT PRIVATE: the server trains w_0 on labels without noise")
+    assert "No useful ε is proved." in said.text
+    assert f"{bound:,.0f}" not in said.text, "a large number is no headline"
 
 
 def test_a_poisson_batch_may_outgrow_the_divisor() -> None:
@@ -200,29 +198,34 @@ def test_a_defect_makes_every_row_infinite_and_is_named(change: dict[str, object
     setting = replace(BASE, **change)  # type: ignore[arg-type]
     assert all(c.epsilon == math.inf and not c.holds and c.direct_only is None for c in claims(setting))
     assert all(word.lower() in c.note.lower() for c in claims(setting) if c.adversary != "server")
-    private, reason = verdict(setting)
-    assert not private
-    assert word in reason
+    assert not verdict(setting).private
+    assert word in verdict(setting).reason
     spent = spending(setting)
     spent.add(np.arange(50))
     assert spent.epsilon() == math.inf
 
 
 def test_verdict_of_a_sound_run_says_what_it_leaves_out() -> None:
-    private, reason = verdict(BASE)
-    assert private
+    found = verdict(BASE)
+    assert found.private
     for words in (
-        "replace one record; closed form (GDP); participation bounded by the plan",
+        "replace one record",
         "hyper-parameter search",
         "evaluation",
         "floating-point",
         "not the target",
     ):
-        assert words in reason
-    assert "is vacuous" not in reason
-    assert "is vacuous" in verdict(replace(BASE, sigma=SIGMA / 4))[1]
+        assert words in found.text
     modest = paper_sigma(epsilon=1.0, delta=1e-5, clip=5.0, releases=2000, rows=50)
-    assert "target" not in verdict(replace(BASE, sigma=modest))[1]
+    assert "target" not in verdict(replace(BASE, sigma=modest)).text
+
+
+def test_an_epsilon_above_ten_is_proved_and_not_private() -> None:
+    weak = verdict(replace(BASE, sigma=SIGMA / 4))
+    assert (weak.private, weak.proved) == (False, True)
+    assert weak.headline().startswith("NOT PRIVATE: no useful ε is proved.")
+    proved = row(replace(BASE, sigma=SIGMA / 4), "client")
+    assert f"{proved.epsilon:.4g}" not in weak.text, "a large number is no headline"
 
 
 def test_a_delta_above_one_over_the_rows_is_said() -> None:

@@ -8,8 +8,9 @@ import mpmath
 import pytest
 
 from raydpzv.errors import SpecError
-from raydpzv.privacy.memoized_claims import memoized_claims, memoized_verdict
+from raydpzv.privacy.memoized_claims import memoized_claims
 from raydpzv.privacy.memoized_setting import MemoizedSetting, memoized_multiplier
+from raydpzv.privacy.statements import verdict
 
 DELTA = 1e-4
 
@@ -46,9 +47,10 @@ def test_every_row_of_the_table_holds_for_features_and_says_that_labels_are_not_
     assert f"{found.record_epsilon:.4g}" in rows["server"].note
     assert "labels, which are not protected" in rows["server"].note
     assert "post-processing" in rows["external"].note
-    private, why = memoized_verdict(found)
-    assert not private
-    assert why.startswith("NOT PRIVATE as for labels")
+    said = verdict(found)
+    assert not said.private
+    assert said.text.startswith("NOT PRIVATE: labels are not protected")
+    assert "(δ = 0.0001, replace one record's features at one client) is proved against" in said.bounds
 
 
 @pytest.mark.parametrize(

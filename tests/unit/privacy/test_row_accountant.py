@@ -12,8 +12,9 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.privacy.row_accountant import RowSpending, claimed_mu, proved_mu
-from raydpzv.privacy.row_claims import row_claims, row_defect, row_verdict
+from raydpzv.privacy.row_claims import row_claims, row_defect
 from raydpzv.privacy.row_setting import RowSetting, row_sigma
+from raydpzv.privacy.statements import verdict
 
 ZOO = RowSetting(
     on="embedding",
@@ -98,10 +99,10 @@ def test_a_zoo_vfl_clients_rows_are_proved_by_counted_participation() -> None:
     for who in ("client", "external"):
         assert found[who].epsilon == math.inf
         assert not found[who].holds
-    private, why = row_verdict(counted)
-    assert not private
-    assert "Proved against the server: ε = " in why
-    assert "one record's features at one client" in why
+    said = verdict(counted)
+    assert not said.private
+    assert said.reason.startswith("labels are not protected")
+    assert "replace one record's features at one client) is proved against the server" in said.bounds
 
 
 def test_with_hidden_state_only_the_range_of_all_rows_is_proved() -> None:
@@ -112,7 +113,7 @@ def test_with_hidden_state_only_the_range_of_all_rows_is_proved() -> None:
     assert found["paper"].epsilon == pytest.approx(found["client"].direct_only)
     assert not found["paper"].holds
     assert all(found[other].epsilon == math.inf for other in ("server", "external"))
-    assert "NOT PRIVATE" in row_verdict(counted)[1]
+    assert "NOT PRIVATE" in verdict(counted).text
 
 
 def test_held_out_embeddings_of_hidden_state_leave_nothing_proved() -> None:
@@ -123,7 +124,7 @@ def test_held_out_embeddings_of_hidden_state_leave_nothing_proved() -> None:
     assert all(found[who].epsilon == math.inf for who in ("server", "client", "external"))
     assert found["server"].direct_only == pytest.approx(epsilon_of(math.sqrt(6) * 3 / 40, 1e-5))
     assert "held-out rows without noise" in found["server"].note
-    assert row_verdict(counted)[1].endswith("Nothing is proved.")
+    assert "No useful ε is proved." in verdict(counted).text
     assert RowSpending(VAFL, private=True).would_exceed(0, np.arange(50), 1, 1e9, "server")
 
 
@@ -136,7 +137,7 @@ def test_no_epsilon_without_clip_secret_noise_and_noise_at_all(change: dict[str,
         broken = dataclasses.replace(setting, **change)
         assert why in row_defect(broken)
         assert all(c.epsilon == math.inf and not c.holds for c in row_claims(broken))
-        assert why in row_verdict(broken)[1]
+        assert why in verdict(broken).text
 
 
 def test_spending_counts_by_client_and_record_as_a_slow_count_does() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.sound_accountant import clients_epsilon, external_epsilon, solve
-from raydpzv.privacy.sound_claims import sound_claims, sound_verdict
+from raydpzv.privacy.sound_claims import sound_claims
 from raydpzv.privacy.sound_setting import SoundPlan, SoundSetting, default_delta
+from raydpzv.privacy.statements import verdict
 
 
 def setting(**changes: Any) -> SoundSetting:
@@ -89,14 +90,16 @@ def test_a_trained_heads_noise_is_named() -> None:
     assert "z_0" in rows["client"].mechanism
     assert rows["client"].epsilon == pytest.approx(1.0)
     assert "z_0" not in table(setting())["client"].mechanism
-    assert "floating-point" in sound_verdict(setting(server="dp_sgd", head_share=0.2))[1]
+    assert "floating-point" in verdict(setting(server="dp_sgd", head_share=0.2)).text
 
 
 def test_the_verdict_is_a_yes_with_its_terms() -> None:
-    private, why = sound_verdict(setting())
-    assert private
-    assert "ε = 1 at δ = 0.0001 (replace one record; closed form (GDP))" in why
-    assert "hyper-parameter search" in why
-    assert "1/D" not in why
-    assert "1/D" in sound_verdict(setting(delta=1e-2, permit_large_delta=True))[1]
-    assert "change the label of one record" in sound_verdict(setting(relation="labels"))[1]
+    found = verdict(setting())
+    assert found.private
+    assert found.text.startswith(
+        "PRIVATE. ε = 1 (δ = 0.0001, replace one record) is proved against all clients"
+    )
+    assert "hyper-parameter search" in found.text
+    assert "1/D" not in found.text
+    assert "1/D" in verdict(setting(delta=1e-2, permit_large_delta=True)).text
+    assert "change the label of one record" in verdict(setting(relation="labels")).text

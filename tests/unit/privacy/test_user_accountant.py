@@ -44,8 +44,8 @@ NAIVE = {"kind": "naive", "weights": "uniform"}
         (4.49, "external", {"sampling": 0.5}),
         (2.53, "external", {"sampling": 0.3}),
         (0.758, "external", {"sampling": 0.1}),
-        (11.48, "client", {}),
-        (12.87, "client", {"silos": 3}),
+        (28.37, "client", {}),
+        (32.18, "client", {"silos": 3}),
         (8.72, "client", {"weights": "uniform"}),
         (9.997, "server", {"weights": "uniform"}),
         (28.4, "server", {}),
@@ -68,8 +68,9 @@ def by_hand(silos: int, weights: np.ndarray, seen: str) -> float:
     share = 5.0**2 / silos  # variance of a silo's noise, in C²
     if seen == "silos":  # side by side: the moves are orthogonal coordinates of equal noise
         return math.sqrt(share) / float(np.sqrt((weights**2).sum()))
-    others = weights[1:]  # a silo knows its own sum and noise
-    return math.sqrt(share * (silos - 1)) / float(others.sum())
+    others = weights[1:]  # a silo knows its own sum and noise, and of its own sum how its weight has grown
+    grown = float(others.sum()) if seen == "others, weighed" else 0.0
+    return math.sqrt(share * (silos - 1)) / (float(others.sum()) + grown)
 
 
 def test_multipliers_are_those_of_the_worst_weights() -> None:
@@ -79,7 +80,7 @@ def test_multipliers_are_those_of_the_worst_weights() -> None:
         even, weighed = (setting(silos=silos, weights=w) for w in ("uniform", "records"))
         for found, expected in (
             (even.noise_multiplier("client", "add_remove"), by_hand(silos, uniform, "others")),
-            (weighed.noise_multiplier("client", "add_remove"), by_hand(silos, not_mine, "others")),
+            (weighed.noise_multiplier("client", "add_remove"), by_hand(silos, not_mine, "others, weighed")),
             (even.noise_multiplier("server", "add_remove"), by_hand(silos, uniform, "silos")),
             (weighed.noise_multiplier("server", "add_remove"), by_hand(silos, one_silo, "silos")),
         ):
@@ -91,7 +92,8 @@ def seen_by_one_silo(taking_part: int, *, among_them: bool, weighed: bool, silos
     others = taking_part - among_them
     noise = 5.0 * math.sqrt(others / taking_part)
     worst = [np.eye(others)[0], np.full(others, 1 / others)] if weighed else [np.full(others, 1 / silos)]
-    return noise / max(float(weights.sum()) for weights in worst)
+    grown = 2 if weighed else 1  # the silo's own weight grows by what the others' was
+    return noise / max(grown * float(weights.sum()) for weights in worst)
 
 
 @pytest.mark.parametrize("weights", ["records", "uniform"])

@@ -32,7 +32,8 @@ def test_every_adversary_has_a_row_under_both_relations(changed: dict[str, Any])
         assert row.epsilon == user_epsilon(given, row.adversary, row.relation)
         assert row.holds
     for row in rows:
-        assert row.scope.endswith("unit: one user")
+        known = given.counts_known and row.adversary in ("client", "server")
+        assert row.scope.endswith("unit: one user" + (", its record counts known" if known else ""))
         assert row.mechanism.startswith("discrete Gaussian")
         assert row.accountant != "none"
         assert row.note
@@ -77,24 +78,28 @@ def test_known_counts_and_coins_are_said() -> None:
 
 
 def test_the_verdict_states_every_adversary() -> None:
-    private, said = verdict(setting(target=3.0))
-    assert private
-    assert f"ε = {user_epsilon(setting()):.4g} against whoever sees the released models" in said
-    assert "not the target ε = 3" in said
-    assert "1/U" not in said
-    assert "not below 1/U" in verdict(setting(delta=0.02))[1]
+    given = setting(target=3.0, releases=100)
+    found = verdict(given)
+    assert found.private
+    assert found.lead == "PRIVATE against anyone who sees the released models alone."
+    assert f"ε = {user_epsilon(given):.4g} (δ = 1e-05, add or remove one user) is proved" in found.bounds
+    assert "Replace one user: no useful ε is proved." in found.bounds
+    assert "Against one silo and the server no useful ε is proved." in found.bounds
+    assert verdict(setting()).lead == "PRIVATE."
+    assert "not the target ε = 3" in found.text
+    assert "1/U" not in found.text
+    assert "not below 1/U" in verdict(setting(delta=0.02)).text
 
 
 def test_seeded_noise_proves_nothing() -> None:
     rows = claims(setting(noise="seeded"))
     assert all(r.epsilon == math.inf and not r.holds and "seed" in r.note for r in rows)
-    assert verdict(setting(noise="seeded"))[0] is False
+    assert not verdict(setting(noise="seeded")).private
 
 
 @pytest.mark.parametrize("changed", [{"fitted": ("features are scaled",)}, {"planned": False}])
 def test_what_the_proof_supposes_is_looked_at(changed: dict[str, Any]) -> None:
     given = setting(**changed)
     assert not any(r.holds for r in claims(given))
-    private, said = verdict(given)
-    assert not private
-    assert said.startswith("NOT PRIVATE")
+    assert not verdict(given).private
+    assert verdict(given).text.startswith("NOT PRIVATE")

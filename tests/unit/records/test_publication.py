@@ -35,7 +35,7 @@ def test_what_counts_secret_batches_stays_where_an_outsiders_row_rests_on_them()
     assert found.adversary == "external"
     assert left(found) == [("external", "replace"), ("server", "replace")]
     said = found.summary["privacy_verdict"]
-    assert "ε = 1.01 at δ = 1e-05" in said
+    assert said.startswith("PRIVATE. ε = 1.01 (δ = 1e-05, replace one record) is proved against anyone")
     assert "8.25" not in said
     assert said.endswith("Mind: δ is large.")
 

@@ -13,7 +13,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import text
 from raydpzv.report.page import write_report
 from tests.helpers.report_views import Page, names
-from tests.helpers.synthetic_run import CLAIMS, MECHANISM, PROVED, SCOPE, build_run
+from tests.helpers.synthetic_run import CLAIMS, MECHANISM, SCOPE, build_run
 
 PICTURES = {
     "accuracy_over_bytes", "accuracy_over_seconds", "accuracy_over_updates", "epsilon_over_updates",
@@ -55,7 +55,8 @@ def test_the_page_says_everything(page: Page) -> None:
         assert part in page.words
     for claim in CLAIMS:
         assert claim["accountant"] in page.words
-    for shared in (PROVED, MECHANISM, SCOPE, *(c["note"] for c in CLAIMS if c["note"])):
+    bound = "Against all clients together it is ε = 8.25 (replace one record)."
+    for shared in (bound, MECHANISM, SCOPE, *(c["note"] for c in CLAIMS if c["note"])):
         assert page.words.count(shared) == 1
 
 
@@ -90,8 +91,8 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
     assert path == tmp_path / "both" / "report.html"
     assert names(tmp_path / "both") == PICTURES | {"bytes_per_update"}
     assert "2 runs side by side" in words
-    assert "NOT PRIVATE: vafl" in words
-    assert "\nPRIVATE, on these terms: dpzv" in words
+    assert "vafl: NOT PRIVATE: no noise is added" in words
+    assert "dpzv: PRIVATE." in words
     assert not (runs[0] / "report.html").exists()
 
 

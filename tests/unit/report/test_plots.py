@@ -118,9 +118,15 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
         f"mechanism {MECHANISM}",
         "relation replace one record",
         "sensitivity 0.3125",
-        "accountant closed form (GDP)",
     ):
         assert words.count(term) == 2
+    assert (
+        words.count("accountant closed form (GDP)")
+        == words.count("accountant paper's closed form (GDP)")
+        == 1
+    )
+    assert "adversary client" in words
+    assert "adversary paper" not in words, "a paper is no adversary"
     solid, dashed = shown.axes[0].get_lines()
     assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
     assert np.asarray(solid.get_ydata())[-1] == pytest.approx(8.25)

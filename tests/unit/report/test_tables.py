@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raydpzv.privacy import claim_words
 from raydpzv.records.store import read_all
 from raydpzv.report import tables, text
 from raydpzv.report.client_table import CLIENT_HEAD, client_table_rows
@@ -73,46 +74,51 @@ def test_durations(value: float | None, shown: str) -> None:
 
 def test_a_claim_is_never_printed_without_its_terms() -> None:
     for claim in CLAIMS:
-        line = text.claim_text(claim)
+        line = claim_words.claim_text(claim)
         for part in (
             "ε = ",
             "δ = 1e-05",
-            claim["adversary"],
+            "paper's" if claim["adversary"] == "paper" else claim["adversary"],
             claim["mechanism"],
             "replace",
             claim["accountant"],
             "sensitivity" if claim["sensitivity"] else "∞",
         ):
             assert part in line or (part == "replace" and claim["relation"] == "add_remove")
-        assert text.standing(claim) in line
+        assert claim_words.standing(claim) in line
 
 
 def test_standing_tells_proved_from_claimed_and_from_nothing() -> None:
-    assert text.standing(PROVED) == "proved"
-    assert text.standing(PROVED | {"holds": False}) == "claimed, not proved"
-    assert text.standing(PROVED | {"epsilon": "infinity"}) == "nothing proved"
+    assert claim_words.standing(PROVED) == "proved"
+    assert claim_words.standing(PROVED | {"holds": False}) == "claimed, not proved"
+    assert claim_words.standing(PROVED | {"epsilon": 10.01}) == "too large"
+    assert claim_words.standing(PROVED | {"epsilon": "infinity"}) == "nothing proved"
 
 
 def test_the_claim_behind_a_series_is_the_nearest_of_its_adversary() -> None:
     def behind(adversary: str, last: float) -> Any:
-        return (text.claim_behind(CLAIMS, adversary, last) or {}).get("epsilon")
+        return (claim_words.claim_behind(CLAIMS, adversary, last) or {}).get("epsilon")
 
     assert behind("client", 8.0) == 8.25
     assert behind("client", 3.0) == 3.75
     assert behind("paper", 8.0) == 1.0
-    assert text.claim_behind([PROVED | {"holds": False}], "client", 8.0) is None
+    assert claim_words.claim_behind([PROVED | {"holds": False}], "client", 8.0) is None
 
 
-def test_private_needs_the_summary_and_a_proved_finite_claim() -> None:
-    terms = "; ".join(text.claim_text(c) for c in CLAIMS[1:4])
-    assert tables.verdict(summary()) == tables.Verdict(True, terms)
-    assert tables.verdict(summary(privacy_verdict="Proved.")) == tables.Verdict(True, "Proved.")
+def test_private_needs_the_summary_and_a_proved_useful_claim() -> None:
+    assert claim_words.stated(summary()).private
     refused = summary(private=False, private_reason="NOT PRIVATE: seeded noise", privacy_verdict="seeded")
-    assert tables.verdict(refused) == tables.Verdict(False, "seeded noise")
-    for claims in ([], None, [CLAIMS[0]], [PROVED | {"epsilon": "infinity"}]):
-        assert not tables.verdict(summary(epsilon=claims)).private
+    assert claim_words.stated(refused).reason == "seeded noise"
+    for claims in ([], None, [CLAIMS[0]], *([PROVED | {"epsilon": e}] for e in ("infinity", 10.01))):
+        assert not claim_words.stated(summary(epsilon=claims)).private
     for missing in (False, None, ""):
-        assert not tables.verdict(summary(private=missing)).private
+        assert not claim_words.stated(summary(private=missing)).private
+
+
+def test_what_no_epsilon_covers_is_withheld_of_a_large_one_too() -> None:
+    assert claim_words.withheld(summary(private=False, proved=True))
+    assert claim_words.withheld(summary()), "of before"
+    assert not claim_words.withheld(summary(private=False))
 
 
 def test_summary_rows_say_the_numbers() -> None:
