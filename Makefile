@@ -35,7 +35,7 @@ demo: $(INSTALLED)
 		print('\nThe papers\' noise and head on the same run would prove nothing:', \
 		json.load(sys.stdin)['verdict'].partition(' Mind:')[0], '(raydpzv privacy $(PAPERS))\n')"
 	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
-	@printf "page:    "; $(BIN)/raydpzv report $(DEMO)
+	@printf "page:    "; $(BIN)/raydpzv report $(DEMO) --operator
 
 style: $(INSTALLED)
 	$(BIN)/ruff check .
