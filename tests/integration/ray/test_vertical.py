@@ -143,8 +143,10 @@ def test_a_proved_epsilon_holds_under_the_wall_clock(small, tmp_path):
     """Clients arrive as they like; the ledger is audited with the real order of its releases."""
     spec = scenarios.load(
         "digits_private",
-        ["data.train_rows=200", "method.batch=50", "method.perturbations=2", "budget.updates=60"]
-        + ["clock.kind=wall", "arrivals.rate=20", "evaluate.every=60"],
+        [
+            *("data.train_rows=200", "method.batch=50", "method.perturbations=2", "budget.updates=60"),
+            *("clock.kind=wall", "arrivals.rate=20", "evaluate.every=60"),
+        ],
     )
     summary = scenarios.run(spec, tmp_path / "run", runner="ray").summary
     assert summary["private"]
