@@ -153,7 +153,9 @@ def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
     alike = [composed(name, 1.0, 2.0) for name in ("external", "client", "all_clients")]
     verdict, figures, reason = sentences(alike)
     assert verdict.startswith("The search as a whole: PRIVATE. ε = ")
-    assert "is proved against all clients together and anyone who sees the final model: an attacker" in verdict
+    assert (
+        "is proved against all clients together and anyone who sees the final model: an attacker" in verdict
+    )
     assert figures.startswith(
         "Against external, client and all_clients the winner alone spent ε=1, the whole"
     )
