@@ -9,6 +9,7 @@ import json
 import re
 import textwrap
 import tomllib
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,6 +40,8 @@ _WANTED = {
     "too_long": "at most {max_length} values",
 }
 """What is said where pydantic has words of its own for it, by the type of the error."""
+_UNSET = "none"
+"""What unsets a setting on the command line."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotation marks."""
 
@@ -154,8 +157,11 @@ def _plain(value: Any) -> Any:
 
 
 def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a scenario's tree with `key=value` overrides in it, not yet validated. Raises SpecError."""
-    tree = _plain(tree)
+    """Return a scenario's tree with `key=value` overrides in it, not yet validated. Raises SpecError.
+
+    The bare word none unsets a setting that may be left out.
+    """
+    tree, unset = _plain(tree), dict[tuple[str, ...], None]()
     for item in overrides:
         key, equals, text = item.partition("=")
         parts = key.strip().split(".")
@@ -176,11 +182,52 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
             table = tree["data"] = _kept_of(text.strip('"'), table, overrides)
         table = tree.setdefault(parts[0], {}) if len(parts) == 2 else table
         table[parts[-1]] = _literal(text)
+        if text.strip() == _UNSET:
+            unset[tuple(parts)] = None
+        else:
+            unset.pop(tuple(parts), None)
         if parts == ["privacy", "mode"] and table["mode"] == "none":
             tree["privacy"] = {
                 k: v for k, v in table.items() if k not in ("epsilon", "delta", "sigma", *ALONE)
             }
+    for path in unset:
+        _without(tree, path)
     return tree
+
+
+def _without(tree: dict[str, Any], path: Sequence[str]) -> None:
+    """Take out a setting that is the word none, if it may be left out and has no value of that name."""
+    tables = [tree]
+    for part in path[:-1]:
+        below = tables[-1].get(part)
+        if not isinstance(below, dict):
+            return
+        tables.append(below)
+    if tables[-1].get(path[-1]) == _UNSET and _optional(tree, path):
+        del tables[-1][path[-1]]
+
+
+def _optional(tree: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Tell whether a setting may be left out, and none is not one of its values."""
+    given = tree.get("method", {})
+    name = given.get("name", "dpzv") if isinstance(given, Mapping) else None
+    if not isinstance(name, str) or name not in METHODS:
+        return False
+    if path[0] == "method":
+        annotation: Any = typing.get_type_hints(METHODS[name].config).get(".".join(path[1:]))
+        return _takes_none(annotation)
+    kind: type[BaseModel] | None = SCENARIOS[METHODS[name].kind]
+    for part in path:
+        if kind is None or part not in kind.model_fields:
+            return False
+        annotation = kind.model_fields[part].annotation
+        kind = section_of(annotation)
+    return _takes_none(annotation)
+
+
+def _takes_none(annotation: Any) -> bool:
+    kinds = typing.get_args(annotation)
+    return type(None) in kinds and _UNSET not in [v for k in kinds for v in typing.get_args(k)]
 
 
 def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,6 +295,8 @@ def _one_line(error: ValidationError, where: str, kind: type[Any], before: tuple
     if wanted.startswith("unknown "):
         return f"{name}: {wanted} in {where}"
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
+    if first["input"] == _UNSET:
+        where += f"; {_UNSET} unsets what may be left out, and this setting may not"
     return f"{name}: {wanted}, got {_shown(first['input'])} in {where}"
 
 

@@ -126,15 +126,19 @@ class UserParts:
         return int(counts_U.max() if group == "max" else np.median(counts_U))
 
     def at_most(self, most: int, key: Key) -> UserParts:
-        """Return the parts with at most so many records of each user: those of its silos in turn, drawn by the key."""
+        """Return the parts with at most so many records of each user: those of its silos in turn, drawn by the key.
+
+        The draw of a record or a silo has its row number or its user for an address, so that who else is there does
+        not change it.
+        """
         counts = np.diff(self.offsets)
         pair_N = np.repeat(np.arange(len(counts)), counts)
-        generator = key.generator()
-        shuffled, luck = generator.permutation(len(self.ids)), generator.permutation(len(counts))
-        ids = self.ids[shuffled[np.argsort(pair_N[shuffled], kind="stable")]]
+        drawn_N = (key / "records").generator().random(self.ids.max() + 1)[self.ids]
+        ids = self.ids[np.lexsort((drawn_N, pair_N))]
         turn_N = np.arange(len(ids)) - np.repeat(self.offsets[:-1], counts)
         user_N, silo_N = self.owners[pair_N], np.searchsorted(self.starts, pair_N, side="right") - 1
-        order = np.lexsort((luck[pair_N], turn_N, user_N))
+        luck_N = (key / "silos").generator().random((self.users, self.clients))[user_N, silo_N]
+        order = np.lexsort((luck_N, turn_N, user_N))
         firsts = np.searchsorted(user_N[order], user_N)
         place_N = np.empty(len(ids), np.int64)
         place_N[order] = np.arange(len(ids))

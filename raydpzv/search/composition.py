@@ -4,9 +4,9 @@ Whoever chose the best trial by its results has looked at all of them, so that i
 Each trial whose accountant is the closed form is μ-GDP whatever the trials before it released; such releases compose by
 adding their μ² (Dong, Roth, Su 2022), also where a trial's settings hang on the results of earlier ones.
 
-Where trials are cut short by their results, how much was released hangs on what was released. The sum of what was made
-is then a count, no guarantee (Rogers et al. 2016); what was planned is one, since it was fixed before the first release
-(Whitehouse et al. 2023, fully adaptive composition).
+Where trials are cut short by their results, or break off as one does that diverges, how much was released hangs on
+what was released. The sum of what was made is then a count, no guarantee (Rogers et al. 2016); what was planned is one,
+since it was fixed before the first release (Whitehouse et al. 2023, fully adaptive composition).
 
 No number is given where none is justified: a trial without a proved ε against this adversary, one whose accountant is
 another (PLD of secret batches: it needs the trials' loss distributions, not their ε), or trials that protect another
@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raydpzv.privacy.claim_words import judge, unit
 from raydpzv.privacy.claims import figure
-from raydpzv.privacy.gdp import epsilon_of, mu_of
+from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
 
 _CLOSED = "closed form (GDP)"
 _OTHER_DATA = (
@@ -45,7 +46,7 @@ class Composed:
     winner: that claim's ε, NaN where nothing was chosen; spent: of all releases made; planned: of all that the trials
     might have made; NaN where no number is justified, and `missing` says why. runs: how many were begun; possible:
     those among them of which nobody knows how far they came, and that count as planned. cut: may trials have been cut
-    short by their results?
+    short by their results? unit: what is protected.
     """
 
     adversary: str
@@ -58,11 +59,27 @@ class Composed:
     cut: bool
     missing: str = ""
     possible: int = 0
+    unit: str = "one record"
 
     @property
     def claimed(self) -> float:
         """What may be claimed of the winner: ε of what is fixed before the first release, or of what was made."""
         return self.planned if self.cut else self.spent
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        """The same as a claim of the search as a whole, for its verdict; it holds where a number is justified."""
+        return {
+            "adversary": self.adversary,
+            "relation": self.relation,
+            "epsilon": self.claimed,
+            "delta": self.delta,
+            "holds": not self.missing,
+            "mechanism": "all trials composed",
+            "accountant": _CLOSED,
+            "scope": f"unit: {self.unit}",
+            "guess": None if self.missing else guess_of(mu_of(self.claimed, self.delta)),
+        }
 
     def sentence(self) -> str:
         """Return what may be claimed of the winner, or of what was made where there is none."""
@@ -110,7 +127,10 @@ class Composed:
 
 
 def sentences(spent: Sequence[Composed]) -> list[str]:
-    """Return what may be claimed of a winner, each number and each reason once, whomever it is against."""
+    """Return what may be claimed of a winner: the verdict, then each number and each reason once."""
+    if not spent:
+        return []
+    said = f"The search as a whole: {judge(one.claim for one in spent).headline()}"
     alike: dict[str, list[Composed]] = {}
     for one in spent:
         alike.setdefault(replace(one, adversary="").sentence(), []).append(one)
@@ -119,7 +139,12 @@ def sentences(spent: Sequence[Composed]) -> list[str]:
     ]
     proved = [one for one in groups if not one.missing]
     reasons = dict.fromkeys(one.reason() for one in proved)
-    return [*(one.figures() for one in proved), *reasons, *(one.sentence() for one in groups if one.missing)]
+    return [
+        said,
+        *(one.figures() for one in proved),
+        *reasons,
+        *(one.sentence() for one in groups if one.missing),
+    ]
 
 
 def _named(names: Sequence[str]) -> str:
@@ -182,7 +207,8 @@ def _composed(
         else (_together(_alike(claim, runs), delta) for runs in (made, planned))
     )
     terms = (claim["adversary"], claim["relation"], delta, float(claim["epsilon"]))
-    return Composed(*terms, spent, whole, len(made), cut, missing)
+    # a lost machine may have released more than the plan has
+    return Composed(*terms, spent, max(spent, whole), len(made), cut, missing, unit=unit(claim))
 
 
 def _figures(claims: Claims) -> tuple[Any, ...]:
@@ -213,13 +239,9 @@ def _unlike(run: str, whose: str, claim: Mapping[str, Any], own: Mapping[str, An
     for accountant in (claim["accountant"], own["accountant"]):
         if not accountant.startswith(_CLOSED):
             return f"the accountant is {accountant}, whose ε of single runs do not compose to one of its own"
-    if _unit(own) != _unit(claim):
-        return f"{run} protects another unit ({_unit(own)}, {whose} {_unit(claim)})"
+    if unit(own) != unit(claim):
+        return f"{run} protects another unit ({unit(own)}, {whose} {unit(claim)})"
     return ""
-
-
-def _unit(claim: Mapping[str, Any]) -> str:
-    return str(claim["scope"]).rpartition("unit: ")[2]
 
 
 def _together(claims: Claims, delta: float) -> float:

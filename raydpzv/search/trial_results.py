@@ -122,7 +122,10 @@ def search_results(
         rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
     choice = _best(plan, trials, rows)
     winner = choice.trials[0] if choice and not stopped else None
-    spent = _spent(folder, plan, summaries, winner, cut=stopped or plan.scheduler in STOPPING)
+    # a run that broke off, as one does that diverges, ended where its releases had it end
+    broken = any(summary and summary["status"] != "done" for summary in summaries.values())
+    cut_short_by_results = stopped or plan.scheduler in STOPPING or broken
+    spent = _spent(folder, plan, summaries, winner, cut=cut_short_by_results)
     return SearchResults(tuple(rows), choice, tuple(spent))
 
 

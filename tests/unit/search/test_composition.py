@@ -151,7 +151,11 @@ def composed(adversary, *epsilons, **how):
 
 def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
     alike = [composed(name, 1.0, 2.0) for name in ("external", "client", "all_clients")]
-    figures, reason = sentences(alike)
+    verdict, figures, reason = sentences(alike)
+    assert verdict.startswith("The search as a whole: PRIVATE. ε = ")
+    assert (
+        "is proved against all clients together and anyone who sees the final model: an attacker" in verdict
+    )
     assert figures.startswith(
         "Against external, client and all_clients the winner alone spent ε=1, the whole"
     )
@@ -159,7 +163,7 @@ def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
         "external", "external, client and all_clients"
     )
     other = composed("server", 3.0, 2.0)
-    first, second, once = sentences([alike[0], alike[1], other])
+    _, first, second, once = sentences([alike[0], alike[1], other])
     assert (first, second) == (figures.replace(", client and all_clients", " and client"), other.figures())
     assert once == reason
     assert sentences([]) == []
@@ -167,7 +171,8 @@ def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
 
 def test_why_nothing_may_be_claimed_is_said_once_too():
     alike = [composed(name, 1.0, 2.0, same_data=False) for name in ("external", "client")]
-    (said,) = sentences(alike)
+    verdict, said = sentences(alike)
+    assert verdict == "The search as a whole: NOT PRIVATE: no ε is proved."
     assert said.startswith("Against external and client nothing may be claimed of the winner")
     missing, proved = composed("client", 1.0, 2.0, same_data=False), composed("server", 1.0, 2.0)
-    assert sentences([missing, proved]) == [proved.figures(), proved.reason(), missing.sentence()]
+    assert sentences([missing, proved])[1:] == [proved.figures(), proved.reason(), missing.sentence()]

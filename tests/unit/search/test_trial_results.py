@@ -143,6 +143,28 @@ def test_without_a_winner_the_search_has_spent_as_much(finished):
     assert search_results(folder, plan, stopped=True).best == search_results(folder, plan).best
 
 
+def test_where_a_trial_broke_off_the_plan_is_claimed(finished, tmp_path):
+    """A loss that is no number ends a run: how much it released is no fact fixed before the first release."""
+    plan, folder = finished
+    shutil.copytree(folder, tmp_path / "broken")
+    path = run_path(tmp_path / "broken", plan.trials[0]) / "summary.json"
+    stated = json.loads(path.read_text())
+    for claim in stated["epsilon"]:  # of fewer releases than the plan's
+        if claim["holds"]:
+            claim["epsilon"] = 0.5
+    ended = {"status": "failed", "stopped_by": "the loss is no number", "failure": "diverged"}
+    path.write_text(json.dumps(stated | ended | {"failure_reason": "no number"}))
+    whole, broken = (
+        next(one for one in search_results(place, plan).spent if one.adversary == "client")
+        for place in (folder, tmp_path / "broken")
+    )
+    assert (whole.cut, whole.claimed) == (False, whole.spent)
+    assert broken.cut
+    assert broken.spent < broken.claimed
+    assert broken.claimed == pytest.approx(whole.claimed, rel=1e-9), "as if all had been made"
+    assert "the plan's is the number to claim" in broken.sentence()
+
+
 def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
     """Two steps so large that the loss is no number whatever the noise; a third trial never begins."""
 
@@ -166,6 +188,8 @@ def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
         return pytest.approx(epsilon_of(math.sqrt(runs) * alone, client.delta), rel=1e-3)
 
     assert (client.runs, client.spent, client.planned) == (2, together(2), together(3))
+    # both came to their budget's end, and diverged by what was measured there
+    assert (client.cut, client.claimed) == (False, client.spent)
     # a search that learns was to choose a fourth
     drawing = Drawing((Dimension("method.lr", "uniform", (1.0, 1e12)),), 4, 1, 0, large([]))
     learning = search_results(tmp_path, replace(plan, drawing=drawing), stopped=True).spent
