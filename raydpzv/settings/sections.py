@@ -296,7 +296,7 @@ class BudgetSection(Section):
     epsilon: Positive | None = None
     """Stop before a release would pass this ε against `adversary`."""
     adversary: Literal["paper", "client", "server", "external"] = "client"
-    """Whose ε the budget limits; "server" where embeddings are noised."""
+    """Whose ε the budget limits; "server" where embeddings are noised; "paper": what the paper's accountant states."""
 
     @property
     def other_limits(self) -> list[str]:

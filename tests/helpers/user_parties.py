@@ -115,11 +115,11 @@ def clipped(vector: np.ndarray, clip: float) -> np.ndarray:
     return vector * min(1.0, clip / np.linalg.norm(vector))
 
 
-def without(held: UserParts, user: int) -> UserParts:
-    """The same with all records of a user gone from all silos; U and all others' records stay."""
-    kept = held.owners != user
+def without(held: UserParts, user: int, but: int | None = None) -> UserParts:
+    """The same with all records of a user gone from all silos, but one if given; U and all others' records stay."""
     counts = np.diff(held.offsets)
     silos = np.repeat(np.arange(held.clients), np.diff(held.starts))
+    kept = (held.owners != user) | (silos == (-1 if but is None else but))
     return dataclasses.replace(
         held,
         ids=held.ids[np.repeat(kept, counts)],

@@ -172,11 +172,16 @@ def test_a_records_term_set_to_zero_and_gathered_uploads(tmp_path):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A sound run on 96 generated rows."""
-    rows = ("data.source=synthetic", "data.rows=120", "data.columns=8", "data.classes=2", "model.embedding=2")
-    shape = ("split.how=columns", "split.clients=2", "budget.updates=40", "method.perturbations=2")
+    rows = ("data.source=synthetic", "data.rows=120", "data.columns=8", "data.classes=2", "data.centre=0.3")
+    shape = ("model.embedding=2", "split.how=columns", "split.clients=2", "budget.updates=40")
     with keyed_noise():
         return made(
-            tmp_path_factory.mktemp("audit") / "tiny", "digits_private", *rows, *shape, "evaluate.every=40"
+            tmp_path_factory.mktemp("audit") / "tiny",
+            "digits_private",
+            *rows,
+            *shape,
+            "method.perturbations=2",
+            "evaluate.every=40",
         )
 
 

@@ -22,6 +22,7 @@ from raydpzv.methods.roles import Order
 from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.privacy.statements import claims
 from raydpzv.privacy.user_setting import UserSetting
+from tests.helpers.user_parties import without
 
 
 def prepared(*changes: str) -> PreparedHorizontal:
@@ -38,20 +39,6 @@ def silent(made: PreparedHorizontal, held: UserParts) -> PreparedHorizontal:
     release = dataclasses.replace(made.privacy.noise.release, multiplier=0.0)
     noise = dataclasses.replace(made.privacy.noise, release=release)
     return dataclasses.replace(made, parts=held, privacy=dataclasses.replace(made.privacy, noise=noise))
-
-
-def alone(held: UserParts, user: int, silo: int) -> UserParts:
-    """The same without the user's records in other silos; U and everything else stay."""
-    counts = np.diff(held.offsets)
-    silos = np.repeat(np.arange(held.clients), np.diff(held.starts))
-    kept = (held.owners != user) | (silos == silo)
-    return dataclasses.replace(
-        held,
-        ids=held.ids[np.repeat(kept, counts)],
-        starts=np.searchsorted(silos[kept], np.arange(held.clients + 1)),
-        owners=held.owners[kept],
-        offsets=np.concatenate(([0], np.cumsum(counts[kept]))),
-    )
 
 
 def orders_after(made: PreparedHorizontal, rounds: int) -> list[Order]:
@@ -131,7 +118,7 @@ def test_a_silos_row_bounds_what_the_others_records_move(
     found = moves(made, held, orders, weights, monkeypatch)
     (silo, user), move = max(found.items(), key=lambda item: item[1])
     # the two tables through the program itself
-    apart = (sums(made, held, orders) - sums(made, alone(held, user, silo), orders)).sum(0)
+    apart = (sums(made, held, orders) - sums(made, without(held, user, but=silo), orders)).sum(0)
     unit = (2**16 - 1) * (setting.silos if weights == "uniform" else 1)
     assert np.linalg.norm(apart) / unit == pytest.approx(move, abs=2e-3)
     row = of_client(setting)
@@ -159,7 +146,7 @@ def test_a_silos_own_records_of_a_group_follow_the_others() -> None:
 
     for user in range(0, held.users, 7):
         for silo in np.flatnonzero(held.counts()[:, user]):
-            fewer = alone(held, user, int(silo)).at_most(k, key)
+            fewer = without(held, user, but=int(silo)).at_most(k, key)
             for other in range(held.users):
                 for where in range(held.clients):
                     if other != user:
