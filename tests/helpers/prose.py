@@ -57,8 +57,7 @@ def count(sentence: str) -> int:
 
 def prose(page: str) -> Prose:
     """Return the running text of a Markdown page."""
-    page = re.sub(r"(?s)^(`{3,}).*?^\1\s*$", "\n\n", page, flags=re.MULTILINE)
-    page = re.sub(r"(?s)<!--.*?-->", " ", page)
+    page = re.sub(r"(?s)<!--.*?-->", " ", without_code(page))
     page = re.sub(r"(?m)^\s*\|.*$|^#.*$|^\s*<[^>]+>\s*$", "", page)
     page = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", page)
     page = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", page)
@@ -68,3 +67,8 @@ def prose(page: str) -> Prose:
     lines = (" ".join(re.sub(r"^\s*(?:[-*]|\d+\.) ", "", block).split()) for block in blocks)
     pieces = (piece for line in lines for piece in re.split(r"(?<=[.!?:])\s+(?=[A-Z(\"'“0-9εσ]|code\b)|;\s+", line))
     return Prose(tuple(piece for piece in pieces if count(piece) > 1))
+
+
+def without_code(page: str) -> str:
+    """Return a Markdown page without its fenced blocks."""
+    return re.sub(r"(?s)^(`{3,}).*?^\1\s*$", "\n\n", page, flags=re.MULTILINE)
