@@ -71,4 +71,4 @@ def prose(page: str) -> Prose:
 
 def without_code(page: str) -> str:
     """Return a Markdown page without its fenced blocks."""
-    return re.sub(r"(?s)^(`{3,}).*?^\1\s*$", "\n\n", page, flags=re.MULTILINE)
+    return re.sub(r"(?s)^ *(`{3,}).*?^ *\1\s*$", "\n\n", page, flags=re.MULTILINE)
