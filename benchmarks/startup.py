@@ -1,10 +1,10 @@
 """How long a user waits: CPU seconds of short commands, and a wall-clock run's first answers with nothing compiled.
 
 Commands are run as `python -m scenarios ...`, in turn with `python -c pass`, each in a process of its own whose CPU
-seconds (user and system, with its children's) are taken when it ends. The run is `make demo`'s: digits_dpzv on Ray
-under the wall clock, 10 epochs a second and client, with an empty NUMBA_CACHE_DIR. An answer's time is from the
-client's waking to the answer applied; a delay counts the updates between a client's upload and its answer's use. How
-old cached embeddings get follows from the batches (every row once an epoch), hardly from the machine: no target.
+seconds (user and system, with its children's) are taken when it ends. The run is digits_dpzv on Ray under the wall
+clock, 10 epochs a second and client, with an empty NUMBA_CACHE_DIR. An answer's time is from the client's waking to the
+answer applied; a delay counts the updates between a client's upload and its answer's use. How old cached embeddings
+get follows from the batches (every row once an epoch), hardly from the machine: no target.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 """What is measured; an actor's imports are those before its role is made."""
 CPU_TARGETS = {"raydpzv --help": 0.5, "raydpzv list": 0.8, "raydpzv privacy digits_dpzv": 2.5}
 """CPU seconds at most."""
-DEMO = (
+RUN = (
     *("run", "digits_dpzv", "--runner", "ray"),
     *("--set", "clock.kind=wall", "--set", "arrivals.rate=10", "--set", "evaluate.every=200"),
 )
@@ -70,12 +70,12 @@ def commands(repeats: int) -> dict[str, list[float]]:
 
 
 def first_answers(updates: int) -> dict[str, Any]:
-    """Run the demo with nothing compiled and return what its rows say about its beginning."""
+    """Run digits_dpzv with nothing compiled and return what its rows say about its beginning."""
     with tempfile.TemporaryDirectory() as folder:
         out, cache = Path(folder) / "run", Path(folder) / "kernels"
         load = os.getloadavg()[0]
         subprocess.run(
-            [sys.executable, "-m", "scenarios", *DEMO, "--set", f"budget.updates={updates}", "--out", out],
+            [sys.executable, "-m", "scenarios", *RUN, "--set", f"budget.updates={updates}", "--out", out],
             cwd=ROOT,
             env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
             stdout=subprocess.DEVNULL,
@@ -127,7 +127,7 @@ def _print_runs(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
         ]
         for name in names
     ]
-    show("The demo with nothing compiled", ["figure", "median", "runs", "target"], rows)
+    show("digits_dpzv with nothing compiled", ["figure", "median", "runs", "target"], rows)
     return medians
 
 

@@ -13,11 +13,15 @@ import pytest
 from scipy import stats
 
 import scenarios
+from raydpzv.audit.canaries import chosen
+from raydpzv.audit.ledger_audit import audit_ledger
+from raydpzv.audit.recorded import recorded_run
 from raydpzv.errors import RunError, SpecError, Unplaceable
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.keys import Key
+from raydpzv.privacy.gdp import epsilon_of
 from raydpzv.records import metrics
 from tests.helpers.gate import Gate, StopAtGate
 from tests.helpers.naps import overslept
@@ -133,6 +137,24 @@ def test_the_digest_is_the_same_on_any_number_of_actors_with_delays_in_them(smal
 def test_the_synchronous_control_gives_the_same_digest(small):
     spec = scenarios.load("sgd", ["budget.updates=80", "network.latency=0.1", "resources.client_actors=2"])
     assert scenarios.run(spec, runner="ray").summary["digest"] == scenarios.run(spec).summary["digest"]
+
+
+def test_a_proved_epsilon_holds_under_the_wall_clock(small, tmp_path):
+    """Clients arrive as they like; the ledger is audited with the real order of its releases."""
+    spec = scenarios.load(
+        "digits_private",
+        [
+            *("data.train_rows=200", "method.batch=50", "method.perturbations=2", "budget.updates=60"),
+            *("clock.kind=wall", "arrivals.rate=20", "evaluate.every=60"),
+        ],
+    )
+    summary = scenarios.run(spec, tmp_path / "run", runner="ray").summary
+    assert summary["private"]
+    run = recorded_run(tmp_path / "run")
+    found = audit_ledger(run, chosen(run.prepared, "replace", count=2))
+    assert found.hidden == 0
+    assert all(canary.others > 0 for canary in found.canaries)
+    assert 0 < epsilon_of(found.worst.apart, found.claim["delta"]) <= found.claim["epsilon"] <= 1.0001
 
 
 def test_the_wall_clock_is_real(small, tmp_path):
