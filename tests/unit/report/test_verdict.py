@@ -40,7 +40,7 @@ def summary(scenario, *overrides):
     }
 
 
-def test_hidden_state_is_not_private_before_any_number_and_the_papers_accountant_is_named():
+def test_hidden_state_is_not_private_before_any_number_is_said():
     said = headline(summary("digits_dpzv"))
     assert said == (
         'NOT PRIVATE: the server trains w_0 on labels without noise (server "sgd"), and w_0 carries a record into '
@@ -50,7 +50,7 @@ def test_hidden_state_is_not_private_before_any_number_and_the_papers_accountant
     assert re.search(r"\d", said.replace("w_0", "")).start() > said.index("NOT PRIVATE")
 
 
-def test_a_private_run_says_accuracy_and_epsilon_with_its_terms_and_in_words():
+def test_a_private_run_says_accuracy_and_epsilon_in_words():
     assert headline(summary("digits_private")) == (
         "PRIVATE. Test accuracy 86.10 % after 400 updates. ε = 1 (δ = 6.959e-05, replace one record) is proved against "
         "all clients together and anyone who sees the final model: an attacker who knows all else tells two versions "
