@@ -93,7 +93,7 @@ def spec_of(reader: str, method: str, mode: str, path: Any, *overrides: str) -> 
     return scenarios.load(scenario, [*given, *source.given(path), *source.vertical, *width, *overrides])
 
 
-def user_spec(reader: str, method: str, mode: str, path: Any) -> Any:
+def user_spec(reader: str, method: str, mode: str, path: Any, *overrides: str) -> Any:
     name, source = f"method={{name='{method}'}}", OWNERS_OF.get(reader, READERS[reader])
-    given = [name, *USERS, *source.given(path), *source.users, *USER_MODES[method][mode]]
+    given = [name, *USERS, *source.given(path), *source.users, *USER_MODES[method][mode], *overrides]
     return scenarios.load("digits_users", given)

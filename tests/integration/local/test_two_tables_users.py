@@ -15,16 +15,26 @@ import pytest
 
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import planned_privacy, prepare
-from raydpzv.privacy.statements import missing_premises
+from raydpzv.privacy.statements import missing_premises, verdict
+from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.registry import DATA_SOURCES
 from tests.helpers.proved_modes import USER_MODES, user_spec
-from tests.helpers.raw_tables import CHANGED, OWNERS_OF, READERS, USER_CHANGES, raw, write_table
+from tests.helpers.raw_tables import (
+    CHANGED,
+    OWNED,
+    OWNERS,
+    OWNERS_OF,
+    READERS,
+    USER_CHANGES,
+    raw,
+    write_table,
+)
 from tests.helpers.raw_tables import USERS as USERS_OF_FILES
 from tests.helpers.two_tables import Seen, seen
 
 MOVING = ("one silo", "only record")
 """Changes that move records to another silo. Rows count a silo's users, which stays with the operator."""
-OWNERS = [
+BY_OWNERS = [
     pytest.param(reader, method, mode, id=f"{reader}-{method}-{mode}")
     for reader in OWNERS_OF
     for method, modes in USER_MODES.items()
@@ -32,7 +42,7 @@ OWNERS = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "method", "mode"), OWNERS)
+@pytest.mark.parametrize(("reader", "method", "mode"), BY_OWNERS)
 def test_a_user_moves_sums_as_stated_and_nothing_else(tmp_path, reader, method, mode):
     source = OWNERS_OF[reader]
     (tmp_path / "one").mkdir()
@@ -164,3 +174,29 @@ def test_a_file_without_a_record_of_a_silo_is_refused(tmp_path):
     )
     with pytest.raises(SpecError, match=r"split\.clients: wanted 2, the silos of the data, got 3"):
         prepare(user_spec("csv", "uldp_sgd", "records", path))
+
+
+@pytest.mark.parametrize(
+    ("users", "without", "said"),
+    [
+        (
+            "users={count=8, labels=2}",
+            OWNERS,
+            "all labels (users.labels = 2), so that whose they are is public",
+        ),
+        (
+            "users={count=8, silos='column', columns=['', 'hospital']}",
+            OWNERS[:1],
+            'all silos (users.silos = "column")',
+        ),
+        (OWNED[0], (), ""),
+        ("users={count=8}", OWNERS, ""),
+    ],
+)
+def test_what_decides_whose_records_are_is_stated_as_public(tmp_path, users, without, said):
+    path = write_table(raw(), tmp_path / "own.csv", "time", *without)
+    setting = planned_privacy(user_spec("csv", "uldp_sgd", "records", path, users))
+    assert isinstance(setting, UserSetting)
+    assert said in setting.drawn
+    assert bool(setting.drawn) == bool(said)
+    assert setting.drawn in verdict(setting)[1]
