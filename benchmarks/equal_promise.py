@@ -259,19 +259,20 @@ def write_page(store: Store, page: Path) -> None:
 
 HEAD = """# At equal promise
 
-Made by `python -m benchmarks.equal_promise`. Digits, four clients with two pixel rows each, embeddings of width 10, all
-rows scaled by public constants and split without a look at labels; δ = 1/(10 D). In a column every line has the same
-**proved** ε against all clients together, each run's by its own claims. Settings were chosen from a grid for each line
-at each promise, by the median accuracy on a fifth of the training rows of seeds {tuned}; what stands at an edge is
-named below, and the tuning is in no ε. Median test accuracy of seeds {reported} with the lowest and the highest; bytes
-both ways of a run. What is no part of a grid, such as 400 updates of 40 directions, or 100 steps of the head, was set
-by hand, with test rows in view.
+Every line of a column has the same **proved** ε against all clients together, read from each run's own claims.
+`python -m benchmarks.equal_promise` makes this page.
 
-VAFL's promise is another: it is to clients who never see the head, and the head learns from the labels without noise.
-Its control, whose clients stand still, shows what of its accuracy is the head's alone.
+- **Data.** Digits, four clients with two pixel rows each, embeddings of width 10, δ = 1/(10 D). Public scaling: every
+  line subtracts .3 and divides by 1.
+- **Settings.** Each line's grid was searched at each ε, by the median accuracy on a fifth of the training rows of
+  seeds {tuned}. No ε charges this search. Settings outside the grids, such as 400 updates of 40 directions, were set by
+  hand with test rows in view.
+- **Figures.** Median test accuracy of seeds {reported} (least to most), and bytes both ways.
+- **VAFL promises less.** Its ε is against clients who never see the head, and the head learns from labels without
+  noise. Its control, whose clients never move, shows the head's share of the accuracy.
 
-Every line subtracts .3 and divides by 1. `digits_private` has better constants, which this page does not use. By
-`python -m benchmarks.privacy_tables`, median (least to most):
+`digits_private` has better constants, which this page does not use. By `python -m benchmarks.privacy_tables`, median
+(least to most):
 
 {private}
 """
@@ -294,7 +295,7 @@ def _text(store: Store, picture: Path, private: str) -> str:
                 lines.append(_row(_cells(store, entrant, relation)))
         lines.append("")
     lines += [
-        "## What was chosen",
+        "<details><summary>Settings chosen</summary>",
         "",
         _row(["method", "ε", "relation", "settings", "at the edge of the grid"]),
     ]
@@ -304,7 +305,7 @@ def _text(store: Store, picture: Path, private: str) -> str:
             point = line.grid[chosen(store, entrant, epsilon, relation)]
             edges = ", ".join(at_edge(line.grid, point)) or "none"
             lines.append(_row([line.label, f"{epsilon:g}", relation, ", ".join(point), edges]))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
 def at_edge(grid: Sequence[Sequence[str]], point: Sequence[str]) -> list[str]:
@@ -325,7 +326,7 @@ def _cells(store: Store, entrant: int, relation: str) -> list[str]:
         cells.append(f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
         sizes.append(store.median(runs, "bytes"))
         outsiders = all(store.found[run.name]["against"][0] for run in runs)
-        who = "clients, and whoever sees the model" if outsiders else "clients alone"
+        who = "clients, and anyone with the model" if outsiders else "clients alone"
     return [ENTRANTS[entrant].label, who, *cells, f"{max(sizes) / 2**20:,.1f} MiB"]
 
 

@@ -42,6 +42,7 @@ from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued, run_local
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -265,6 +266,8 @@ def _driver_struck(blow: Blow, seconds: float, folder: Path, mark: Path) -> Run 
         if driver.poll() is not None:
             return None
         driver.kill()
+    if RunFolder.open(folder).completed_by():
+        return None
     mark.touch()
     lock = folder / "ledger" / ".lock"
     if lock.parent.is_dir():  # Ray ends the actors of a driver that is gone

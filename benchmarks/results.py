@@ -291,7 +291,7 @@ def main() -> None:
         )
         _add_time(given.out, part.name, time.monotonic() - start if todo else 0.0)
         if stopped:
-            console.print("stopped; the same command goes on")
+            console.print("stopped; run the same command to resume")
             sys.exit(130)
         sections[part.paper] = _section(part, comparison, compared, folder, given.page, given.set)
     kept = [sections[part.paper] for part in PARTS if part.paper in sections]
@@ -318,10 +318,10 @@ def page(sections: list[str], changes: list[str]) -> str:
 
 HEAD = """# The papers' figures, on what runs here
 
-Made by `python -m benchmarks.results`: each part is one command and a comparison with a page of its own, and goes on
-where it was stopped. Real data sets do not come with the program: a part on a stand-in names the command for the real
-one and the files it wants. A claim is the paper's, in our words; the figures are ours, medians over the seeds with the
-lowest and the highest. What is shown of a claim was read off these runs; with noise from the system others differ.
+`python -m benchmarks.results` makes this page and resumes where it was stopped. Each part is one command. Real data
+sets do not come with the program, so a part on other data names the command for the real ones. A claim is the
+paper's, in our words. The figures are ours: medians over the seeds, with the lowest and the highest. Noise from the
+operating system differs from run to run.
 """
 
 
@@ -329,13 +329,12 @@ END = """
 ## Not on this page
 
 - DPZV journal, Figure 4 (preprint, Figure 6), memory: `python -m benchmarks.memory_figure`.
-- VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv compare multiview_times`, all protocols with noise and
-  without, which wants the file that docs/data.md describes. Figure 7, the training loss of LSTMs: in the rows of each
-  run of `lstm_times`.
-- Uldp-FL, Figures 4 to 8 and 10: comparisons with their settings, which want files of their data, stand on
-  [its page](methods/uldp.md#the-papers-figures), measured figures of ours below them.
-- DeComFL, Table 1, numbers sent: held against M, m and P by a test. Its language models and the Hessian's spectrum
-  (Tables 2 and 6, Figure 5) are not in the program.
+- VAFL, Figures 3, 5 and 6, ModelNet40 in 12 views: `raydpzv compare multiview_times`, with the file that [the data
+  page](data.md) describes.
+- VAFL, Figure 7, the training loss of LSTMs: in the rows of each run of `lstm_times`.
+- Uldp-FL, Figures 4 to 8 and 10: [their comparisons](methods/uldp.md#the-papers-figures) need files of their data.
+- DeComFL, Table 1, numbers sent: a test checks them against M, m and P. Its language models (Tables 2 and 6) and
+  the Hessian's spectrum (Figure 5) are not in the program.
 """
 
 
@@ -354,29 +353,31 @@ def _section(
         _below_frozen(compared),
     ]
     command = f"raydpzv compare {part.comparison}{''.join(f' --set {c}' for c in changes)}"
-    lines = [
-        f"## {part.paper}",
-        "",
-        f"**Claim.** {part.claim}",
-        f"**Ours.** `{command}`; seeds {', '.join(map(str, comparison.seeds))}; {_took(folder.parent, part.name)}.",
-        f"**Differs.** {part.differs[0].upper()}{part.differs[1:]}",
-    ]
-    if part.shows:
-        lines.append(f"**Shown.** {part.shows}")
-    if part.real:
-        commands = ", ".join(f"`raydpzv compare {name}`" for name in part.real)
-        grids = ", ".join(f"`raydpzv tune {name}`" for name in part.grids)
-        tuned = f"; tuned alike: {grids}" if grids else ""
-        lines.append(f"**With the paper's data.** {commands}{tuned}; wants {part.files}.")
-    lines += ["", _row(grid.heads), _row(["---"] * len(grid.heads)), *(_row(row) for row in grid.rows), ""]
-    lines += [f"- {line}" for line in said if line]
     picture = folder / "plots" / f"{part.picture}.png"
+    lines = [f"## {part.paper}", ""]
     if picture.is_file():
         to = page_file.parent / "results" / f"{part.name}.png"
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(picture, to)
-        lines += ["", f"![{part.paper}]({to.relative_to(page_file.parent)})"]
-    return "\n".join(lines) + "\n"
+        lines += [f"![{part.paper}]({to.relative_to(page_file.parent)})", ""]
+    lines += [f"- **Claim.** {part.claim}", *([f"- **We saw.** {part.shows}"] if part.shows else [])]
+    lines += [f"- **Command.** `{command}`{_with_real_data(part)}", ""]
+    seeds = ", ".join(map(str, comparison.seeds))
+    lines += [f"<details><summary>Table, {_took(folder.parent, part.name)}</summary>", ""]
+    lines += [f"Seeds {seeds}. {part.differs[0].upper()}{part.differs[1:]}", ""]
+    lines += [_row(grid.heads), _row(["---"] * len(grid.heads)), *(_row(row) for row in grid.rows), ""]
+    return "\n".join([*lines, *(f"- {line}" for line in said if line), "", "</details>"]) + "\n"
+
+
+def _with_real_data(part: Part) -> str:
+    """Return the commands for the paper's own data, if there are any."""
+    if not part.real:
+        return ""
+    commands = ", ".join(f"`raydpzv compare {name}`" for name in part.real)
+    tuned = (
+        f", tuned alike by {', '.join(f'`raydpzv tune {name}`' for name in part.grids)}" if part.grids else ""
+    )
+    return f". With the paper's data: {commands}{tuned}. They need {part.files}."
 
 
 def _areas(folded: pa.Table) -> str:

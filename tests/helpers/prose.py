@@ -72,5 +72,6 @@ def prose(page: str) -> Prose:
 
 
 def without_code(page: str) -> str:
-    """Return a Markdown page without its fenced blocks."""
+    """Return a Markdown page without its fenced blocks and without what it folds, which is generated."""
+    page = re.sub(r"(?s)<details>.*?</details>", "\n\n", page)
     return re.sub(r"(?s)^ *(`{3,}).*?^ *\1\s*$", "\n\n", page, flags=re.MULTILINE)

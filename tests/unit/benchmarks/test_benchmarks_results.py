@@ -37,8 +37,9 @@ def make(monkeypatch, folder, *words, parts=(PART,)):
 def test_a_page_is_made_and_made_again_without_a_run(tmp_path, monkeypatch, capsys):
     changes = ("--set", "budget.updates=20")
     text = make(monkeypatch, tmp_path, *changes).read_text()
-    assert "`raydpzv compare delay_times --set budget.updates=20`; seeds 0, 1, 2; took" in text
-    assert "wants MNIST" in text
+    assert "- **Command.** `raydpzv compare delay_times --set budget.updates=20`" in text
+    assert "<details><summary>Table, took" in text
+    assert "They need MNIST." in text
     assert "![Paper, Figure 9](results/times.png)" in text
     assert (tmp_path / "docs" / "results" / "times.png").stat().st_size > 5_000
     lines = [line for line in text.splitlines() if line.startswith("| ")]

@@ -1,4 +1,4 @@
-"""Hand-written pages are short and in plain English; generated tables are exempt."""
+"""Pages are short and in plain English, and the code may only shrink; generated tables are exempt."""
 
 from __future__ import annotations
 
@@ -53,3 +53,12 @@ def test_code_tables_and_headings_are_no_prose():
         "# What begun\n\n```sh\nwhoever goes on\n```\n\n| begun | whoever |\n|---|---|\n\nA `begun` word.\n"
     )
     assert prose(page).sentences == ("A code word.",)
+
+
+@pytest.mark.parametrize(
+    ("what", "rooms"), [("product", ("raydpzv", "actors", "scenarios")), ("tests", ("tests",))]
+)
+def test_lines_stay_below_their_ceiling(what, rooms):
+    files = (file for room in rooms for file in (ROOT / room).rglob("*.py"))
+    lines = sum(file.read_text().count("\n") for file in files)
+    assert 0 < lines <= BUDGETS["lines"][what], f"{what} has {lines} lines"
