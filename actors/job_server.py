@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.cluster import set_defaults
-from raydpzv.errors import InputError, RaydpzvError, RunError
+from raydpzv.errors import InputError, RaydpzvError, RunError, missing
 
-NOT_INSTALLED = "Ray with its jobs is not installed: pip install 'raydpzv[ray]'"
 _DEFAULT = "http://127.0.0.1:8265"
 _ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables in which `ray job` looks for the address, too."""
@@ -55,7 +54,7 @@ class JobServer:
             import requests
             from ray.job_submission import JobSubmissionClient
         except ImportError:
-            raise InputError(NOT_INSTALLED) from None
+            raise missing("Ray with its jobs", "ray") from None
         self.address = _url(address)
         _check_answers(self.address)
         _use_token()

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from actors.shares import RESOLUTION, Plan, Selector, Share
+from actors.shares import RESOLUTION, Plan, Selector, Share, device_slots
 from actors.shortage import lack_in_all
-from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ResourcesSection
 from raydpzv.settings.sections_horizontal import HorizontalResourcesSection
 
+_DIGITS = 4
+"""Decimals of Ray's fractions of a resource."""
+
 
 def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
     """Share out a cluster that has `total` CPUs and GPUs. Raises Unplaceable with the arithmetic."""
+    return _checked(_client_plan(spec, total), total)
+
+
+def _client_plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
     resources, count = spec.resources, spec.split.clients
     wanted = resources.client_actors
     actors = count if wanted == "auto" else min(int(wanted), count)
@@ -31,9 +39,7 @@ def plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
         gpu if resources.server_gpus == "auto" else float(resources.server_gpus),
     )
     each = tuple(Share(c, g) for c, g in zip(cpus, gpus, strict=True))
-    found = Plan(server, each, held, *_wishes(resources))
-    _check(found, total)
-    return found
+    return Plan(server, each, held, *_wishes(resources))
 
 
 def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
@@ -41,15 +47,33 @@ def plan_hosts(spec: HorizontalScenario, total: Mapping[str, float]) -> Plan:
 
     The ledger actor asks for nothing: it lives beside the run folder, whatever else is there.
     """
+    return _checked(_host_plan(spec, total, _host_slots(spec.resources, total)), total)
+
+
+def whole_run_gpus(spec: AnyScenario, total: Mapping[str, float] | None) -> float:
+    """Return the GPUs of a run in one process: the sum of what its actors would reserve, above one in whole devices.
+
+    Shares that are "auto" together make one device, if there is one; hosts that are "auto" are one. total: None if the
+    cluster is unknown. Raises Unplaceable as `plan` does.
+    """
+    there = total or {}
+    one = {"CPU": there.get("CPU", 1.0), "GPU": min(1.0, there.get("GPU", 0.0))}
+    found = _client_plan(spec, one) if isinstance(spec, VerticalScenario) else _host_plan(spec, one, 1)
+    server, *others = (Share(0.0, share.gpus) for share in (found.server, *found.actors))
+    found = _checked(replace(found, server=server, actors=tuple(others)), total)
+    gpus = round(sum(share.gpus for share in (found.server, *found.actors)), _DIGITS)
+    return gpus if gpus <= 1 else float(math.ceil(gpus))
+
+
+def _host_plan(spec: HorizontalScenario, total: Mapping[str, float], slots: int) -> Plan:
+    """slots: hosts where their number is "auto"."""
     resources = spec.resources
     most = spec.descriptor.cohort(spec.method, spec.split.clients)
-    wanted = _host_slots(resources, total) if resources.hosts == "auto" else resources.hosts
+    wanted = slots if resources.hosts == "auto" else resources.hosts
     hosts = max(1, min(wanted, most))
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
     host = Share(each, float(resources.host_gpus))
-    found = Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *_wishes(resources), "host", "hosts")
-    _check(found, total)
-    return found
+    return Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *_wishes(resources), "host", "hosts")
 
 
 def _wishes(
@@ -75,8 +99,7 @@ def _host_slots(resources: HorizontalResourcesSection, total: Mapping[str, float
     """As many hosts as fit: on whole GPU devices where they get a GPU share, else one per CPU."""
     gpus, cpus = resources.host_gpus, resources.host_cpus
     if gpus > 0:
-        devices = total.get("GPU", 0.0)
-        return int(devices) * int(1 / gpus + 1e-9) if gpus <= 1 else int(devices / gpus)
+        return device_slots(total.get("GPU", 0.0), gpus)
     there = total.get("CPU", 0.0)
     if cpus == "auto" or cpus == 0:
         return int(there)
@@ -106,7 +129,7 @@ def _auto_gpu(total: float, actors: int) -> float:
     return math.floor(1 / math.ceil(actors / int(total)) / RESOLUTION) * RESOLUTION
 
 
-def _check(plan: Plan, total: Mapping[str, float]) -> None:
+def _checked(plan: Plan, total: Mapping[str, float] | None) -> Plan:
     """Raise Unplaceable for a share that no cluster can give, or that this one cannot if nobody waits for more."""
     names = ["resources.server", *(f"resources.{plan.member} (actor {a})" for a in range(len(plan.actors)))]
     for name, share in zip(names, (plan.server, *plan.actors), strict=True):
@@ -114,6 +137,7 @@ def _check(plan: Plan, total: Mapping[str, float]) -> None:
             raise Unplaceable(f"{name}: {share.gpus:g} GPUs asked; above 1 a share must be a whole number")
         if 0 < share.gpus < RESOLUTION or 0 < share.cpus < RESOLUTION:
             raise Unplaceable(f"{name}: a share below Ray's resolution of {RESOLUTION:g} was asked; raise it")
-    lack = lack_in_all(plan, total)
+    lack = None if total is None else lack_in_all(plan, total)
     if lack and not plan.placement_timeout:
         raise Unplaceable(str(lack))
+    return plan

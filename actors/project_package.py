@@ -37,6 +37,8 @@ A cluster keeps packages, and whoever reaches it can have them; a run folder's s
 PROGRAM = ("raydpzv", *NEIGHBOURS)
 """The packages of this program."""
 _LARGEST = 5
+_NAMED = 3
+"""Names of withheld files in a line that counts them."""
 _WORTH_NAMING = 0.01
 """Part of what a cluster takes below which a file is not among the largest that are named."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -79,6 +81,14 @@ class Project:
             "links to folders and names of secrets too)"
         )
 
+    @property
+    def withheld(self) -> str:
+        """Return what is left out that nobody asked to leave out, counted in one line; "" for nothing."""
+        kinds = ((self.secrets, "with the name of a secret"), (self.links, "behind a link to a folder"))
+        counted = [f"{len(names)} {what} ({_first(names)})" for names, what in kinds if names]
+        more = f"; !/NAME in {IGNORE_FILE} takes in a secret's name" if self.secrets else ""
+        return f"not packed: {', '.join(counted)}{more}" if counted else ""
+
     def has(self, path: Path) -> bool:
         """Tell whether this file, or a file in this folder, is packed."""
         found = _place(path)
@@ -91,6 +101,11 @@ class Project:
     def name(self, path: Path) -> str:
         """Return the name that a file or folder of the project has in the package."""
         return _place(path).relative_to(self.folder).as_posix()
+
+
+def _first(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])
 
 
 def project(folder: Path) -> Project:

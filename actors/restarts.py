@@ -11,10 +11,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raydpzv.errors import LaneError, Lost, RunError, Stalled
-from raydpzv.experiment.finalize import RowWriter
+from raydpzv.errors import LaneError, Lost, ReplayMismatch, RunError, Stalled
+from raydpzv.experiment.finalize import RowWriter, contradicts
 from raydpzv.experiment.prepare import Prepared
-from raydpzv.experiment.runner import begin_leg, gone_back
+from raydpzv.experiment.runner import fall_back, go_back
 from raydpzv.methods.roles import Metrics
 from raydpzv.sim.interfaces import Evaluated, Status
 
@@ -73,6 +73,8 @@ class Restarts:
         party: who was lost, as far as is known; status: where the run stood; replaced: actors that were made again
         without it going back.
         """
+        if contradicts(error, self._writer.folder):
+            return True
         if not (self.possible and isinstance(error, Lost | LaneError | Stalled)):
             return False
         what = f"{type(error).__name__} {party}"
@@ -92,17 +94,16 @@ class Restarts:
         folder = self._writer.folder
         assert folder is not None
         _await_unlocked(folder.ledger / ".lock")
-        experiment = gone_back(self._experiment, folder)
+        if isinstance(error, ReplayMismatch):
+            experiment = fall_back(self._experiment, self._writer, error, status.time)
+            self._before += 1  # nobody was lost
+        else:
+            done = f"all actors are made again ({self.count} of {self._limit}), and the run goes on from"
+            message = f"{' '.join(str(error).split())[:200]}; {done}"
+            fault = {"time": status.time, "party": party, "kind": LOST, "message": message}
+            experiment = go_back(self._experiment, self._writer, fault)
         self._experiment = experiment
-        checkpoint = None if folder.is_recomputed else folder.checkpoint()
-        place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
-        done = f"all actors are made again ({self.count} of {self._limit}), and the run goes on from {place}"
-        message = f"{' '.join(str(error).split())[:200]}; {done}"
-        fault = {"time": status.time, "party": party, "kind": LOST, "message": message}
-        again = experiment.spec.clock.kind == "virtual"
-        self._writer.go_back(fault, again=again)
-        begin_leg(experiment, folder)
-        self._told = self._heard if again else -1
+        self._told = self._heard if experiment.spec.clock.kind == "virtual" else -1
         return experiment
 
     def evaluated(self, status: Status, metrics: Metrics) -> None:

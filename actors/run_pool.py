@@ -15,17 +15,16 @@ from typing import Any
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
+from actors.placement import whole_run_gpus
 from actors.processes import end, start
 from actors.remote import get, lost
 from actors.reservation import reserved
-from actors.shares import Plan, Share
+from actors.shares import Plan, Share, device_slots
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.operator_file import read_key
-from raydpzv.settings.sections import ResourcesSection
 from raydpzv.sim.interfaces import Status
 
 _TIMEOUT = 120.0
@@ -88,7 +87,7 @@ def side_by_side(
         import ray
 
         there = ray.cluster_resources()
-        gpus = max(gpu_share(planned.spec, there) for planned in queue)
+        gpus = max(whole_run_gpus(planned.spec, there) for planned in queue)
         count = slots(len(queue), jobs, gpus, there)
         each = Share(1.0, gpus)
         plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
@@ -200,30 +199,13 @@ def slots(todo: int, jobs: int | None, gpus: float, there: Mapping[str, float]) 
     """Return how many runs are made at a time: one per core, and per GPU share if the runs have one."""
     fits = int(there.get("CPU", 0.0))
     if gpus:
-        devices = there.get("GPU", 0.0)
-        fits = min(fits, int(devices) * int(1 / gpus + 1e-9))
+        fits = min(fits, device_slots(there.get("GPU", 0.0), gpus))
     if fits < 1:
         raise Unplaceable(
             f"resources: a run of the comparison asks 1 CPU and {gpus:g} GPU, the cluster has "
             f"{there.get('CPU', 0.0):g} and {there.get('GPU', 0.0):g}; lower the GPU shares in [resources]"
         )
     return max(1, min(todo, fits, jobs or fits))
-
-
-def gpu_share(spec: AnyScenario, there: Mapping[str, float]) -> float:
-    """Return the GPU share of a whole run: what its parties ask for together, at most one device.
-
-    "auto" is one device where there is any.
-    """
-    resources = spec.resources
-    if isinstance(resources, ResourcesSection):
-        given = (resources.client_gpus, resources.server_gpus)
-        each = [s for share in given for s in (share if isinstance(share, tuple) else (share,))]
-    else:
-        each = [resources.host_gpus]
-    if "auto" in each:
-        return 1.0 if there.get("GPU", 0.0) >= 1 else 0.0
-    return min(1.0, sum(float(share) for share in each))
 
 
 def pack(folder: Path) -> bytes:

@@ -15,6 +15,11 @@ Selector = Mapping[str, str]
 """Labels of machines, and Ray's words for the values that will do."""
 
 
+def device_slots(devices: float, share: float) -> int:
+    """Return how many processes with this GPU share fit on so many devices: a fraction is of one device."""
+    return int(devices) * int(1 / share + 1e-9) if share <= 1 else int(devices / share + 1e-9)
+
+
 @dataclass(frozen=True)
 class Share:
     """What one actor gets; memory: bytes that it takes at the least, 0: unknown."""

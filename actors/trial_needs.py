@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.placement import plan, plan_hosts
+from actors.placement import plan, plan_hosts, whole_run_gpus
 from actors.reservation import reserved
-from actors.run_pool import gpu_share
-from actors.shares import RESOLUTION, Place, Plan, Share
+from actors.shares import RESOLUTION, Place, Plan, Share, device_slots
 from actors.shortage import fits, listed, summed
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
@@ -63,10 +62,12 @@ class TrialNeeds:
 
     def capacity(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """Return how many such trials, each whole in one process, these machines hold, busy or not; 1 at the least."""
-        asked = {kind: much for kind, much in self.process.bundle().items() if much}
-        room = (
-            min(int(node.get(kind, 0.0) / much + _SLACK) for kind, much in asked.items()) for node in nodes
-        )
+        cpus, gpus = self.process.cpus, self.process.gpus
+        room = [int(node.get("CPU", 0.0) / cpus + _SLACK) for node in nodes]
+        if gpus:
+            room = [
+                min(n, device_slots(node.get("GPU", 0.0), gpus)) for n, node in zip(room, nodes, strict=True)
+            ]
         return max(1, sum(room))
 
     def try_out(self) -> None:
@@ -76,9 +77,12 @@ class TrialNeeds:
             pass
 
 
-def whole_trials(specs: Sequence[AnyScenario], total: Mapping[str, float]) -> TrialNeeds:
-    """Return what each of the trials asks for that are whole in one process, alike for all."""
-    return TrialNeeds(Share(1.0, max(gpu_share(spec, total) for spec in specs)))
+def whole_trials(specs: Sequence[AnyScenario], total: Mapping[str, float] | None) -> TrialNeeds:
+    """Return what each of the trials asks for that are whole in one process, alike for all.
+
+    total, errors: as of `whole_run_gpus`.
+    """
+    return TrialNeeds(Share(1.0, max(whole_run_gpus(spec, total) for spec in specs)))
 
 
 def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNeeds:

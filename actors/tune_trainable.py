@@ -9,33 +9,36 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from actors.device import claim_device
 from actors.trial_needs import TrialNeeds
-from raydpzv.errors import InputError
+from raydpzv.errors import missing
 from raydpzv.methods.roles import Metrics
+from raydpzv.search.trial_checkpoint import MEASURED, TrialRun
 from raydpzv.sim.interfaces import Evaluated, Status
-
-MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
-NOT_INSTALLED = "Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local"
 
 
 @dataclass(frozen=True)
 class TrialHooks:
     """What a trial's run is given: what to call at evaluations, what to tell where it stands, what stops it.
 
-    group: the placement group that its process is in, None if it is in none.
+    group: the placement group that its process is in, None if it is in none; run: the trial's run of a user's own
+    Tuner, None in a search.
     """
 
     evaluated: Evaluated
     progress: Callable[[Status], None]
     stop: threading.Event
     group: Any
+    run: TrialRun | None = None
 
 
 Work = Callable[[Mapping[str, Any], TrialHooks], str]
 """Runs one trial of a configuration; returns why there is no result, "" if there is one, or raises."""
+Runs = Callable[[Mapping[str, Any], str, Path], TrialRun]
+"""Returns the run of a trial, by its configuration, its name in Tune, and Tune's folder for it on this machine."""
 
 
 def require_tune() -> Any:
@@ -43,7 +46,7 @@ def require_tune() -> Any:
     try:
         return importlib.import_module("ray.tune")
     except ImportError:
-        raise InputError(NOT_INSTALLED) from None
+        raise missing("Ray Tune", "tune", ", or search without it: --runner local") from None
 
 
 def trial_resources(needs: TrialNeeds) -> Any:
@@ -67,7 +70,8 @@ class PausingRun(threading.Thread):
     """A trial's run in a thread of its own, which goes on from each evaluation when it is told to.
 
     waits: does it stand still meanwhile? Under the wall clock it must not. beat: seconds after which it says where it
-    stands though there is no evaluation yet; None: never. group: see `TrialHooks`.
+    stands though there is no evaluation yet; None: never. after: updates up to which evaluations were reported before.
+    group, own: see `TrialHooks`.
     """
 
     def __init__(
@@ -77,11 +81,13 @@ class PausingRun(threading.Thread):
         *,
         waits: bool,
         beat: float | None,
+        after: int = 0,
         group: Any = None,
+        own: TrialRun | None = None,
     ) -> None:
         super().__init__(name="trial", daemon=True)
         self._work, self._config, self._waits, self._beat = work, config, waits, beat
-        self._group = group
+        self._after, self._group, self._own = after, group, own
         self._stop_asked, self._go_on = threading.Event(), threading.Semaphore(0)
         self._reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self._status, self._pauses = Status(), False
@@ -91,7 +97,7 @@ class PausingRun(threading.Thread):
         """Run the trial to its end."""
         last: dict[str, Any] = {"reason": ""}
         try:
-            hooks = TrialHooks(self._evaluated, self._keep, self._stop_asked, self._group)
+            hooks = TrialHooks(self._evaluated, self._keep, self._stop_asked, self._group, self._own)
             last["reason"] = self._work(self._config, hooks)
         except BaseException as error:
             self._error = error
@@ -127,18 +133,28 @@ class PausingRun(threading.Thread):
         self._status = status
 
     def _evaluated(self, status: Status, metrics: Metrics) -> None:
-        if self._stop_asked.is_set() or not status.updates:
+        if self._stop_asked.is_set() or status.updates <= self._after:
             return
         self._reports.put(measured(status, metrics))
         if self._waits:
             self._go_on.acquire()
 
 
-def trainable_class(work: Work, *, gpus: float, waits: bool, beat: float | None = None) -> type[Any]:
+def trainable_class(
+    work: Work,
+    *,
+    gpus: float,
+    waits: bool,
+    beat: float | None = None,
+    runs: Runs | None = None,
+    keeps: bool = False,
+) -> type[Any]:
     """Return a `tune.Trainable` whose trials are `work`; gpus: the share of a GPU that each is given.
 
     It reports at every evaluation after the first update, and "reason" at the end; waits, beat: see `PausingRun`. What
-    is reused for a trial after another stops that other first, so that every run writes its summary.
+    is reused for a trial after another stops that other first, so that every run writes its summary. runs: of which
+    Tune's checkpoints are copies; None: of none, where the caller resumes runs itself. keeps: ask Tune for a checkpoint
+    at every report.
     """
     tune = require_tune()
     workplace = os.getcwd()
@@ -154,21 +170,40 @@ def trainable_class(work: Work, *, gpus: float, waits: bool, beat: float | None 
             self._begin(config)
 
         def _begin(self, config: dict[str, Any]) -> None:
-            self._last: dict[str, Any] = {}
-            self._run = PausingRun(work, config, waits=waits, beat=beat, group=self._group)
+            self._own = runs(config, self.trial_id, Path(self.logdir)) if runs else None
+            self._config = config
+            self._stand({})
+
+        def _stand(self, last: dict[str, Any]) -> None:
+            """Be ready to run; last: what was reported before."""
+            self._last = last
+            self._run = PausingRun(
+                *(work, self._config),
+                waits=waits,
+                beat=beat,
+                after=last.get("updates", 0),
+                group=self._group,
+                own=self._own,
+            )
 
         def step(self) -> dict[str, Any]:
-            report = self._run.next_report()
+            final = self._own.final_report() if self._own and self._run.ident is None else None
+            report = self._run.next_report() if final is None else {**final, "reason": ""}
+            named = {"run_folder": str(self._own.path)} if self._own else {}
             if "reason" in report:
-                return {**self._last, **report, "done": True}
+                return {**self._last, **report, **named, "done": True}
             self._last = report if len(report) > 1 else self._last
-            return dict(report)
+            return {**report, **named, **({"should_checkpoint": True} if keeps else {})}
 
-        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-            return {}  # the run's own folder is what it goes on from
+        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
+            if self._own is None:
+                return {}
+            self._own.save(Path(checkpoint_dir), self._last, stands=waits or not self._run.is_alive())
+            return None
 
-        def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-            """Begin anew, as `setup` has."""
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            if self._own:
+                self._stand(self._own.load(Path(checkpoint)))
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             self._run.end()

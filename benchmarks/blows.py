@@ -45,9 +45,11 @@ class Outcome(Protocol):
         ...
 
 
-def chosen_blows(description: str, kills: int) -> argparse.Namespace:
-    """Read the command line; kills: blows where none are asked for."""
+def chosen_blows(description: str, kills: int, cases: Sequence[str] = ()) -> argparse.Namespace:
+    """Read the command line; kills: blows where none are asked for; cases: of which one may be asked for alone."""
     parser = options(description)
+    if cases:
+        parser.add_argument("--case", choices=cases, help="strike this one alone")
     parser.add_argument("--kills", type=int, metavar="N", help=f"blows, {kills} unless told")
     parser.add_argument("--begin", type=int, default=0, metavar="N", help="leave the first N blows out")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")

@@ -1,8 +1,9 @@
 """What becomes of runs under the virtual clock that lose a process: every method, any actor, at any moment.
 
-One actor a run is killed (SIGKILL) or stopped (SIGSTOP), at a moment drawn from a seed between its first message and
+One process a run is killed (SIGKILL) or stopped (SIGSTOP), at a moment drawn from a seed between its first message and
 the end of the undisturbed run: a client's actor or the server of vertical methods; a host, the server or the ledger's
-actor of horizontal ones. Which engine computes a method's models is drawn too. What is wanted:
+actor of horizontal ones; or the driver, which is killed, and whose run another driver resumes. Which engine computes a
+method's models is drawn too. What is wanted:
 
 same digest      rows (but for those of faults), final parameters and ledger of the undisturbed run: so no update that
                  was acknowledged is missing, and none is made twice
@@ -17,6 +18,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +32,7 @@ from unittest import mock
 
 from blows import chosen_blows, conclude
 from common import environment, show, verdict
+from filelock import FileLock
 from lane_kills import CLASSES, Hung, deadline, ended, prints
 
 from actors.cluster import connected
@@ -38,7 +41,7 @@ from actors.runner import run_on_ray
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare
-from raydpzv.experiment.runner import run_local
+from raydpzv.experiment.runner import continued, run_local
 from raydpzv.registry import METHODS
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -55,6 +58,8 @@ STOPS = 5
 VERTICAL = ("privacy.noise=seeded", "evaluate.every=500", "resources.client_actors=2")
 HORIZONTAL = ("evaluate.every=100", "resources.hosts=2")
 USERS = ("privacy.noise=seeded", "evaluate.every=50", "resources.hosts=2")
+PULLING = ("evaluate.every=100", "resources.hosts=2", "arrivals.rate=4", "record.checkpoint_updates=50")
+"""Clients wake more often than they can serve, so that epochs wait in every checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +72,30 @@ class Case:
     updates: dict[str, int]
 
     @property
+    def name(self) -> str:
+        """What tells the case from the others."""
+        return self.scenario if self.scenario.endswith("_async") else self.method
+
+    @property
     def ends(self) -> list[str]:
         """Return who can be lost."""
         descriptor = METHODS[self.method]
         if descriptor.kind == "vertical":
-            return ["client", "server"]
-        return ["host", "server"] + (["ledger"] if descriptor.rule is not None else [])
+            return ["client", "server", "driver"]
+        return ["host", "server", "driver"] + (["ledger"] if descriptor.rule is not None else [])
+
+    def chosen(self, engine: str, *more: str) -> tuple[str, ...]:
+        """Return the scenario's settings."""
+        return (*self.settings, f"budget.updates={self.updates[engine]}", f"model.engine={engine}", *more)
 
     def spec(self, engine: str, *more: str) -> Any:
         """Return the scenario."""
-        budget = f"budget.updates={self.updates[engine]}"
-        settings = (*self.settings, budget, f"model.engine={engine}", *more)
-        return load(SCENARIOS / f"{self.scenario}.toml", settings)
+        return load(SCENARIOS / f"{self.scenario}.toml", self.chosen(engine, *more))
 
 
 def _case(method: str, scenario: str, settings: tuple[str, ...], compiled: int, torch: int) -> Case:
-    chosen = (f"method.name={method}", *settings) if scenario.startswith("digits_") else settings
+    named = scenario.startswith("digits_") and not scenario.endswith("_async")
+    chosen = (f"method.name={method}", *settings) if named else settings
     return Case(method, scenario, chosen, {"compiled": compiled, "torch": torch})
 
 
@@ -102,6 +115,8 @@ CASES = [
     _case("topk", "digits_decomfl", HORIZONTAL, 600, 200),
     _case("fedzo", "digits_decomfl", HORIZONTAL, 200, 120),
     _case("uldp_zo", "digits_users_zo", USERS, 100, 30),
+    _case("decomfl", "decomfl_async", PULLING, 2000, 800),
+    _case("uldp_zo", "digits_users_async", ("privacy.noise=seeded", *PULLING), 300, 100),
     _case("uldp_naive", "digits_users", USERS, 200, 70),
     _case("uldp_group", "digits_users", USERS, 20, 4),
     _case("uldp_sgd", "digits_users", USERS, 300, 60),
@@ -119,6 +134,11 @@ class Blow:
     end: str
     number: int
     moment: float
+
+    @property
+    def noted(self) -> int:
+        """Rows of faults that it leaves: a driver that resumes a run has lost nobody."""
+        return 0 if self.end == "driver" else 1
 
     def strike_after(self, seconds: float, mark: Path) -> None:
         """Have this process struck so many seconds from now, if none has been."""
@@ -196,26 +216,26 @@ class Outcome:
 def strike(blow: Blow, folder: Path, undisturbed: Undisturbed) -> Outcome | None:
     """Run a method with its blow; None: the run was over before it fell, or never began."""
     outcome, mark = Outcome(blow), folder.with_suffix(".mark")
-    longer = (f"resources.timeout={STALLED_AFTER}",) if blow.act == "stop" else ()
+    seconds = blow.moment * undisturbed.seconds
     try:
-        with struck(blow, blow.moment * undisturbed.seconds, mark), deadline(DEADLINE):
-            run = run_on_ray(prepare(blow.case.spec(blow.engine, *longer)), RunOptions(folder))
+        with deadline(DEADLINE):
+            run = (_driver_struck if blow.end == "driver" else _actor_struck)(blow, seconds, folder, mark)
     except Exception as error:
         if not (folder.exists() or mark.exists()):  # its actors did not come up in time on a busy machine
             return None
         outcome.ended = "hung" if isinstance(error, Hung) else "error"
         outcome.wrong.append(f"{type(error).__name__}: {error}")
         return outcome
-    faults = run.rows("fault").to_pylist()
-    if not mark.exists() or not faults:
+    faults = run.rows("fault").to_pylist() if run else []
+    if run is None or not mark.exists() or len(faults) < blow.noted:
         return None
     whole = undisturbed.run
     outcome.ended = "same digest" if prints(run, whole) == prints(whole, whole) else "another digest"
     if outcome.ended != "same digest":
         outcome.wrong.append(outcome.ended)
-    if len(faults) != 1:
+    if len(faults) != blow.noted:
         outcome.wrong.append(f"{len(faults)} rows of faults")
-    outcome.said = faults[0]["message"]
+    outcome.said = "; ".join(fault["message"] for fault in faults)
     waited = STALLED_AFTER if blow.act == "stop" else 0.0
     outcome.delay = run.summary["seconds"] - undisturbed.seconds - waited
     if blow.act == "stop" and not ended(60.0):
@@ -223,15 +243,47 @@ def strike(blow: Blow, folder: Path, undisturbed: Undisturbed) -> Outcome | None
     return outcome
 
 
-def blows(kills: int, seed: int) -> Iterator[Blow]:
-    """Draw what befalls whom: methods in turn."""
-    drawn = random.Random(seed)
-    engines = {case.method: drawn.choice(list(case.updates)) for case in CASES}
+def _actor_struck(blow: Blow, seconds: float, folder: Path, mark: Path) -> Run:
+    """Run a method one of whose actors is struck."""
+    longer = (f"resources.timeout={STALLED_AFTER}",) if blow.act == "stop" else ()
+    with struck(blow, seconds, mark):
+        return run_on_ray(prepare(blow.case.spec(blow.engine, *longer)), RunOptions(folder))
+
+
+def _driver_struck(blow: Blow, seconds: float, folder: Path, mark: Path) -> Run | None:
+    """Run a method in another process, kill that, and resume the run; None: it ended before."""
+    import ray
+
+    case, address = blow.case, ray.get_runtime_context().gcs_address
+    changes = [word for change in case.chosen(blow.engine) for word in ("--set", change)]
+    line = [sys.executable, "-m", "scenarios", "run", str(SCENARIOS / f"{case.scenario}.toml"), *changes]
+    line += ["--runner", "ray", "--address", address, "--out", str(folder), "--quiet"]
+    with subprocess.Popen(line, cwd=SCENARIOS.parent, start_new_session=True) as driver:
+        while driver.poll() is None and not (folder / "scenario.toml").exists():
+            time.sleep(0.05)
+        time.sleep(seconds)
+        if driver.poll() is not None:
+            return None
+        driver.kill()
+    mark.touch()
+    lock = folder / "ledger" / ".lock"
+    if lock.parent.is_dir():  # Ray ends the actors of a driver that is gone
+        with FileLock(lock).acquire(timeout=60.0):
+            pass
+    prepared, opened, _ = continued(folder)
+    return run_on_ray(prepared, RunOptions(opened))
+
+
+def blows(kills: int, seed: int, only: str | None = None) -> Iterator[Blow]:
+    """Draw what befalls whom: methods in turn, or one case alone."""
+    drawn, cases = random.Random(seed), [case for case in CASES if only in (None, case.name)]
+    engines = {case.name: drawn.choice(list(case.updates)) for case in CASES}
     for n in range(kills):
-        case = CASES[n % len(CASES)]
-        act = "stop" if n % STOPS == STOPS - 1 else "kill"
+        case = cases[n % len(cases)]
         number = drawn.randint(0, 0 if case.method == "mezo" else 1)
-        yield Blow(case, engines[case.method], act, drawn.choice(case.ends), number, drawn.random())
+        end = case.ends[n % len(case.ends)] if only else drawn.choice(case.ends)
+        act = "stop" if n % STOPS == STOPS - 1 and end != "driver" else "kill"
+        yield Blow(case, engines[case.name], act, end, number, drawn.random())
 
 
 def baseline(blow: Blow) -> Undisturbed:
@@ -249,20 +301,21 @@ def main() -> None:
     """Run the benchmark."""
     import ray
 
-    chosen = chosen_blows(__doc__.splitlines()[0] if __doc__ else "", KILLS)
+    cases = [case.name for case in CASES]
+    chosen = chosen_blows(__doc__.splitlines()[0] if __doc__ else "", KILLS, cases)
     before, outcomes = environment(), list[Outcome]()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
     known: dict[str, Undisturbed] = {}
     with tempfile.TemporaryDirectory() as name, connected():
-        for n, blow in enumerate(blows(chosen.kills, chosen.seed)):
+        for n, blow in enumerate(blows(chosen.kills, chosen.seed, chosen.case)):
             if n < chosen.begin:
                 continue
-            if blow.case.method not in known:
-                known[blow.case.method] = baseline(blow)
+            if blow.case.name not in known:
+                known[blow.case.name] = baseline(blow)
             tries, outcome = 0, None
             while outcome is None:  # on a machine that has grown less busy a run may be over before
                 began = time.monotonic()
-                outcome = strike(blow, Path(name) / f"run {n} {tries}", known[blow.case.method])
+                outcome = strike(blow, Path(name) / f"run {n} {tries}", known[blow.case.name])
                 tries += 1
                 blow = replace(blow, moment=_EARLIER * blow.moment)
             outcomes.append(outcome)
@@ -286,7 +339,7 @@ def main() -> None:
 def _row(outcome: Outcome) -> list[str]:
     blow = outcome.blow
     return [
-        *(blow.case.method, blow.engine, blow.end, blow.act, f"{blow.moment:.2f}", f"{outcome.delay:.1f}"),
+        *(blow.case.name, blow.engine, blow.end, blow.act, f"{blow.moment:.2f}", f"{outcome.delay:.1f}"),
         *(outcome.ended, "; ".join(outcome.wrong)),
     ]
 

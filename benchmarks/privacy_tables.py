@@ -1,4 +1,4 @@
-"""Write the tables of docs/privacy.md into it: `python -m benchmarks.privacy_tables`.
+"""Write the tables of the privacy pages into them: `python -m benchmarks.privacy_tables`.
 
 Two comments that name a table enclose it. The first two tables are arithmetic (a minute). The others need runs of
 `digits_server` and `digits_private`, one after the other. `--only` writes some of them. The accuracy of
@@ -23,8 +23,13 @@ from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon
 
 PAGE = Path("docs/privacy.md")
-PAGES = {"private": (PAGE, Path("README.md"), Path("docs/equal_promise.md"))}
-"""Where a table goes beside docs/privacy.md."""
+PROOFS = Path("docs/privacy-proofs.md")
+PAGES = {
+    "private": (PAGE, Path("README.md"), Path("docs/equal_promise.md")),
+    "multipliers": (PROOFS,),
+    "average": (PROOFS,),
+}
+"""Where a table goes; left out: docs/privacy.md."""
 ROWS, CLIP, DELTA = 60_000, 5.0, 1e-3  # the papers' MNIST setting
 PAPERS = (
     *((64, 93_750, epsilon) for epsilon in (0.5, 1.0, 5.0, 10.0)),

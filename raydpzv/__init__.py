@@ -51,3 +51,7 @@ def __getattr__(name: str) -> Any:
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_DOORS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

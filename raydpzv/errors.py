@@ -79,6 +79,11 @@ class StoppedEarly(RunError):
     """The user stopped before there was anything new to keep; everything is as it was."""
 
 
+def missing(library: str, extra: str, instead: str = "") -> InputError:
+    """Return the error for a library that is not installed; extra: what brings it; instead: what works without it."""
+    return InputError(f"{library} is not installed: pip install 'raydpzv[{extra}]'{instead}")
+
+
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """Return `Did you mean "x"? ` for the nearest known name, or nothing."""
     near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.5)

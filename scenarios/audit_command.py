@@ -11,7 +11,6 @@ from pathlib import Path
 import typer
 from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.audit import findings
@@ -27,6 +26,7 @@ from raydpzv.audit.recorded import RecordedRun, recorded_run
 from raydpzv.errors import SpecError, suggest
 from raydpzv.files import as_json as json_text
 from raydpzv.report.figure import ReportFigure
+from raydpzv.report.head_table import HeadTable
 from scenarios import screen
 from scenarios.progress import INTERVAL, repeated
 from scenarios.run_output import tables_console
@@ -72,7 +72,7 @@ def audit(
 
 
 def _by_ledger(run: RecordedRun, options: AuditOptions, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
-    found = audit_ledger(run, _canaries(run, options, 3), watch)
+    found = audit_ledger(run, _canaries(run, options, 3, new_labels=True), watch)
     return findings.of_ledger(run, found), [noise_histogram(found)]
 
 
@@ -95,12 +95,17 @@ _AUDITS = {"ledger": _by_ledger, "runs": _by_runs, "guesses": _by_guesses, "labe
 
 
 def _canaries(
-    run: RecordedRun, options: AuditOptions, count: int, default_kind: str | None = None
+    run: RecordedRun,
+    options: AuditOptions,
+    count: int,
+    default_kind: str | None = None,
+    *,
+    new_labels: bool = False,
 ) -> list[Canary]:
     kinds = options.kinds or ([default_kind] if default_kind else [])
     relation = "labels" if default_kind == LABEL else run.relation
     wanted = count if options.canaries is None else options.canaries
-    return chosen(run.prepared, relation, count=wanted, rows=options.rows, kinds=kinds)
+    return chosen(run.prepared, relation, count=wanted, rows=options.rows, kinds=kinds, new_labels=new_labels)
 
 
 def _numbers(text: str) -> list[float]:
@@ -113,7 +118,7 @@ def _numbers(text: str) -> list[float]:
 def _show(finding: Finding, page: Path | None) -> None:
     console = tables_console()
     console.print(Text(finding.line, style="bold red" if finding.verdict == FALSIFIED else "bold"))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for head in finding.heads:
         table.add_column(head, justify="right")
     for row in finding.rows:

@@ -102,6 +102,43 @@ def run(
 
 
 @app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the scenario: NAME.toml is written.")],
+    data: Annotated[Path, typer.Option(help="Your table: a CSV file with a heading, or a Parquet file.")],
+    target: Annotated[
+        str | None, typer.Option(help='Column to predict [default: "label" or "target", if there is one].')
+    ] = None,
+    parties: Annotated[
+        str | None,
+        typer.Option(
+            help='Who holds which columns: "bank=income,age shop=visits"; with ; between parties where names have '
+            "blanks [default: two parties with half of the columns each]."
+        ),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="With noise and a proved ε of 1.")] = False,
+    public_from_data: Annotated[
+        bool,
+        typer.Option(
+            "--public-from-data",
+            help="With --private: I confirm that the classes, categories and rough ranges in the file are public "
+            "knowledge. Without this they are written as comments, for you to replace.",
+        ),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a NAME.toml that is there.")] = False,
+) -> None:
+    """Write a scenario for your own table, whose columns lie with several parties (vertical learning)."""
+    with errors():
+        with leaving_at_once():
+            from scenarios.new_command import new as write
+        write(
+            *(name, data, target, parties),
+            private=private,
+            public_from_data=public_from_data,
+            force=force,
+        )
+
+
+@app.command()
 def compare(
     what: Annotated[
         list[str],
@@ -555,7 +592,9 @@ def submit(
 def replay(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     at: Annotated[int | None, typer.Option(help="Stop after so many updates.")] = None,
-    client: Annotated[int | None, typer.Option(help="Only this client's model.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Only this client's model: its number, or its party's name.")
+    ] = None,
     moved: Moved = None,
     out: Annotated[Path | None, typer.Option(help="File (.npz) for the parameters.")] = None,
 ) -> None:
@@ -656,9 +695,10 @@ def list_(
     if papers:
         with errors():
             defer("torch")
+            from raydpzv.compare.printed import comparison_lines
             from raydpzv.config.papers import scenarios_page
 
-            print(scenarios_page())
+            print(scenarios_page(comparison_lines))
         return
     from scenarios.list_output import show_list
 

@@ -19,7 +19,7 @@ from raydpzv.compare.results import FAILED, OK, Compared, collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, VerticalScenario
-from raydpzv.errors import RunError, SpecError, suggest
+from raydpzv.errors import RunError, SpecError, missing, suggest
 from raydpzv.registry import RUNNERS
 from scenarios import screen
 from scenarios.comparison_progress import Watch, show_comparison
@@ -159,7 +159,7 @@ def _on_ray(runner: str, address: str | None, jobs: int | None) -> bool:
         return chosen_runner(runner) == "ray"
     if importlib.util.find_spec("ray") is None:
         if address:
-            raise SpecError("--address: Ray is not installed: pip install 'raydpzv[ray]'")
+            raise missing("--address: Ray", "ray")
         return False
     return bool(address or os.environ.get("RAY_ADDRESS")) or ((os.cpu_count() or 1) > 1 and jobs != 1)
 

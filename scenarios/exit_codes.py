@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -12,14 +12,18 @@ import typer
 
 from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
 from raydpzv.limits import shortage
+from raydpzv.settings.party_names import named
 from scenarios.screen import complain
 
 STOPPED = 130
 
 
 @contextmanager
-def failures(folder: Path) -> Iterator[None]:
-    """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a RunError."""
+def failures(folder: Path, names: Sequence[str] = ()) -> Iterator[None]:
+    """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a RunError.
+
+    names: those of the clients' parties, for messages.
+    """
     try:
         yield
     except (InputError, StoppedEarly):
@@ -28,7 +32,7 @@ def failures(folder: Path) -> Iterator[None]:
         if not folder.is_dir():
             raise
         foreseen = str(error) if isinstance(error, RaydpzvError) else shortage(error)
-        line = foreseen or f"{type(error).__name__}: {error}"
+        line = named(foreseen or f"{type(error).__name__}: {error}", names)
         log = folder / "error.log"
         try:
             log.write_text(traceback.format_exc())

@@ -18,13 +18,12 @@ from actors.kuberay import LONGEST_NAME, POD, RUNS, SCENARIO, RayJobOptions, clu
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import SpecError, missing
 from raydpzv.experiment.prepare import no_new_leg, prepare
 from raydpzv.storage.place import check_uri
 from scenarios import screen
 from scenarios.options import chosen_logs
 
-NOT_INSTALLED = "PyYAML is not installed: pip install 'raydpzv[ray]'"
 _QUOTES_SINCE = (2, 60)
 """A Ray whose `ray job submit` quotes words for the shell that reads them (ray-project/ray#63797)."""
 _SHELLS = re.compile(r"[$`;&|<>()*?]")
@@ -51,7 +50,7 @@ def show(
     try:
         import yaml
     except ImportError:
-        raise InputError(NOT_INSTALLED) from None
+        raise missing("PyYAML", "ray") from None
     chosen_logs(log)
     spec = raydpzv.load(scenario, changes)
     if storage is not None:

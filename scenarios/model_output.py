@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from raydpzv.errors import InputError
 from raydpzv.files import sha256, write_npz
+from raydpzv.settings.party_names import named
 
 
 def whose(client: int | None, at: int | None) -> str:
@@ -18,13 +19,13 @@ def whose(client: int | None, at: int | None) -> str:
     return f"rebuilt: what client {client} last had{'' if at is None else f' by update {at}'}, the model"
 
 
-def print_models(models: Mapping[str, np.ndarray], out: Path | None) -> None:
-    """Write models to a file, if one is given, and print what they are."""
+def print_models(models: Mapping[str, np.ndarray], out: Path | None, names: Sequence[str] = ()) -> None:
+    """Write models to a file, if one is given, and print what they are. names: those of the clients' parties."""
     if out:
         write_npz(out, models)
         print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
     for name, values in models.items():
-        print(f"{name}: {values.size} parameters, sha256 {sha256(values)}")
+        print(f"{named(name, names)}: {values.size} parameters, sha256 {sha256(values)}")
 
 
 def one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:

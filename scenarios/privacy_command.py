@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import raydpzv
+from raydpzv.config.public_lists import stated_lists
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.files import as_json as json_text
 from raydpzv.privacy.sound_setting import SoundSetting
@@ -25,10 +26,13 @@ def privacy(scenario: str, changes: Sequence[str], rows: int | None, *, as_json:
     table = [dataclasses.asdict(c) for c in claims(found)] if found else []
     said = verdict(found)
     facts = dataclasses.asdict(found) if found else {}
+    lists = stated_lists(spec.data) if found else ()
     planned = spec.budget.updates is not None or isinstance(found, SoundSetting)
     if as_json:
         reason = None if said.private else said.lead
         answer = {"private": said.private, "private_reason": reason, "verdict": said.text, "planned": planned}
-        sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts}))
+        sys.stdout.write(json_text(answer | {"epsilon": table, "setting": facts, "lists": lists}))
         return
     show_privacy(table, said, facts, planned=planned, explain=explain)
+    for line in lists:
+        print(line)

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
+from raydpzv.config.timing import planned_seconds
 from raydpzv.privacy.claim_words import CHANGES
 from raydpzv.records.callbacks import Callback, Fault, StatusCallback
 from raydpzv.report.client_table import rates_asked
+from raydpzv.report.head_table import HeadTable
 from raydpzv.report.text import duration, size
 from raydpzv.sim.interfaces import Status
 
@@ -28,6 +29,10 @@ INTERVAL = 10.0
 """Seconds between lines where there is no terminal to draw on."""
 LOADING = "the data to load"
 """What a run waits for before anything else (see `Status.stage`)."""
+COMPILING = "compiling kernels, once on this machine: some seconds"
+"""What is said where a first run spends seconds in a compiler."""
+LONGEST = 120
+"""Characters of a line about a run at work."""
 _REDRAW = 0.1
 """Seconds between redraws; between them a call costs next to nothing."""
 _MOST_CLIENTS = 8
@@ -110,8 +115,14 @@ def _lines(
     began, latest, unit = time.monotonic(), Status(stage=stage), limit_of(spec)[1]
     pace = _Pace()
 
+    explained = False
+
     def say(status: Status) -> None:
+        nonlocal explained
         now, since = time.monotonic(), pace
+        if not explained and not status.stage and (terms := epsilon_terms(status, spec)):
+            explained = True
+            console.print(Text(terms), soft_wrap=True)
         line = progress_line(status, spec, now - began, now - since.time, since.amount)
         console.print(Text(line), soft_wrap=True)
 
@@ -168,24 +179,36 @@ def progress_line(
     """Return where a run stands as one line of text.
 
     elapsed: real seconds since it began; under_way: those in which it has come from `before`, an amount of its budget,
-    to where it stands, by which the rest is foretold.
+    to where it stands, by which the rest is foretold. Of a line above LONGEST characters, the least important parts are
+    left out.
     """
     if status.stage:
         return f"starting, {duration(elapsed)}: waiting for {status.stage}"
     limit, unit = limit_of(spec)
     amount = _amount(status, unit)
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
-    parts = [
-        f"{amount:,.0f}{of} {_unit_name(spec, unit)}",
-        score(status),
-        f"loss {_number(status.loss, '.4g')}",
-        *_epsilon_parts(status, spec),
-        f"up {size(status.bytes_up)}, down {size(status.bytes_down)}",
-        f"{duration(elapsed)} elapsed",
-    ]
+    loss = f"loss {_number(status.loss, '.4g')}"
+    sent = f"up {size(status.bytes_up)}, down {size(status.bytes_down)}"
+    since, left = f"{duration(elapsed)} elapsed", ""
     if before < amount <= limit < math.inf:
-        parts.append(f"about {duration(under_way * (limit - amount) / (amount - before))} left")
-    return ", ".join(parts)
+        left = f"about {duration(under_way * (limit - amount) / (amount - before))} left"
+    counted = f"{amount:,.0f}{of} {_unit_name(spec, unit)}"
+    parts = [counted, score(status), loss, _short_epsilons(status), sent, since, left]
+    for spare in (sent, loss, since, left):
+        if len(", ".join(filter(None, parts))) > LONGEST:
+            parts.remove(spare)
+    return ", ".join(filter(None, parts))
+
+
+def forecast(spec: AnyScenario) -> str:
+    """Return how long a run under the wall clock will take, as a line; "" where its settings do not say."""
+    seconds = planned_seconds(spec)
+    if spec.clock.kind != "wall" or math.isinf(seconds):
+        return ""
+    return (
+        f"Under the wall clock this run takes about {duration(seconds)} at the scenario's rates, and longer if this "
+        "machine cannot keep them."
+    )
 
 
 def score(status: Status) -> str:
@@ -227,9 +250,9 @@ def _participants(status: Status, spec: HorizontalScenario) -> list[RenderableTy
     ]
 
 
-def _clients(status: Status, spec: VerticalScenario) -> Table:
+def _clients(status: Status, spec: VerticalScenario) -> HeadTable:
     """One line per client: uploads, activations per second of the run's clock (asked, achieved), staleness."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = HeadTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("client", "uploads", "rate asked", "achieved", "staleness"):
         table.add_column(head, justify="right")
     asked, stalest = rates_asked(spec.arrivals.kind, spec.arrivals.rate, spec.split.clients), []
@@ -264,10 +287,27 @@ def _pulls(spec: AnyScenario) -> bool:
     return isinstance(spec, HorizontalScenario) and spec.descriptor.pulls(spec.method)
 
 
-def _epsilon_parts(status: Status, spec: AnyScenario) -> list[str]:
-    """The same in a line: with what it is for, without which an ε says nothing."""
-    stated = _epsilons(status)
-    return [f"ε {' and '.join(stated)} ({_terms(status, spec, 'GDP')})"] if stated else []
+def epsilon_terms(status: Status, spec: AnyScenario) -> str:
+    """Return what ε is of, as the line before those that state it in short; "" where they state none."""
+    if not _epsilons(status):
+        return ""
+    if status.privacy.user_epsilons():
+        return f"ε: {_terms(status, spec, 'GDP')}; against outsiders, one silo, the server"
+    claimed = "" if math.isnan(status.privacy.epsilons()[0]) else "; claimed by the paper, not proved"
+    return f"ε: {_terms(status, spec, 'GDP')}; proved against the clients{claimed}"
+
+
+def _short_epsilons(status: Status) -> str:
+    """Return what is stated of ε, whose terms are in a line of their own."""
+    if found := status.privacy.user_epsilons():
+        outsiders, silo, server = (_number(value, ",.4g") for value in found)
+        return f"ε {outsiders} (outsiders), {silo} (silo), {server} (server)"
+    claimed, proved = (
+        "" if math.isnan(value) else _number(value, ",.4g") for value in status.privacy.epsilons()
+    )
+    return ", ".join(
+        f"{word} ε {value}" for word, value in (("proved", proved), ("claimed", claimed)) if value
+    )
 
 
 def _epsilons(status: Status) -> list[str]:

@@ -17,19 +17,25 @@ from raydpzv.experiment.reexecute import replay as replay_run
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.copies import check_not_midway, midway
 from scenarios import screen
 from scenarios.model_output import one_model, print_models, whose
 
 
-def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], out: Path | None) -> None:
-    """Rebuild models of a run, all or one client's, as they are now or after `at` updates, and print what they are."""
+def replay(run: Path, at: int | None, who: str | None, moved: Sequence[str], out: Path | None) -> None:
+    """Rebuild models of a run, all or one client's, as they are now or after `at` updates, and print what they are.
+
+    who: a client's number, or its party's name.
+    """
+    names = RunFolder.open(run, moved).spec().party_names
+    client = None if who is None else client_number(who, names)
     if rebuilt := from_ledger(run, at, client, moved):
         print(f"ledger intact, digest {rebuilt.digest}")
         checked = "; the final model has the recorded bits" if rebuilt.verified else ""
-        print(f"{whose(client, at)} after {rebuilt.updates} updates{checked}")
+        print(f"{named(whose(client, at), names)} after {rebuilt.updates} updates{checked}")
         _print_unended(run, None)
-        print_models(rebuilt.models, out)
+        print_models(rebuilt.models, out, names)
         folder = RunFolder.open(run)
         if client is None and folder.published and set(folder.models()) - set(rebuilt.models):
             print(
@@ -45,7 +51,7 @@ def replay(run: Path, at: int | None, client: int | None, moved: Sequence[str], 
     if result.unchecked:
         print(f"not checked: {result.unchecked}")
     _print_unended(run, result.updates if at is None else None)
-    print_models(models, out)
+    print_models(models, out, names)
 
 
 def _print_unended(run: Path, updates: int | None) -> None:

@@ -29,10 +29,11 @@ from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
 from raydpzv.storage.copies import begun_at
+from raydpzv.zo.kernels import told_of_compiling
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures
 from scenarios.options import chosen_logs, chosen_runner, logs_begun, output_folder
-from scenarios.progress import LOADING, live_progress, stop_on_signal
+from scenarios.progress import COMPILING, LOADING, forecast, live_progress, stop_on_signal
 from scenarios.run_output import Output, show_run
 from scenarios.storage_options import copy_folder, found_or_fetched, resolved, stored_at, waits
 
@@ -79,6 +80,8 @@ def run(
             _conclude(found.summary(), found.rows(), spec, out, output)
         return
     folder = output_folder(out, f"{Path(scenario).stem}-seed{spec.seed}")
+    if not output.quiet and (line := forecast(spec)):
+        screen.console(stderr=True).print(line, highlight=False, soft_wrap=True)
     _watch(
         spec,
         folder,
@@ -182,8 +185,14 @@ def _watch(
     if spec.note and not output.quiet:  # a result says so again, which may be hours later
         console.print(spec.note, highlight=False, markup=False, soft_wrap=True)
     live = live_progress(spec, console, quiet=output.quiet, stage=output.stage)
+
+    def compiling() -> None:
+        if not output.quiet:
+            console.print(COMPILING)
+
     try:
-        with failures(folder), stop_on_signal(console) as stop, live as view:
+        stopping = stop_on_signal(console)
+        with failures(folder, spec.party_names), stopping as stop, live as view, told_of_compiling(compiling):
             result = start([view, *logs], stop)
     except RunError as error:
         if isinstance(error.__cause__, Diverged) and RunFolder(folder).has_summary():

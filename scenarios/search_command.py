@@ -100,7 +100,8 @@ def search(
     grace = _grace(trials, options, promotes=promotes)
     terms = (Path(scenario).stem, metric, options.scheduler, grace, options.epsilon)
     population = _population(trials, dimensions, options)
-    plan = SearchPlan(*terms, trials, options.actors, drawing, population, promotes)
+    log_scaled = tuple(d.setting for d in dimensions if d.kind == "loguniform")
+    plan = SearchPlan(*terms, trials, options.actors, drawing, population, promotes, log_scaled)
     if not metric.startswith("validation_") and not how.output.quiet:
         console.print(
             f"the best is chosen by {metric} on the test rows; an estimate from rows that chose nothing takes --set "

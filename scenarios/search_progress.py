@@ -13,12 +13,12 @@ from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.files import as_json as json_text
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import text
+from raydpzv.report.head_table import HeadTable
 from raydpzv.search import halving, promotion
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.composition import sentences
@@ -224,11 +224,11 @@ class SearchProgress:
         if self._live:
             self._live.update(Group(self._bar, self._table()))
 
-    def _table(self) -> Table:
+    def _table(self) -> HeadTable:
         """Return where trials stand: those at work, then those over, the best first, as many as fit."""
         metric = self._plan.metric
         over = sorted(self._over, key=lambda n: (n in self._reasons, *self._rank(n)))
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = HeadTable(box=box.SIMPLE_HEAD, pad_edge=False)
         settings = list(self._plan.trials[0].values)
         for head in ("trial", *settings, "updates", metric, "is"):
             table.add_column(head, overflow="fold")
@@ -322,7 +322,7 @@ def show_search(
     trained = [*(f"{name}_at" for name in settings), "donors"] if plan.population else []
     paced = any(not math.isnan(row["rate_asked"]) for row in ranked)
     pace_heads = ("late", "uploads/s", "asked") if paced else ()
-    table = Table(
+    table = HeadTable(
         title=f"{len(ranked)} trials by {plan.metric}",
         title_justify="left",
         box=box.SIMPLE_HEAD,

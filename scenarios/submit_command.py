@@ -18,7 +18,7 @@ import raydpzv
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
+from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError, missing
 from raydpzv.storage.place import check_uri
 from scenarios import screen
 from scenarios.exit_codes import STOPPED
@@ -74,17 +74,13 @@ def submit(request: Submission, where: Where, *, wait: bool) -> None:
     name = f"{Path(request.scenario).stem}-seed{spec.seed}"
     place = _place(where, name)
     server = _server(where.address)
-    from actors.project_package import IGNORE_FILE, pack, project
+    from actors.project_package import pack, project
 
     what = project(request.project)
     scenario = _scenario_there(request.scenario, what)
     entrypoint = _entrypoint(request, scenario, [*request.changes, *_data_there(spec, what)], there)
-    for link in what.links:
-        screen.complain(f"note: {link} is a link to a folder, which is not packed")
-    for secret in what.secrets:
-        screen.complain(
-            f"note: {secret} has the name of a secret and is not packed; !/{secret} in {IGNORE_FILE} takes it in"
-        )
+    if what.withheld:
+        screen.complain(f"note: {what.withheld}")
     for difference in server.differences():
         screen.complain(f"note: {difference}; the run is made with the cluster's")
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,12 +112,12 @@ def rejoin(job: str, where: Where, *, stop: bool) -> None:
 
 
 def _server(address: str | None) -> JobServer:
-    from actors.job_server import NOT_INSTALLED, JobServer
+    from actors.job_server import JobServer
 
     try:
         import pathspec  # noqa: F401  what packs the project needs it
     except ImportError:
-        raise InputError(NOT_INSTALLED) from None
+        raise missing("pathspec", "ray") from None
     return JobServer(address)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import typer
 from rich import box
-from rich.table import Table
 
 from raydpzv.compare.grid import MADE, Choice, GridFile, choose, chosen_file, grid_comparison, read_grid
 from raydpzv.config import catalog
 from raydpzv.errors import InputError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.report import text
+from raydpzv.report.head_table import HeadTable
 from scenarios import screen
 from scenarios.compare import ComparisonOptions, made
 from scenarios.exit_codes import STOPPED
@@ -74,7 +74,7 @@ def show_choices(file: GridFile, choices: Sequence[Choice], folder: Path, path: 
         ]
         print(as_json({"folder": str(folder), "comparison": str(path), "choices": rows}), end="")
         return
-    shown = Table(
+    shown = HeadTable(
         title=f"Chosen by {file.criterion()}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for head in ("method", "aim: ε", "chosen", "validation", "of", "at the edge of its grid"):

@@ -12,7 +12,6 @@ tune.Tuner(
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from actors.tune_trainable import TrialHooks, trainable_class, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.search.space import in_order, literal
+from raydpzv.search.trial_checkpoint import TrialRun
 
 __all__ = ["resources", "trainable"]
 
@@ -35,21 +34,36 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
 
     A trial's configuration holds settings by their dotted names, such as "method.lr". It reports at every evaluation:
     accuracy, loss, areas of two classes, the same with validation_ before them, updates, simulated_seconds, and
-    epsilon_client and epsilon_paper where they are accounted; and stands still until Tune has decided. One that Tune
-    stops ends cleanly. out: a folder in which each trial writes a run folder, by its settings; None: nothing is
-    written. Raises InputError if Ray Tune is not installed; a trial raises SpecError for settings that do not fit.
+    epsilon_client and epsilon_paper where they are accounted, and run_folder; and stands still until Tune has decided.
+    One that Tune stops ends cleanly. Tune's checkpoints are copies of the run's folder, from which trials resume.
+
+    out: a folder that all machines see, in which each trial has its run's folder, by Tune's name of the trial. None: on
+    the trial's machine, with a checkpoint at every evaluation. Raises InputError if Ray Tune is not installed; a trial
+    raises SpecError for settings that do not fit.
     """
     folder = None if out is None else Path(out).absolute()
 
-    def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
+    def trial_run(config: Mapping[str, Any], trial: str, workplace: Path) -> TrialRun:
         settings = in_order(f"{name}={literal(value)}" for name, value in config.items())
-        own = None if folder is None else folder / (_folder_name(config) or "as-set")
+        return TrialRun((folder or workplace / "runs") / trial, override(spec, settings), trial)
+
+    def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
+        assert hooks.run is not None
+        experiment, own = hooks.run.started()
         watch = [StatusCallback(hooks.progress)]
-        options = RunOptions(own, stop=hooks.stop, evaluated=hooks.evaluated, callbacks=watch)
-        run_local(prepare(override(spec, settings)), options)
+        run_local(
+            experiment,
+            RunOptions(own, stop=hooks.stop, evaluated=hooks.evaluated, callbacks=watch, keep_evaluated=True),
+        )
         return ""
 
-    return trainable_class(run_trial, gpus=_needs(spec).process.gpus, waits=spec.clock.kind == "virtual")
+    return trainable_class(
+        run_trial,
+        gpus=_needs(spec).process.gpus,
+        waits=spec.clock.kind == "virtual",
+        runs=trial_run,
+        keeps=folder is None,
+    )
 
 
 def resources(spec: AnyScenario) -> Any:
@@ -61,9 +75,4 @@ def _needs(spec: AnyScenario) -> TrialNeeds:
     """A GPU share that is "auto" is none before Ray has started."""
     import ray
 
-    return whole_trials([spec], ray.cluster_resources() if ray.is_initialized() else {})
-
-
-def _folder_name(config: Mapping[str, Any]) -> str:
-    text = ",".join(f"{name}={json.dumps(value)}" for name, value in sorted(config.items()))
-    return text.replace("/", "_")
+    return whole_trials([spec], ray.cluster_resources() if ray.is_initialized() else None)

@@ -24,6 +24,9 @@ MOST = 2**40
 """Bytes of a frame at most, where nothing less was promised."""
 _COPIED = 2**16
 """Bytes of a frame up to which its parts become one before they are sent, rather than one call of the system each."""
+_BACKLOG = 128
+_CREDENTIALS = struct.Struct("iII")
+"""Process, user and group of a peer, as Linux tells them."""
 _CHALLENGE = 32
 _PROOF = 32
 HANDSHAKE_TIMEOUT = 30.0
@@ -50,8 +53,11 @@ class LaneAddress:
         return f"{self.host}:{self.port}" if self.host else f"the Unix socket {str(self.port)!r}"
 
 
-def listen(host: str, secret: bytes) -> tuple[socket.socket, LaneAddress]:
-    """Listen for peers; host: of this machine's network, "" for peers on this machine alone. Raises LaneError."""
+def listen(host: str, secret: bytes, peers: int = 0) -> tuple[socket.socket, LaneAddress]:
+    """Listen for peers; host: of this machine's network, "" for peers on this machine alone. Raises LaneError.
+
+    peers: how many may connect at once, as far as the system allows (`net.core.somaxconn`).
+    """
     try:
         if not host and sys.platform.startswith("linux"):
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -62,7 +68,7 @@ def listen(host: str, secret: bytes) -> tuple[socket.socket, LaneAddress]:
             listener = socket.create_server((host or "127.0.0.1", 0))
             name, port = listener.getsockname()[:2]
             address = LaneAddress(name, port, secret)
-        listener.listen(128)
+        listener.listen(max(_BACKLOG, peers))
     except OSError as error:
         raise LaneError(
             f'the server\'s actor cannot listen on {host or "this machine"} ({error}); set resources.lane = "ray"'
@@ -77,7 +83,10 @@ def dial(address: LaneAddress, timeout: float) -> LaneSocket:
             connected = socket.create_connection((address.host, int(address.port)), HANDSHAKE_TIMEOUT)
         else:
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connected.settimeout(HANDSHAKE_TIMEOUT)
+            # waits in the system while too many others connect; with Python's own timeout it would fail at once
+            seconds, fraction = divmod(HANDSHAKE_TIMEOUT, 1)
+            limit = struct.pack("ll", int(seconds), int(1e6 * fraction))
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             connected.connect(f"\0{address.port}")
     except OSError as error:
         raise LaneError(f"no line to {address.where}: {error}") from None
@@ -203,6 +212,16 @@ def prove(line: LaneSocket, secret: bytes, *, listens: bool) -> None:
         line.close()
         raise LaneError("the peer does not have the run's secret: it is no actor of this run")
     line._timeout = usual
+
+
+def from_another_user(connected: socket.socket) -> bool:
+    """Tell whether another user of this machine connected; False where the system does not say who did."""
+    if connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return False
+    _, user, _ = _CREDENTIALS.unpack(
+        connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return bool(user != os.getuid())
 
 
 def _answer(secret: bytes, challenge: bytes, own: bytes, *, listens: bool) -> bytes:

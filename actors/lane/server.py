@@ -13,16 +13,15 @@ from contextlib import suppress
 from typing import Protocol
 
 from actors.lane import requests
-from actors.lane.line import HANDSHAKE_TIMEOUT, LaneSocket, listen, prove
+from actors.lane.line import HANDSHAKE_TIMEOUT, LaneSocket, from_another_user, listen, prove
 from actors.lane.requests import HELLO, JOIN, LaneRequest
 from raydpzv.errors import LaneError, Stalled
 
 MOST_STRANGERS = 64
-"""Peers at a time, beside as many as are to come, that have not proved themselves; past them the one that has
-been at it longest is hung up on.
+"""Peers at a time, beside as many as are to come, that have not proved themselves; past them one is hung up on.
 
-An actor proves itself within milliseconds, a stranger who opens lines never: so that no flood of them takes the
-threads and the places that actors need.
+It is the first of those whom other users of the machine opened, else the first of all: actors prove themselves within
+milliseconds. So no flood of strangers takes the threads and the places that actors need.
 """
 _PAUSE = 0.05
 """Seconds until a peer is accepted after one could not be, as when the process has no more files to open."""
@@ -53,10 +52,10 @@ class LaneServer:
 
     def __init__(self, talk: Talk, host: str, secret: bytes, timeout: float, peers: int) -> None:
         self._talk, self._secret, self._timeout = talk, secret, timeout
-        self._listener, self.address = listen(host, secret)
+        self._listener, self.address = listen(host, secret, peers)
         self._lines: set[LaneSocket] = set()
         self._most_unproved = MOST_STRANGERS + peers
-        self._unproved: dict[LaneSocket, None] = {}  # in the order in which they came
+        self._unproved: dict[LaneSocket, bool] = {}  # in the order in which they came; is it another user's?
         self._joined: dict[int, LaneSocket] = {}
         self._lock = threading.Condition()
         self._closed = False
@@ -93,17 +92,17 @@ class LaneServer:
                     return
                 time.sleep(_PAUSE)
                 continue
-            line = LaneSocket(connected, self._timeout)
+            line, foreign = LaneSocket(connected, self._timeout), from_another_user(connected)
             with self._lock:
                 if self._closed:
                     line.close()
                     return
                 if len(self._unproved) >= self._most_unproved:
-                    oldest = next(iter(self._unproved))
-                    del self._unproved[oldest]
-                    oldest.cut()
+                    first = max(self._unproved, key=self._unproved.__getitem__)
+                    del self._unproved[first]
+                    first.cut()
                 self._lines.add(line)
-                self._unproved[line] = None
+                self._unproved[line] = foreign
             threading.Thread(target=self._serve, args=(line,), name="lane of a peer", daemon=True).start()
 
     def _serve(self, line: LaneSocket) -> None:

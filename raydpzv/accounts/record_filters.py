@@ -129,7 +129,8 @@ class SoundPrivacyFilter(AccountWithMissing):
 
     def state(self) -> dict[str, Any]:
         """Return what an account goes on from."""
-        return self._spending.state() | {"held": sorted(self._held.items())} | self._marked()
+        held = [(client, list(uploads)) for client, uploads in sorted(self._held.items())]
+        return self._spending.state() | {"held": held} | self._marked()
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Go on with an account; releases that a run makes after it are those of the record once more."""

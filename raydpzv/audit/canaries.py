@@ -12,17 +12,19 @@ import numpy as np
 
 from raydpzv.data.table import Table
 from raydpzv.errors import SpecError, suggest
+from raydpzv.experiment.prepare import load_scenario
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key
+from raydpzv.registry import DATA_SOURCES
 
-LABEL, FEATURES, ABSENT = "label", "features", "absent"
+LABEL, FEATURES, NEW_LABEL, ABSENT = "label", "features", "new_label", "absent"
 KINDS = {
-    "replace": (LABEL, FEATURES),
-    "labels": (LABEL,),
+    "replace": (LABEL, FEATURES, NEW_LABEL),
+    "labels": (LABEL, NEW_LABEL),
     "add_remove": (ABSENT,),
 }
 """Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit takes by default."""
-_ALL = (LABEL, FEATURES, ABSENT)
+_ALL = (LABEL, FEATURES, NEW_LABEL, ABSENT)
 _FACTOR = -50.0
 """What a canary's features are multiplied by, as they were read."""
 
@@ -32,8 +34,8 @@ class Canary:
     """One record that a neighbouring table has otherwise.
 
     row: its training row in the run; number: its row in the table as it was read; kind: "label", the next class;
-    "features", all of them times -50 (of token ids and categories: the ids counted from the other end); "absent", its
-    term is zero in every sum.
+    "features", all of them times -50 (of token ids and categories: the ids counted from the other end); "new_label",
+    in the file a label that no other record has; "absent", its term is zero in every sum.
     """
 
     row: int
@@ -79,10 +81,20 @@ def neighbour(run: PreparedVertical, canaries: Sequence[Canary]) -> PreparedVert
             table = canary.change(table)
         return table
 
-    changed = prepare_vertical(run.spec, run.secret, change)
+    changed = prepare_vertical(run.spec, run.secret, change, strangers(canaries))
     for canary in canaries:
         changed = canary.without(changed)
     return changed
+
+
+def strangers(canaries: Sequence[Canary]) -> tuple[int, ...]:
+    """Return the rows of the file whose label becomes one that no other record has."""
+    return tuple(canary.number for canary in canaries if canary.kind == NEW_LABEL)
+
+
+def classes_with(run: PreparedVertical, canary: Canary) -> int:
+    """Return how many classes the neighbour's table has. Raises InputError if such a table is refused."""
+    return load_scenario(run.spec, canary.change, strangers([canary])).split.train.classes
 
 
 def _other(table: Table, record: np.ndarray) -> np.ndarray:
@@ -99,11 +111,14 @@ def chosen(
     count: int,
     rows: Sequence[int] = (),
     kinds: Sequence[str] = (),
+    new_labels: bool = False,
 ) -> list[Canary]:
     """Return canaries at the training rows given, or at `count` rows drawn from a fixed key, their kinds in turn.
 
-    relation: what the run's neighbours differ in; kinds: () for those of the relation. Raises SpecError.
+    relation: what the run's neighbours differ in; kinds: () for those of the relation. new_labels: whether the audit
+    knows what to do with a label that no other record has. Raises SpecError.
     """
+    possible = new_labels and DATA_SOURCES[prepared.spec.data.source].listed
     known = len(prepared.numbers)
     for row in rows:
         if not 0 <= row < known:
@@ -112,8 +127,14 @@ def chosen(
         raise SpecError(f"--canaries: wanted 1..{known}, the training rows, got {count}")
     for kind in kinds:
         _check_kind(kind, relation, prepared)
+        if kind == NEW_LABEL and not possible:
+            raise SpecError(
+                '--kind: "new_label" goes with --by ledger and data whose labels data.classes lists (csv, parquet, '
+                "multiview, tokens); use label"
+            )
     drawn = (Key(0) / "audit" / "canaries").generator().permutation(known)[:count].tolist()
-    in_turn = itertools.cycle(kinds or KINDS[relation])
+    usual = [kind for kind in KINDS[relation] if kind != NEW_LABEL or possible]
+    in_turn = itertools.cycle(kinds or usual)
     return [
         Canary(row, int(prepared.numbers[row]), kind)
         for row, kind in zip(rows or sorted(drawn), in_turn, strict=False)

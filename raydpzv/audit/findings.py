@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from raydpzv.audit.canary_runs import RunsAudit
 from raydpzv.audit.label_inference import LabelGuesses
-from raydpzv.audit.ledger_audit import LedgerAudit
+from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, CanarySeen, LedgerAudit
 from raydpzv.audit.one_run import GuessesAudit
 from raydpzv.audit.recorded import RecordedRun
 from raydpzv.privacy import claim_words
@@ -52,13 +52,7 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
     """Return what a ledger audit says."""
     noise, others = audit.noise, sum(c.others for c in audit.canaries)
     heads = ("row", "canary", "releases with it", "hidden difference", "of releases", "d / σ", "ε seen")
-    rows = [
-        (
-            *(f"{c.canary.row:,}", c.canary.kind, f"{c.releases:,}", _difference(c.hidden)),
-            *(f"{c.hidden_count:,} of {c.others:,}", text.number(c.apart), text.number(c.epsilon)),
-        )
-        for c in audit.canaries
-    ]
+    rows = [(f"{c.canary.row:,}", c.canary.kind, *_seen(c)) for c in audit.canaries]
     hidden = (
         f"Hidden difference: the largest |q - q'| over releases without the record is {_difference(audit.hidden)}"
         + (", as it must be." if audit.hidden == 0 else "; it must be 0 for an ε that counts participation.")
@@ -70,6 +64,7 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
         hidden,
         f"{told} (95 %), Kolmogorov-Smirnov p = {text.number(noise.p, 2)}.",
         f"ε seen: of d over that deviation. {_LEAST}",
+        *(_OUTCOMES[outcome] for outcome in dict.fromkeys(c.outcome for c in audit.canaries) if outcome),
     )
     facts = {
         "noise": {"releases": noise.releases, "deviation_up": noise.deviation_up, "p": noise.p},
@@ -180,6 +175,26 @@ _CHANGES = {
     "labels": "one record's label",
     "add_remove": "one record's term set to zero",
 }
+
+
+_OUTCOMES = {
+    REFUSED: "refused: a table with such a label is not run, since data.classes does not list it.",
+    OTHER_CLASSES: "classes: such a label moves the list of classes, which every release depends on; set data.classes.",
+}
+
+
+def _seen(canary: CanarySeen) -> tuple[str, ...]:
+    """Return a canary's cells; of one whose queries cannot be compared, why."""
+    if canary.outcome:
+        return (canary.outcome, "–", "–", "–", text.number(canary.epsilon))
+    return (
+        *(
+            f"{canary.releases:,}",
+            _difference(canary.hidden),
+            f"{canary.hidden_count:,} of {canary.others:,}",
+        ),
+        *(text.number(canary.apart), text.number(canary.epsilon)),
+    )
 
 
 def _difference(value: float) -> str:

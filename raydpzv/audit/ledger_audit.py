@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.audit.canaries import Canary, neighbour
+from raydpzv.audit.canaries import NEW_LABEL, Canary, classes_with, neighbour
 from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
+from raydpzv.errors import InputError
 from raydpzv.experiment.reexecute import check_models
 from raydpzv.keys import Key
 from raydpzv.privacy import claim_words
@@ -32,6 +33,7 @@ from raydpzv.privacy.gdp import epsilon_of
 
 SMALLEST_P = 1 - SURE
 """Below this the noise is not what the run says it is."""
+REFUSED, OTHER_CLASSES = "refused", "classes"
 _ROUNDING = 1 + 1e-9
 _FAR = 30.0
 
@@ -58,7 +60,8 @@ class CanarySeen:
 
     releases: whose batch it is in; others: whose batch it is not in; hidden: the largest |q_t - q'_t| over those,
     `hidden_count` of which differ at all; apart: d, by the deviations that the run states; epsilon, surely: ε of d with
-    every deviation taken as large as `NoiseSeen` has it likely, and at most.
+    every deviation taken as large as `NoiseSeen` has it likely, and at most. outcome: why no queries were compared:
+    the neighbour's table is "refused", as one that nobody may have, or has another number of "classes"; else "".
     """
 
     canary: Canary
@@ -69,6 +72,7 @@ class CanarySeen:
     apart: float
     epsilon: float
     surely: float
+    outcome: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,16 @@ class LedgerAudit:
     def contradictions(self) -> tuple[str, ...]:
         """What cannot be if the claim's proof holds, one clause each."""
         found = []
+        if any(c.outcome == OTHER_CLASSES for c in self.canaries):
+            found.append(
+                "a label that no other record has moves the list of classes, and with it every record's"
+            )
         if self.hidden > 0 and "whole mean" not in str(self.claim["accountant"]):
             found.append("a record moves releases whose batch it is not in")
         if self.noise.p < SMALLEST_P:
             found.append("the noise is not normal with the deviation that the run states")
-        if epsilon_of(self.worst.apart, self.claim["delta"]) > claim_words.epsilon_of(self.claim) * _ROUNDING:
+        worst = max((c.apart for c in self.canaries if not c.outcome), default=0.0)
+        if epsilon_of(worst, self.claim["delta"]) > claim_words.epsilon_of(self.claim) * _ROUNDING:
             found.append("a record moves its releases further than the clip permits")
         return tuple(found)
 
@@ -120,6 +129,11 @@ def audit_ledger(
     noise = noise_seen(queries, np.array([releases[address] for address in queries.addresses]))
     seen = []
     for done, canary in enumerate(canaries, 2):
+        if outcome := _of_new_label(run, canary):
+            apart = math.inf if outcome == OTHER_CLASSES else 0.0
+            seen.append(CanarySeen(canary, 0, 0, 0.0, 0, apart, apart, apart, outcome))
+            progress(done, total)
+            continue
         changed = neighbour(run.prepared, [canary])
         other = forced_queries(changed, rows, run.updates, releases)
         with_it = queries.about(canary.row)
@@ -176,6 +190,18 @@ def rounded_from(released: np.ndarray, whole: bool) -> tuple[np.ndarray, np.ndar
     least = np.where(even, np.ceil(low), np.floor(low) + 1)
     most = np.where(even, np.floor(high), np.ceil(high) - 1)
     return least - 0.5, most + 0.5
+
+
+def _of_new_label(run: RecordedRun, canary: Canary) -> str:
+    """Return what becomes of a table with a new label where no query can be compared; "" where they can."""
+    if canary.kind != NEW_LABEL:
+        return ""
+    public = run.spec.data.labels is not None
+    try:
+        same = classes_with(run.prepared, canary) == run.prepared.server.classes
+    except InputError:
+        return REFUSED if public else OTHER_CLASSES
+    return "" if same else OTHER_CLASSES
 
 
 def _moved(

@@ -24,7 +24,7 @@ def compare(
     targets: Sequence[float] | None = None,
     heads: str | None = None,
     overrides: Sequence[str] = (),
-    progress: Callable[[Mapping[str, Status]], None] = lambda standing: None,
+    progress: Callable[[Mapping[str, Status]], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Compared:
     """Compare methods x values of ε x seeds on one split and budget, one run after the other in this process.
@@ -45,7 +45,7 @@ def compare(
         one_by_one(
             left(folder, comparison),
             folder,
-            progress=progress,
+            progress=progress or (lambda standing: None),
             ended=lambda planned, reason: reasons.update({planned.folder: reason} if reason else {}),
             stop=stop or threading.Event(),
         )

@@ -81,7 +81,7 @@ class Line:
     @property
     def noisy(self) -> bool:
         """Whether noise was asked for."""
-        return self.epsilon is not None or any(run.get("multiplier") for run in self.runs)
+        return self.epsilon is not None or any(run.get("multiplier") or run.get("sigma") for run in self.runs)
 
     @property
     def failed(self) -> list[Mapping[str, Any]]:

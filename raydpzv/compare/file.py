@@ -38,6 +38,9 @@ CONTROLS = {"frozen": "frozen clients (control)", "central": "central SGD (contr
 _OF_NOISE = ("privacy.delta", "privacy.noise")
 """Settings without a meaning where no noise is added."""
 
+_SIGMA = "privacy.sigma"
+"""Noise of an entrant's own that aims at no ε: some papers print a deviation."""
+
 _OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
 """Settings of privacy.mode = "sound" that are no method's own."""
 
@@ -50,7 +53,7 @@ class MethodEntry(Section):
     scenario: str | None = None
     """Scenario whose [method] and privacy.clip it takes; left out: the comparison's."""
     set: Overrides = ()
-    """Settings of [method] and [privacy], as "key=value"."""
+    """Settings of [method] and [privacy], as "key=value"; privacy.sigma adds noise that aims at no ε."""
     private: Overrides = ()
     """More of them, for the values of ε at which noise is added."""
     epsilons: Epsilons | None = None
@@ -214,12 +217,23 @@ def _lines(
     multiplier = file.multiplier if _protects(method["method"]["name"]) else None
     for value in ("none",) if is_control else wanted:  # a control adds no noise
         epsilon = None if isinstance(value, str) else float(value)
-        noisy = epsilon is not None or multiplier is not None
-        _check_overrides([*entry.set, *entry.private, *last], label)
+        _check_overrides(entry.set, label, sigma=epsilon is None)
+        _check_overrides([*entry.private, *last], label)
+        noisy = epsilon is not None or multiplier is not None or gives_sigma(entry)
         items = _items(entry, last, noisy=noisy)
         spec = _spec(base, method, epsilon, items, label, multiplier)
         said = label if multiplier is None else f"{label}, σ = {multiplier:g}"
+        if not noisy and file.epsilons == ("none",) and _named_after_noisy(entry, label):
+            said = f"{label}, without noise"
         yield PlannedLine(said, epsilon, is_control, spec)
+
+
+def _named_after_noisy(entry: MethodEntry, label: str) -> bool:
+    """Tell whether a line is called after a scenario that adds noise."""
+    if entry.scenario is None or label not in (entry.scenario, Path(entry.scenario).stem):
+        return False
+    privacy = catalog.load(entry.scenario).privacy
+    return privacy is not None and privacy.mode != "none"
 
 
 def _protects(name: str) -> bool:
@@ -234,6 +248,11 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
         return [*entry.set, *entry.private, *last]
     own = [o for o in entry.set if _key(o) not in _OF_NOISE]
     return own + [o for o in last if not _key(o).startswith("privacy.")]
+
+
+def gives_sigma(entry: MethodEntry) -> bool:
+    """Tell whether an entrant has noise of a deviation of its own."""
+    return _SIGMA in map(_key, entry.set)
 
 
 def method_of(entry: MethodEntry, base: AnyScenario) -> str:
@@ -284,6 +303,8 @@ def _spec(
         elif epsilon is not None:
             privacy |= {"mode": "paper", "epsilon": epsilon, "noise": given.noise}
             privacy |= {} if given.delta is None else {"delta": given.delta}
+        elif _SIGMA in map(_key, items):
+            privacy |= {"mode": "paper", "noise": given.noise}
         else:
             tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
         tree["privacy"] = privacy
@@ -343,16 +364,18 @@ def _vertical() -> list[str]:
     return [name for name in METHODS if METHODS[name].kind == "vertical"]
 
 
-def _check_overrides(items: Sequence[str], label: str) -> None:
+def _check_overrides(items: Sequence[str], label: str, *, sigma: bool = False) -> None:
+    """Refuse what entrants may not differ in; sigma: they may have a deviation of their own."""
     for item in items:
         if not _of_entrants(item):
             raise SpecError(
                 f"{label}: {item} is not a setting of [method] or [privacy]; entrants differ in these alone, so set it "
                 "for all of them"
             )
-        if _key(item) in ("privacy.mode", "privacy.epsilon", "privacy.sigma"):
+        if _key(item) in ("privacy.mode", "privacy.epsilon") or (_key(item) == _SIGMA and not sigma):
             raise SpecError(
-                f"{label}: {item}: the comparison's epsilons say where noise is added and how much"
+                f"{label}: {item}: the comparison's epsilons say where noise is added and how much; to give an entrant "
+                'a fixed deviation, put privacy.sigma in its `set`, with epsilons = ["none"]'
             )
 
 

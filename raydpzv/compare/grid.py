@@ -18,7 +18,15 @@ import tomli_w
 from pydantic import Field, ValidationError
 
 from raydpzv.compare.curves import NOT_RUN
-from raydpzv.compare.file import ComparisonFile, MethodEntry, Seeds, fault, method_of, resolved
+from raydpzv.compare.file import (
+    ComparisonFile,
+    MethodEntry,
+    Seeds,
+    fault,
+    gives_sigma,
+    method_of,
+    resolved,
+)
 from raydpzv.compare.plan import Comparison, by_seed
 from raydpzv.compare.results import FAILED
 from raydpzv.config import catalog
@@ -200,7 +208,7 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
     seeds = ", ".join(str(seed) for seed in by_seed(file.seeds))
     head = [
         f"Chosen by {file.criterion()}, median of seeds {seeds}.",
-        *(_remark(choice) for choice in choices),
+        *(_remark(file.entrants[choice.point.entry], choice) for choice in choices),
     ]
     return (
         f"{MADE} {command}\n"
@@ -242,8 +250,10 @@ def _method_entry(file: GridFile, choice: Choice) -> dict[str, Any]:
     return own | {key: [*own.get(key, ()), *point.values], "epsilons": [_word(point.epsilon)]}
 
 
-def _remark(choice: Choice) -> str:
-    where = "without noise" if choice.point.epsilon is None else f"at ε={choice.point.epsilon:g}"
+def _remark(entry: GridEntry, choice: Choice) -> str:
+    epsilon = choice.point.epsilon
+    plain = "with noise of its own" if gives_sigma(entry) else "without noise"
+    where = plain if epsilon is None else f"at ε={epsilon:g}"
     edge = f"; at the edge of its grid: {', '.join(choice.edges)}" if choice.edges else ""
     return f"{choice.point.method} {where}: {choice.said()}, best of {choice.points}{edge}"
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.compare.text_tables import CALIBRATED, calibrated, named
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
+from raydpzv.report.head_table import HeadTable
 from raydpzv.report.privacy import ClaimRow, merged
 
 HEADS = (
@@ -149,15 +149,17 @@ def _least(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def _asked(run: Mapping[str, Any]) -> bool:
     """Tell whether noise was asked for."""
-    return run["epsilon"] is not None or run["multiplier"] is not None
+    return any(run[name] is not None for name in ("epsilon", "multiplier", "sigma"))
 
 
 def _said(mechanism: str) -> str:
     return "against whom its noise is not" if mechanism == "none" else f"mechanism {mechanism}"
 
 
-def _inner(rows: Sequence[ComparedClaim]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False, show_edge=False)
+def _inner(rows: Sequence[ComparedClaim]) -> HeadTable:
+    table = HeadTable(
+        box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False, show_edge=False
+    )
     for head in _INNER:
         table.add_column(head, overflow="fold", justify="right" if head in ("ε", "guess") else "left")
     for row in rows:

@@ -15,7 +15,7 @@ from raydpzv.compare.curves import EARLY, NOT_RUN
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, check_own, set_aside
 from raydpzv.compare.table import CLAIMS, CURVES, RUNS
-from raydpzv.config.scenario import AnyScenario, HorizontalScenario
+from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.errors import InputError
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
@@ -112,6 +112,7 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
     return {
         "method": planned.spec.method.name,
         "multiplier": _multiplier(planned.spec),
+        "sigma": planned.spec.privacy.sigma if isinstance(planned.spec, VerticalScenario) else None,
         "control": planned.line.control,
         "run": planned.folder,
         "status": summary.get("status", "missing"),

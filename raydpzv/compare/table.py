@@ -40,6 +40,7 @@ RUNS = pa.schema(
         ("control", pa.bool_()),
         ("epsilon", pa.float64()),  # that the noise is calibrated to; null: to none
         ("multiplier", pa.float64()),  # of the noise, given in place of an ε; null: none is
+        ("sigma", pa.float64()),  # the noise's deviation, given in place of an ε; null: none is
         ("seed", pa.int64()),
         ("run", pa.string()),  # folder below runs/
         ("status", pa.string()),  # "done", "stopped", "failed" or "missing"

@@ -15,13 +15,13 @@ from typing import Any, Literal
 import pyarrow as pa
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.compare.curves import FAILURES, NOT_RUN, lines
 from raydpzv.compare.table import equal_bytes, equal_seconds, target_name
 from raydpzv.records.outcome_words import shown
 from raydpzv.report import text
+from raydpzv.report.head_table import HeadTable
 
 Cells = tuple[str, ...]
 CALIBRATED = "calibrated to ε"
@@ -60,7 +60,7 @@ class ConsoleGrid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table."""
         grid, roomy = self.grid, options.max_width >= _ROOMY
-        found = Table(
+        found = HeadTable(
             title=Text(self.title, "bold"),
             title_justify="left",
             box=box.SIMPLE_HEAD,

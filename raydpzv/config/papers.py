@@ -8,10 +8,9 @@ is refused. What no line speaks of, the paper is silent about.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tomli_w
 from pydantic import Field, ValidationError
@@ -51,6 +50,15 @@ class PrintedValue(Printed):
     """The setting's dotted key."""
     value: Any
     """The paper's value in this program's terms; what the scenario's is held against."""
+    methods: Names | None = None
+    """Methods of comparisons on the scenarios that it is printed for; left out: the scenario's own method."""
+    comparisons: Names | None = None
+    """Comparisons whose entrants may have it beside what holds for their scenario; left out: it is the scenario's."""
+
+    @property
+    def of_entrants(self) -> bool:
+        """Tell whether it is about entrants of comparisons, not about a scenario (`raydpzv.compare.printed`)."""
+        return self.methods is not None or self.comparisons is not None
 
 
 class PrintedWords(Printed):
@@ -77,8 +85,7 @@ class Paper(Section):
     """What is no setting."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of a scenario's table: a setting or a topic, both values as shown, the place, and the verdict."""
 
     name: str
@@ -93,8 +100,11 @@ def papers() -> list[Paper]:
     return [_read(path) for path in sorted(FOLDER.glob("*.toml"))]
 
 
-def scenarios_page() -> str:
-    """Return the page as Markdown. Raises SpecError for a difference without a reason, or a reason without one."""
+def scenarios_page(below: Callable[[Paper], Sequence[str]] = lambda paper: ()) -> str:
+    """Return the page as Markdown; below: lines to put below a paper's scenarios.
+
+    Raises SpecError for a difference without a reason, or a reason without one.
+    """
     lines = [
         "# Scenarios against their papers",
         "",
@@ -108,7 +118,8 @@ def scenarios_page() -> str:
             spec = catalog.load(name)
             lines += ["", f"## {name}", "", f"{spec.title}.", ""]
             lines += ["| setting | here | the paper | where | verdict |", "|---|---|---|---|---|"]
-            lines += [_line(row) for row in rows(paper, name, spec)]
+            lines += [table_line(*row) for row in rows(paper, name, spec)]
+        lines += below(paper)
     repeated = {name for paper in found for name in paper.scenarios}
     lines += ["", "# Settings of ours, no paper's", "", "| scenario | what it is |", "|---|---|"]
     lines += [f"| `{e.name}` | {e.title} |" for e in catalog.scenario_entries() if e.name not in repeated]
@@ -118,7 +129,7 @@ def scenarios_page() -> str:
 def rows(paper: Paper, name: str, spec: AnyScenario) -> Iterator[Row]:
     """Yield a scenario's rows: settings in the order of a file, then what is none. Raises SpecError."""
     printed = _printed(paper, name)
-    values, known = _flat(as_tree(spec)), _known(spec)
+    values, known = flat(as_tree(spec)), _known(spec)
     if wrong := next((key for key in printed if key not in known), None):
         raise SpecError(f"{paper.title}: {wrong} is no setting of {name}; correct the key in {FOLDER.name}/")
     written = catalog.written_keys(name) - _NAMES
@@ -126,7 +137,7 @@ def rows(paper: Paper, name: str, spec: AnyScenario) -> Iterator[Row]:
         if key in printed:
             yield _held(printed[key], values.get(key), name)
         elif key in written:
-            yield Row(f"`{key}`", _shown(values[key]), "", "", "paper silent")
+            yield Row(f"`{key}`", shown(values[key]), "", "", "paper silent")
     for words in paper.words:
         if words.scenarios is None or name in words.scenarios:
             yield Row(words.about, "", words.says, words.where, f"**differs**: {words.why}")
@@ -152,7 +163,7 @@ def _read(path: Path) -> Paper:
 def _printed(paper: Paper, name: str) -> dict[str, PrintedValue]:
     found: dict[str, PrintedValue] = {}
     for entry in paper.settings:
-        if entry.scenarios is None or name in entry.scenarios:
+        if not entry.of_entrants and (entry.scenarios is None or name in entry.scenarios):
             if entry.key in found:
                 raise SpecError(f"{paper.title}: {entry.key} of {name} stands there twice; keep one")
             found[entry.key] = entry
@@ -164,7 +175,7 @@ def _held(entry: PrintedValue, ours: Any, name: str) -> Row:
     same = ours == entry.value
     if not same and entry.why is None:
         raise SpecError(
-            f"{name}: {entry.key} is {_shown(ours)}, the paper's is {_shown(entry.value)} ({entry.where}), without a "
+            f"{name}: {entry.key} is {shown(ours)}, the paper's is {shown(entry.value)} ({entry.where}), without a "
             f"word; give the reason as `why` in {FOLDER.name}/, or take the paper's value"
         )
     if same and entry.why is not None:
@@ -172,7 +183,7 @@ def _held(entry: PrintedValue, ours: Any, name: str) -> Row:
             f"{name}: {entry.key} is the paper's value, and yet a `why` says it differs; drop that"
         )
     verdict = ("equal as read" if entry.says else "equal") if same else f"**differs**: {entry.why}"
-    return Row(f"`{entry.key}`", _shown(ours), entry.says or _shown(entry.value), entry.where, verdict)
+    return Row(f"`{entry.key}`", shown(ours), entry.says or shown(entry.value), entry.where, verdict)
 
 
 def _known(spec: AnyScenario) -> list[str]:
@@ -181,17 +192,19 @@ def _known(spec: AnyScenario) -> list[str]:
     tree = {key: given[key] for key in as_tree(spec) if key in given}
     tree["method"] = dataclasses.asdict(spec.method)
     order = [*as_tree(spec)]
-    return [key for table in order for key in _flat({table: tree[table]})]
+    return [key for table in order for key in flat({table: tree[table]})]
 
 
-def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return settings by their dotted keys."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
-        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
+        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
     return found
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a setting's value as the page shows it."""
     if value is None:
         return "left out"
     return f"`{_toml(value)}`"
@@ -203,6 +216,6 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"v": value}).partition("=")[2].strip()
 
 
-def _line(row: Row) -> str:
-    cells = (row.name, row.ours, row.printed, row.where, row.verdict)
+def table_line(*cells: str) -> str:
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"

@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from raydpzv.config.scenario import SCENARIOS
 from raydpzv.methods.descriptor import MethodConfig, field_docstrings
 from raydpzv.registry import METHODS
-from raydpzv.settings.docstrings import docstrings_of
-from raydpzv.settings.fields import Named, Section, section_of
+from raydpzv.settings.fields import Named, section_of
 from raydpzv.settings.sections import CommonSections
 
 
@@ -65,14 +64,11 @@ class _Row:
 
 
 def _of_section(section: type[BaseModel]) -> Iterator[_Row]:
-    meanings: dict[str, str] = {}
-    for cls in reversed(section.__mro__[: section.__mro__.index(Section)]):
-        meanings |= docstrings_of(cls)
     for name, field in section.model_fields.items():
-        if name in meanings:
+        if field.description:
             named = next((m.registry for m in field.metadata if isinstance(m, Named)), None)
             values = _listed(named) if named else _values(field.annotation)
-            yield _Row(name, field.default, values, meanings[name])
+            yield _Row(name, field.default, values, field.description)
 
 
 def _of_config(config: type[MethodConfig]) -> Iterator[_Row]:

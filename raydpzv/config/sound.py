@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from raydpzv.config.public_lists import read_off
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.registry import DATA_SOURCES
@@ -31,7 +32,7 @@ def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
         yield (
             'privacy.mode: "sound" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or '
             '"discriminant", got '
-            f'"{spec.method.name}"; use mode = "paper"'
+            f'"{spec.method.name}"; use mode = "{"none" if noise is None else "paper"}"'
         )
         return
     yield from _head(spec, noise)
@@ -130,11 +131,9 @@ def _table(spec: VerticalScenario) -> Iterator[str]:
             f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; '
             'use data.split = "plain"'
         )
-    for name, fitted in (
-        ("data.categories", data.categories),
-        ("data.missing", data.missing == "mean"),
-        ("data.groups", data.groups),
-    ):
+    for found in read_off(data):
+        yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}"
+    for name, fitted in (("data.missing", data.missing == "mean"), ("data.groups", data.groups)):
         if fitted:
             yield f'{name}: makes other rows depend on a record, which mode = "sound" does not allow; leave it out'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections
 from raydpzv.wire.network import Network
@@ -25,7 +25,7 @@ def barrier(spec: VerticalScenario) -> int:
     return spec.descriptor.barrier(spec.method, spec.split.clients)
 
 
-def round_trips(spec: VerticalScenario, bytes_up: int, bytes_down: int) -> list[float]:
+def round_trips(spec: AnyScenario, bytes_up: int, bytes_down: int) -> list[float]:
     """Return each client's mean seconds from the start of its work to the next, if it never waits for an epoch.
 
     Without what it waits while others are served, and under the wall clock without what the machine takes.
@@ -36,6 +36,19 @@ def round_trips(spec: VerticalScenario, bytes_up: int, bytes_down: int) -> list[
         compute + network.uplink(m, bytes_up) + clock.service + network.downlink(m, bytes_down)
         for m, compute in enumerate(per_client(clock.compute, clients))
     ]
+
+
+def planned_seconds(spec: AnyScenario) -> float:
+    """Return how long clients need for a run's budget at the rates they are asked for; infinity where none are.
+
+    A barrier or a slow machine makes them wait, so that it takes longer.
+    """
+    seconds = spec.budget.seconds or math.inf
+    if spec.budget.updates is None or spec.arrivals.kind not in ("poisson", "constant"):
+        return seconds
+    rates, trips = per_client(spec.arrivals.rate, spec.split.clients), round_trips(spec, 1, 1)
+    pace = sum(min(rate, 1 / trip) if trip else rate for rate, trip in zip(rates, trips, strict=True))
+    return min(seconds, spec.budget.updates / pace)
 
 
 def stands_still(spec: VerticalScenario) -> bool:

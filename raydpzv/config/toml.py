@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import hashlib
 import json
@@ -11,6 +12,7 @@ import textwrap
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +46,25 @@ _UNSET = "none"
 """What unsets a setting on the command line."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotation marks."""
+_SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
+"""A number that people type and that is none in TOML: .1 or 1."""
+_SIMILAR = 0.6
+"""How like a known setting's name a wrong one is, at least, to be answered by it."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where settings are from, as complaints name it: a file, and the dotted keys that --set gives."""
+
+    file: str
+    set: frozenset[str] = frozenset()
+
+    def of(self, setting: str = "") -> str:
+        """Return "(from ...)" of one setting; of "", what several settings are from."""
+        if not self.set:
+            return f"(from {self.file})"
+        typed = any(f"{setting}.".startswith(f"{key}.") or key.startswith(f"{setting}.") for key in self.set)
+        return f"(from {'--set' if typed else self.file})" if setting else f"(from {self.file} and --set)"
 
 
 def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) -> AnyScenario:
@@ -53,9 +74,8 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     working folder.
     """
     tree = read_tree(path, "the scenario file")
-    where = f"{path.name} with --set" if overrides else path.name
     tree = located(tree, path.parent if base is None else base)
-    return changed({"name": path.stem, **tree}, overrides, where)
+    return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
@@ -63,49 +83,52 @@ def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
     return changed(as_tree(spec), overrides, spec.title or "the scenario")
 
 
-def changed(tree: dict[str, Any], overrides: Sequence[str], where: str) -> AnyScenario:
+def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin) -> AnyScenario:
     """Validate a tree with `key=value` overrides, and note what another method takes over. Raises SpecError."""
     found = parse(overridden(tree, overrides), where)
     method = tree.get("method", {})
     return found.noted(_taken_over(method, found.method, overrides)) if isinstance(method, Mapping) else found
 
 
-def parse(tree: Mapping[str, Any], where: str) -> AnyScenario:
-    """Validate a scenario; SpecError names the first wrong setting, what was wanted and what came.
+def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
+    """Validate a scenario; SpecError names the first wrong setting, what was wanted, what came and from where.
 
     Paths of data that are still relative count from the working folder.
     """
     tree = located(tree)
+    where = Origin(where) if isinstance(where, str) else where
     given = tree.get("method", {})
     if not isinstance(given, Mapping):
-        raise SpecError(f"method: wanted a table [method], got {_shown(given)} in {where}")
+        raise SpecError(f"method: wanted a table [method], got {_shown(given)} {where.of('method')}")
     given = {"name": "dpzv", **given}
     method = _method(given["name"], where)
     kind = SCENARIOS[method.kind]
     if "users" in tree and "users" not in kind.model_fields:
         known = ", ".join(name for name in METHODS if METHODS[name].kind == "horizontal")
         raise SpecError(
-            f'users: a table for horizontal methods ({known}), got it with "{given["name"]}" in {where}; leave it out '
-            "or choose one of them"
+            f'users: a table for horizontal methods ({known}), got it with "{given["name"]}" {where.of()}; leave it '
+            "out or choose one of them"
         )
     try:
         spec = kind.model_validate({**tree, "method": method_config(method.config, given, where)})
     except ValidationError as error:
-        raise SpecError(_one_line(error, where, kind)) from None
-    check(spec, where)
+        raise SpecError(_one_line(error, where, kind, method.config)) from None
+    check(spec, where.of())
     return spec
 
 
-def _method(name: Any, where: str) -> Method:
+def _method(name: Any, where: Origin) -> Method:
     if not isinstance(name, str) or name not in METHODS:
         hint = suggest(str(name), METHODS)
         known = ", ".join(METHODS)
-        raise SpecError(f"method.name: wanted one of {known}, got {_shown(name)} in {where}. {hint}".rstrip())
+        raise SpecError(
+            f"method.name: wanted one of {known}, got {_shown(name)} {where.of('method.name')}. {hint}".rstrip()
+        )
     found: Method = METHODS[name]
     return found
 
 
-def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: str) -> MethodConfig:
+def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: Origin) -> MethodConfig:
     """Validate a method's table. Raises SpecError.
 
     As JSON, since pydantic takes lists for tuples there and yet converts nothing else.
@@ -114,9 +137,9 @@ def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: s
         text = json.dumps(dict(given), default=_no_json)
         return _adapter(config).validate_json(text)  # type: ignore[arg-type]  # mypy takes its objects' hash
     except ValidationError as error:
-        raise SpecError(_one_line(error, where, config, ("method",))) from None
+        raise SpecError(_one_line(error, where, config, config, ("method",))) from None
     except ValueError as error:
-        raise SpecError(f"method: {error} in {where}") from None
+        raise SpecError(f"method: {error} {where.of('method')}") from None
 
 
 @functools.cache
@@ -238,9 +261,9 @@ def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kept_of(source: str, data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Settings of one data set's files that another has too, or that are given: what `--set data.source=...` keeps."""
-    given = {item.partition("=")[0].strip() for item in overrides}
-    refuses = DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting: False
-    return {k: v for k, v in data.items() if f"data.{k}" in given or not refuses(k)}
+    given = _keys(overrides)
+    refuses = DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting, value: False
+    return {k: v for k, v in data.items() if f"data.{k}" in given or not refuses(k, v)}
 
 
 def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Sequence[str]) -> str:
@@ -252,7 +275,7 @@ def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Seque
     old, usual = str(before.get("name", "dpzv")), type(after)()
     if old == after.name or old not in METHODS:
         return ""
-    given = {item.partition("=")[0].strip() for item in overrides}
+    given = _keys(overrides)
     common = shared_fields(METHODS[old].config, type(after))
     kept = {
         name: (getattr(after, name), getattr(usual, name))
@@ -274,6 +297,8 @@ def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Seque
 
 def _literal(text: str) -> Any:
     """Read a TOML value; anything that is none is text. Raises SpecError for a value that no setting can have."""
+    if _SHORT_NUMBER.fullmatch(text.strip()):
+        return float(text)
     try:
         found = read_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -282,26 +307,64 @@ def _literal(text: str) -> Any:
     return checked(found, "--set")["value"] if len(found) == 1 else text.strip()
 
 
-def _one_line(error: ValidationError, where: str, kind: type[Any], before: tuple[str, ...] = ()) -> str:
+def _keys(overrides: Sequence[str]) -> frozenset[str]:
+    return frozenset(item.partition("=")[0].strip() for item in overrides)
+
+
+def _one_line(
+    error: ValidationError,
+    where: Origin,
+    kind: type[Any],
+    config: type[MethodConfig],
+    before: tuple[str, ...] = (),
+) -> str:
+    """Return the first fault; kind: what was validated, `before` its place in a scenario; config: of its method."""
     first = error.errors()[0]
     path = [*before, *(str(p) for p in first["loc"] if isinstance(p, int) or str(p).isidentifier())]
     wrong, fault = str((*before, *first["loc"])[-1]), first["type"]
     name = ".".join(path) or wrong
     if fault in ("extra_forbidden", "unexpected_keyword_argument"):
         settings = _settings_at(kind, first["loc"][:-1])
-        return f"{name}: unknown setting in {where}. {suggest(wrong, settings)}Settings here: {', '.join(settings)}"
+        near = _nearest(wrong, ".".join(path[:-1]), config)
+        return f"{name}: unknown setting {where.of(name)}. {near}Settings here: {', '.join(settings)}"
     wanted = _WANTED[fault].format(**first.get("ctx", {})) if fault in _WANTED else first["msg"]
     wanted = wanted.removeprefix("Value error, ").removeprefix("Input should be ")
     if wanted.startswith("unknown "):
-        return f"{name}: {wanted} in {where}"
+        return f"{name}: {wanted} {where.of(name)}"
     wanted = wanted if wanted.startswith("wanted") else f"wanted {wanted}"
-    if first["input"] == _UNSET:
-        where += f"; {_UNSET} unsets what may be left out, and this setting may not"
-    return f"{name}: {wanted}, got {_shown(first['input'])} in {where}"
+    unset = (
+        f"; {_UNSET} unsets what may be left out, and this setting may not"
+        if first["input"] == _UNSET
+        else ""
+    )
+    return f"{name}: {wanted}, got {_shown(first['input'])} {where.of(name)}{unset}"
 
 
 def _shown(value: Any) -> str:
     return textwrap.shorten(repr(value), 80)
+
+
+def _nearest(wrong: str, table: str, config: type[MethodConfig]) -> str:
+    """Return `Did you mean "method.lr"? ` for settings of this name in other tables, else for the most similar name."""
+    known = _dotted(config)
+    names = {setting: setting.rpartition(".")[2] for setting in known}
+    same = [setting for setting in known if names[setting] == wrong]
+    # of names that are equally similar, one of the same table
+    likeness = {
+        s: (difflib.SequenceMatcher(None, wrong, names[s]).ratio(), s.startswith(f"{table}.")) for s in known
+    }
+    best = max(known, key=lambda setting: likeness[setting])
+    near = same or ([best] if likeness[best][0] >= _SIMILAR else [])
+    return f"Did you mean {' or '.join(map(json.dumps, near))}? " if near else ""
+
+
+def _dotted(config: type[MethodConfig]) -> list[str]:
+    """Return tables and settings, dotted, of a scenario with a method of that configuration."""
+    scenario = SCENARIOS[METHODS[config.name].kind]
+    sections = {name: section_of(field.annotation) for name, field in scenario.model_fields.items()}
+    fields = {name: list(section.model_fields) for name, section in sections.items() if section}
+    fields["method"] = method_fields(config)
+    return [*sections, *(f"{table}.{name}" for table, names in fields.items() for name in names)]
 
 
 def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:

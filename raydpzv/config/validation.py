@@ -19,11 +19,11 @@ from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import ArrivalsSection, CommonSections
 
 
-def check(spec: AnyScenario, where: str) -> None:
-    """Raise SpecError for the first contradiction."""
+def check(spec: AnyScenario, origin: str) -> None:
+    """Raise SpecError for the first contradiction; origin: "(from ...)"."""
     complaints = _vertical(spec) if isinstance(spec, VerticalScenario) else _horizontal(spec)
     for complaint in chain(unordered(spec.method), complaints):
-        raise SpecError(f"{complaint} in {where}")
+        raise SpecError(f"{complaint} {origin}")
 
 
 def _vertical(spec: VerticalScenario) -> Iterator[str]:
@@ -39,6 +39,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
         _per_client(spec) | {f"resources.{name}": value for name, value in resources.items()},
         spec.split.clients,
     )
+    yield from _parties(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
         yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
@@ -51,6 +52,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _arrivals(spec)
     yield from _end(spec)
     yield from _scaling(spec)
+    yield from _other(spec)
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
@@ -70,6 +72,7 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from spec.descriptor.contradictions(spec.method, spec)
     yield from _cohort(spec)
     yield from _scaling(spec)
+    yield from _other(spec)
 
 
 def _users(spec: HorizontalScenario) -> Iterator[str]:
@@ -79,6 +82,29 @@ def _users(spec: HorizontalScenario) -> Iterator[str]:
             f'split.how: "users" goes with a table [users] and needs it, got "{spec.split.how}" '
             f"{'without' if spec.users is None else 'with'} one; give both or neither"
         )
+
+
+def _parties(spec: VerticalScenario) -> Iterator[str]:
+    """Complain of named parties that the rest of the scenario contradicts."""
+    split, data = spec.split, spec.data
+    if split.parties is None:
+        return
+    if split.how != "columns":
+        yield f'split.parties: wanted split.how = "columns", got "{split.how}"; leave split.how out'
+    if split.clients != len(split.parties):
+        yield (
+            f"split.clients: wanted {len(split.parties)}, the number of parties in split.parties, got {split.clients}; "
+            "leave split.clients out"
+        )
+    if split.columns is not None:
+        yield "split.columns: wanted split.parties or split.columns, got both; leave one out"
+    for setting, apart in (("data.target", data.target), ("data.groups", data.groups)):
+        for party, columns in split.parties.items():
+            if apart in columns:
+                yield (
+                    f'split.parties: wanted features for "{party}", got "{apart}", which {setting} names; take it out '
+                    "of the party"
+                )
 
 
 def _per_client(spec: CommonSections) -> dict[str, Any]:
@@ -109,19 +135,28 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
     for name in ALONE:
         if getattr(privacy, name) is not None:
-            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out or set that'
+            or_sound = " or set that" if noise is not None and (noise.sound_heads or noise.memoized) else ""
+            yield f'privacy.{name}: goes with privacy.mode = "sound", not "{privacy.mode}"; leave it out{or_sound}'
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:
-                yield f'privacy.{name}: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+                yield f'privacy.{name}: has no meaning with privacy.mode = "none"; {_noised_or_without(noise)}'
         return
-    if noise is None or noise.memoized:
+    if noise is None:
         yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
+    elif noise.memoized:
+        yield f'privacy.mode: "{spec.method.name}" adds no noise with mode = "paper"; use "sound" or "none"'
     if (privacy.epsilon is None) == (privacy.sigma is None):
         yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'
     yield from _on_means(spec) if noise is None or noise.on == "mean" else _on_rows(spec, noise)
     if privacy.epsilon is not None and spec.budget.updates is None:
         yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
+
+
+def _noised_or_without(noise: NoisePlan | None) -> str:
+    """Return what helps a setting of noise in a run without: a mode in which the method adds some, if it has one."""
+    paper = noise is not None and not noise.memoized
+    return 'set mode = "paper" or leave it out' if paper else "leave it out"
 
 
 def _on_means(spec: VerticalScenario) -> Iterator[str]:
@@ -157,7 +192,7 @@ def _epsilon_budget(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator
     if budget.epsilon is None:
         return
     if privacy.mode == "none":
-        yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+        yield f'budget.epsilon: has no meaning with privacy.mode = "none"; {_noised_or_without(noise)}'
     if privacy.noise == "seeded":
         yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
     if noise is not None and noise.on != "mean":
@@ -252,9 +287,30 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
     public = spec.data.scale == "public"
     for name in (name for name, value in given.items() if (value is None) == public):
         if public:
-            yield f'{name}: wanted with data.scale = "public"; give one number, or one per column'
+            yield (
+                f'{name}: wanted with data.scale = "public"; give one number, or one per column (a list, or a table by '
+                "name)"
+            )
         else:
             yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
+    centre, spread = given.values()
+    if isinstance(centre, Mapping) and isinstance(spread, Mapping) and (odd := set(centre) ^ set(spread)):
+        yield (
+            f'data.centre, data.spread: wanted the same columns in both, got "{min(odd)}" in one; add it to the other'
+        )
+
+
+def _other(spec: CommonSections) -> Iterator[str]:
+    """Complain of a value for all others that no public list has."""
+    data, other = spec.data, spec.data.other
+    lists = [*data.public_categories.values(), *([data.labels] if data.labels else [])]
+    if other is not None and not any(
+        type(v) is type(other) and v == other for values in lists for v in values
+    ):
+        yield (
+            f"data.other: wanted a value that data.classes or a list of data.categories has, got {other!r}; add it "
+            "there or leave it out"
+        )
 
 
 def _clock(spec: HorizontalScenario) -> Iterator[str]:

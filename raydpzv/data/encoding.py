@@ -1,4 +1,7 @@
-"""Categories and missing values of a table as numbers, by what the training rows have: test rows decide nothing."""
+"""Categories and missing values of a table as numbers, by public lists or by what the training rows have.
+
+Test rows decide nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ def encoded(split: Split) -> Split:
     """Return the same with every column of numbers filled and every column of categories one-hot.
 
     A missing number becomes the mean of the training rows. A category has a column of 0 and 1 for each level that
-    training rows have, under its own name; a level that they do not have, or none, is 0 in all of them. Tables whose
-    columns are plain numbers are returned as they are. Raises DataError for a column without a value in any training
-    row.
+    training rows have, under its own name; a level that they do not have, or none, is 0 in all of them. Levels that are
+    public have a column each, whatever rows have. Tables whose columns are plain numbers are returned as they are.
+    Raises DataError for a column without a value in any training row.
     """
     levels = split.train.levels
     if levels is None:
         return split
-    known = [_known(split.train, place, bool(level)) for place, level in enumerate(levels)]
+    known = [_known(split.train, place, level) for place, level in enumerate(levels)]
 
     def of(table: Table) -> Table:
         columns = [
@@ -36,12 +39,14 @@ def encoded(split: Split) -> Split:
     return Split(of(split.train), of(split.test), split.validation and of(split.validation))
 
 
-def _known(train: Table, place: int, category: bool) -> np.ndarray:
-    """Return the levels that a column's training rows have, ascending, or the mean of its numbers."""
+def _known(train: Table, place: int, levels: int) -> np.ndarray:
+    """Return a column's levels, public or those of the training rows, ascending; of numbers their mean."""
+    if levels and train.public_levels:
+        return np.arange(levels)
     values = train.x[:, place]
     values = values[~np.isnan(values)]
     if not len(values):
         raise DataError(
             f'column "{train.features[place]}" of "{train.name}" has no value in any training row: drop it'
         )
-    return np.unique(values) if category else values.mean(dtype=np.float64)
+    return np.unique(values) if levels else values.mean(dtype=np.float64)

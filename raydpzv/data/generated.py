@@ -132,7 +132,7 @@ def synthetic_clients(
     data.rows counts those of all clients and the held-out ones. Raises SpecError for sizes that make no data, and for
     settings that would need all rows at once.
     """
-    mixture = Mixture(data.rows, data.columns, data.classes)
+    mixture = Mixture(data.rows, data.columns, data.generated_classes)
     tested = math.ceil(data.test_fraction * data.rows)
     trained = min(data.rows - tested, data.train_rows or data.rows)
     tested = min(tested, data.test_rows or tested)
@@ -178,11 +178,11 @@ def _check(data: DataSection, split: HorizontalSplitSection, trained: int, teste
         )
     check_alpha(split.alpha)
     check_enough(trained, split.clients, split.least)
-    check_cells(data.classes, data.columns)
+    check_cells(data.generated_classes, data.columns)
     check_cells(-(-trained // split.clients), data.columns)
     most = MOST_CELLS // data.columns
-    if not data.classes <= tested <= most:
+    if not data.generated_classes <= tested <= most:
         raise SpecError(
-            f"data.test_fraction: wanted {data.classes:,} (data.classes) to {most:,} held-out rows, which are kept in "
-            f"memory, got {tested:,}; change it or set data.test_rows"
+            f"data.test_fraction: wanted {data.generated_classes:,} (data.classes) to {most:,} held-out rows, which "
+            f"are kept in memory, got {tested:,}; change it or set data.test_rows"
         )

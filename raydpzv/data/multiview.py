@@ -7,22 +7,24 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.data.files import one_line
-from raydpzv.data.npz import count_classes, read_arrays
+from raydpzv.data.npz import numbered, read_arrays
+from raydpzv.data.public_list import PublicList
 from raydpzv.data.table import Split, Table
 
 
-def read_npz(file: Path) -> Table | Split:
-    """Return the arrays x [D, V, ...] and y [D] (0..classes-1) of an archive.
+def read_npz(file: Path, labels: PublicList | None = None, strangers: tuple[int, ...] = ()) -> Table | Split:
+    """Return the arrays x [D, V, ...] and y [D] of an archive; labels, strangers: of `raydpzv.data.npz.numbered`.
 
     x_test and y_test are test rows if they are there. uint8 values are taken
     for pixels and divided by 255. Raises DataError.
     """
     arrays = read_arrays(file, range(3, 65), "views want [D, V, ...], one axis more than a flat table")
-    name, classes = one_line(file.name), count_classes(arrays)
-    train = Table(name, _unit_pixels(arrays["x"]), arrays["y"], classes)
+    name = one_line(file.name)
+    y, classes = numbered(arrays, labels, strangers, name)
+    train = Table(name, _unit_pixels(arrays["x"]), y["y"], classes)
     if "x_test" not in arrays:
         return train
-    return Split(train, Table(name, _unit_pixels(arrays["x_test"]), arrays["y_test"], classes))
+    return Split(train, Table(name, _unit_pixels(arrays["x_test"]), y["y_test"], classes))
 
 
 def _unit_pixels(x: np.ndarray) -> np.ndarray:

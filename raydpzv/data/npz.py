@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.data.files import no_file, one_line
+from raydpzv.data.public_list import PublicList
 from raydpzv.errors import DataError
 
 _NAMES = ("x", "y", "x_test", "y_test")
@@ -25,9 +26,27 @@ def read_arrays(file: Path, axes: Container[int], form: str) -> dict[str, np.nda
     return arrays
 
 
-def count_classes(arrays: dict[str, np.ndarray]) -> int:
-    """Return one more than the largest label of both parts."""
-    return 1 + max(int(labels.max()) for name, labels in arrays.items() if name in _NAMES[1::2])
+def numbered(
+    arrays: dict[str, np.ndarray], known: PublicList | None, strangers: tuple[int, ...], name: str
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the labels of both parts by their array's name, int [D] each, and how many classes there are.
+
+    known: the labels that there may be, numbered by their place; None: labels are numbers already, and there is one
+    class more than the largest. strangers: rows of y whose label becomes one that no other row has. Raises DataError.
+    """
+    labels = {part: array for part, array in arrays.items() if part in _NAMES[1::2]}
+    if strangers:
+        labels["y"] = labels["y"].astype(np.int64)
+        labels["y"][list(strangers)] = 1 + max(int(found.max()) for found in labels.values())
+    if known is None:
+        return labels, 1 + max(int(found.max()) for found in labels.values())
+    placed = {}
+    for part, found in labels.items():
+        values, place = np.unique(found, return_inverse=True)
+        placed[part] = np.array(known.places(map(str, values.tolist())))[place]
+        if (outside := np.flatnonzero(placed[part] < 0)).size:
+            raise known.refusal(found[outside[0]], int(outside[0]), f"array {part}", name)
+    return placed, len(known)
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:

@@ -16,10 +16,12 @@ from raydpzv.registry import DATA_SOURCES
 if TYPE_CHECKING:
     from raydpzv.data.builtin import Mixture
     from raydpzv.data.generated import GeneratedSplit
+    from raydpzv.data.public_list import PublicList
     from raydpzv.data.table import Limits, Split, Table
     from raydpzv.data.tabular import Columns
     from raydpzv.data.text import Text
     from raydpzv.keys import Key
+    from raydpzv.settings.fields import Label
     from raydpzv.settings.sections import DataSection
     from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 
@@ -37,6 +39,10 @@ class Request:
     time: str
     skip_lines: int
     categories: tuple[str, ...]
+    labels: PublicList | None
+    lists: Mapping[str, PublicList]
+    strangers: tuple[int, ...]
+    held: Mapping[str, str]
     missing: str
     key: Key
     mixture: Mixture
@@ -44,7 +50,7 @@ class Request:
     limits: Limits
 
 
-_OF_FILES = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing")
+_OF_FILES = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing", "other")
 """Settings that some data sets have and others do not."""
 
 
@@ -53,9 +59,10 @@ class Source:
     """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
 
     read: returns its rows, or a split of them where it has test rows of its own. takes: what else may be given of
-    groups, skip_lines, categories and missing. tokens: its rows are token ids, for models that embed tokens. loss: what
-    its labels are for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox"). fitted: how its reader
-    lets one record move what others are, in words; "" if it does not.
+    groups, skip_lines, categories, missing and other. tokens: its rows are token ids, for models that embed tokens.
+    listed: its labels are the file's, for data.classes to list; else everybody knows them. loss: what its labels are
+    for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox"). fitted: how its reader lets one record
+    move what others are, in words; "" if it does not.
     generate: its training rows are made client by client, when they are asked for; then nothing can read it whole.
     """
 
@@ -65,12 +72,15 @@ class Source:
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     tokens: bool = False
+    listed: bool = False
     loss: str = "cross_entropy"
     fitted: str = ""
     generate: Callable[[str, DataSection, HorizontalSplitSection, Key], GeneratedSplit] | None = None
 
-    def refuses(self, setting: str) -> bool:
-        """Tell whether a setting is about files or columns that this data set does not have."""
+    def refuses(self, setting: str, value: object = None) -> bool:
+        """Tell whether a setting is about files, columns or labels that this data set does not have."""
+        if setting == "classes":
+            return isinstance(value, list | tuple) and not self.listed
         return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
 
 
@@ -84,8 +94,12 @@ def load(
     owners: tuple[str, str] | None = None,
     time: str | None = None,
     skip_lines: int | None = None,
-    categories: tuple[str, ...] | None = None,
+    categories: tuple[str, ...] | Mapping[str, tuple[Label, ...]] | None = None,
     missing: str | None = None,
+    labels: tuple[Label, ...] | None = None,
+    other: Label | None = None,
+    strangers: tuple[int, ...] = (),
+    held: Mapping[str, str] | None = None,
     test_fraction: float,
     key: Key,
     mixture: Mixture | None = None,
@@ -98,14 +112,18 @@ def load(
 
     An official test set is used where there is one; else `test_fraction` of the rows is drawn, `split` saying how
     (`table.SPLITS`). `groups`, `categories` and `missing` say what a table's columns are
-    (`raydpzv.data.tabular.Columns`), `owners` names those of user and silo ("" for none), `time` that of survival
-    times, `skip_lines` are those above a CSV file's heading. `mixture` shapes the synthetic data, `text` the rows of
-    texts. `limits` are kept by the sources that are too large to be read whole, with the rows that `table.limit` would
-    leave; the others do not look at them. `change` is made to the table as it was read, before any row is drawn from it
+    (`raydpzv.data.tabular.Columns`). `labels` and a mapping of `categories` list what these may be, `other` is the
+    listed one that any else counts as, and `strangers` are rows whose label becomes one that no other row has.
+    `held` says who holds each feature by name, and other columns are left out; none: all are features. `owners` names
+    the columns of user and silo ("" for none), `time` that of survival times, `skip_lines` are those above a CSV file's
+    heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are
+    too large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. `change`
+    is made to the table as it was read, before any row is drawn from it
     (where there is an official test set: to the training rows). Raises SpecError for an unknown name and for settings
     that are missing or do not belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
+    from raydpzv.data.public_list import PublicList
     from raydpzv.data.table import SPLITS, Limits, Table
     from raydpzv.data.text import Text
 
@@ -115,8 +133,22 @@ def load(
             f'users.columns: wanted a data set with named columns (csv, parquet), got {list(owners)} with "{name}"; '
             "leave it out"
         )
-    given = {"folder": folder, "file": file, "target": target, "groups": groups, "skip_lines": skip_lines}
-    _check_settings(name, source, given | {"time": time, "categories": categories, "missing": missing})
+    given: dict[str, object] = {
+        "folder": folder,
+        "file": file,
+        "target": target,
+        "groups": groups,
+        "skip_lines": skip_lines,
+    }
+    given |= {"time": time, "categories": categories, "missing": missing, "other": other, "classes": labels}
+    _check_settings(name, source, given)
+    known = PublicList(labels, "data.classes", other if other in labels else None) if labels else None
+    lists = {
+        column: PublicList(values, f"data.categories.{column}", other if other in values else None)
+        for column, values in (categories.items() if isinstance(categories, Mapping) else ())
+    }
+    if strangers and not source.listed:
+        raise SpecError(f'data set "{name}" has a list of labels of its own, and no record can have another')
     request = Request(
         name,
         folder or Path(),
@@ -126,7 +158,11 @@ def load(
         owners or ("", ""),
         time or "",
         skip_lines or 0,
-        categories or (),
+        tuple(categories or ()),
+        known,
+        lists,
+        strangers,
+        held or {},
         missing or "refuse",
         key,
         mixture or Mixture(),
@@ -143,7 +179,7 @@ def _check_settings(name: str, source: Source, given: Mapping[str, object]) -> N
     for setting, value in given.items():
         if setting in source.needs and not value:
             raise SpecError(f'data set "{name}" needs a {setting}: give one. It comes from {source.home}')
-        if value and source.refuses(setting):
+        if value not in (None, "", ()) and source.refuses(setting, value):
             takes = " and ".join((*source.needs, *source.takes)) or "none of folder, file and target"
             raise SpecError(
                 f'data set "{name}" takes no {setting}, "{value}" was given: leave it out; it takes {takes}'
@@ -191,7 +227,7 @@ def _synthetic_clients(
 ) -> GeneratedSplit:
     from raydpzv.data import generated
 
-    wanted = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing")
+    wanted = (*_OF_FILES, "classes")
     _check_settings(name, SYNTHETIC_CLIENTS, {setting: getattr(data, setting) for setting in wanted})
     return generated.synthetic_clients(name, data, split, key)
 
@@ -254,14 +290,15 @@ def _columns(request: Request) -> Columns:
     from raydpzv.data.tabular import Columns
 
     return Columns(
-        request.target, request.groups, request.categories, request.missing, *request.owners, request.time
+        *(request.target, request.groups, request.categories, request.missing, *request.owners, request.time),
+        *(request.labels, request.lists, request.strangers, request.held),
     )
 
 
 def _multiview(request: Request) -> Table | Split:
     from raydpzv.data import multiview
 
-    return multiview.read_npz(request.file)
+    return multiview.read_npz(request.file, request.labels, request.strangers)
 
 
 def _mimic3(request: Request) -> Split:
@@ -285,7 +322,7 @@ def _amazon_polarity(request: Request) -> Split:
 def _tokens(request: Request) -> Table | Split:
     from raydpzv.data import text
 
-    return text.read_npz(request.file, request.text)
+    return text.read_npz(request.file, request.text, request.labels, request.strangers)
 
 
 def _synthetic_reviews(request: Request) -> Table:
@@ -345,7 +382,8 @@ CSV = Source(
     "your own data, one record a line",
     _csv,
     ("file", "target"),
-    ("groups", "skip_lines", "categories", "missing"),
+    ("groups", "skip_lines", "categories", "missing", "other"),
+    listed=True,
 )
 
 PARQUET = Source(
@@ -353,7 +391,8 @@ PARQUET = Source(
     "your own data, one record a row",
     _parquet,
     ("file", "target"),
-    ("groups", "categories", "missing"),
+    ("groups", "categories", "missing", "other"),
+    listed=True,
 )
 
 SURVIVAL = Source(
@@ -361,7 +400,7 @@ SURVIVAL = Source(
     "your own data, one record a line",
     _survival,
     ("file", "target", "time"),
-    ("groups", "skip_lines", "categories", "missing"),
+    ("groups", "skip_lines", "categories", "missing", "other"),
     loss="cox",
 )
 
@@ -377,6 +416,8 @@ MULTIVIEW = Source(
     "your own data, or views rendered from Princeton's ModelNet (modelnet.cs.princeton.edu)",
     _multiview,
     ("file",),
+    ("other",),
+    listed=True,
 )
 
 SYNTHETIC = Source(
@@ -420,6 +461,8 @@ TOKENS = Source(
     "your own data",
     _tokens,
     ("file",),
+    ("other",),
+    listed=True,
     tokens=True,
 )
 

@@ -7,7 +7,7 @@ D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,9 @@ from raydpzv.keys import Key
 
 MOST_TOKENS = 2**24
 """Largest vocabulary: up to here float32, in which features travel, holds every whole number exactly."""
-Constants = float | tuple[float, ...]
-"""One number for all columns, or one for each."""
+Constants = float | tuple[float, ...] | Mapping[str, float]
+"""One number for all columns, one for each, or one for each column that is named."""
+_LISTED = 8
 _BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 
 
@@ -35,11 +36,12 @@ class Table:
     split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
     With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then.
     `levels` belong to a table that `raydpzv.data.encoding` has yet to make numbers of: 0 for a column of numbers, of
-    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With a `vocabulary`
+    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
+    these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
     (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
-    touches. `numbers` [D] says which row of the table as it was read each row is, None: that in its place. Raises
-    DataError for lengths that disagree, no rows, values that are NaN or infinite, ids outside the vocabulary, labels
-    outside 0..classes-1 and fewer than 2 classes.
+    touches. `unused` names columns that the file has beside these. `numbers` [D] says which row of the table as it was
+    read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that are NaN
+    or infinite, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -50,10 +52,12 @@ class Table:
     vocabulary: int | None = None
     groups: np.ndarray | None = None
     levels: tuple[int, ...] | None = None
+    public_levels: bool = False
     numbers: np.ndarray | None = None
     users: np.ndarray | None = None
     silos: np.ndarray | None = None
     times: np.ndarray | None = None
+    unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_shapes()
@@ -380,20 +384,35 @@ def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
     """Return (x - centre) / spread, constants that were known without the data: one number, or one per column.
 
     Columns are what `standardise` takes statistics of: of images, channels; these may have one number per pixel too.
-    Token ids stay as they are. Raises SpecError for another count of numbers.
+    Token ids stay as they are, and so do columns that a table of names lacks. Raises SpecError for another count of
+    numbers, and for a name that no feature has.
     """
-    x = split.train.x
-    if split.train.vocabulary is not None:
+    train = split.train
+    if train.vocabulary is not None:
         return split
-    return _rescale(split, _constants(centre, x, "centre"), _constants(spread, x, "spread"))
+    return _rescale(split, _constants(centre, train, "centre"), _constants(spread, train, "spread"))
 
 
-def _constants(values: Constants, x: np.ndarray, name: str) -> np.ndarray:
+def _constants(values: Constants, table: Table, name: str) -> np.ndarray:
     """Return one number, one per column or one per pixel in a shape that goes with the features, float64."""
+    x = table.x
+    if isinstance(values, Mapping):
+        return _by_name(values, table.features, name)
     if np.size(values) == x[0].size:
         return np.reshape(values, (1, *x.shape[1:])).astype(np.float64)
     shape = tuple(1 if axis in _pooled(x) else size for axis, size in enumerate(x.shape))
     return per_column(values, math.prod(shape), name, pixels=x[0].size).reshape(shape)
+
+
+def _by_name(values: Mapping[str, float], features: Sequence[str], name: str) -> np.ndarray:
+    """Return one number for each feature, float64 [F]; 0 to subtract and 1 to divide by where none is given."""
+    if strange := [column for column in values if column not in features]:
+        known = list(dict.fromkeys(features)) or ["no column with a name"]
+        raise SpecError(
+            f'data.{name}: wanted names of features, got "{strange[0]}". {suggest(strange[0], known)}The data have '
+            f"{one_line(', '.join(known[:_LISTED]))}"
+        )
+    return np.array([values.get(feature, float(name == "spread")) for feature in features])
 
 
 def per_column(values: Constants, columns: int, name: str, pixels: int = 0) -> np.ndarray:
@@ -401,6 +420,8 @@ def per_column(values: Constants, columns: int, name: str, pixels: int = 0) -> n
 
     pixels: how many numbers could be given too, for the error's words.
     """
+    if isinstance(values, Mapping):
+        return np.broadcast_to(_by_name(values, (), name), columns)
     given = np.array(values, np.float64).ravel()
     if given.size not in (1, columns):
         many = f" or {columns}, one per column (of images: per channel)" if columns > 1 else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,12 @@ import pyarrow.parquet
 from pyarrow import types
 
 from raydpzv.data.files import no_file, one_line
+from raydpzv.data.public_list import PublicList
 from raydpzv.data.table import Table
 from raydpzv.errors import DataError, suggest
 
 _LISTED = 8
+_STRANGER = "!a label that no other row has"
 _SETTINGS = {"groups": "data.groups", "times": "data.time"}
 """Settings that name columns apart, but for those of users.columns."""
 
@@ -29,7 +31,10 @@ class Columns:
 
     missing: "refuse" rows without a value, or leave the gaps for `raydpzv.data.encoding` to fill ("mean"). user, silo:
     the columns of each record's user and silo, no features; "" for none. time: that of survival times, of which
-    `target` says whether they are events (1, true) or censored (0, false); "" for classes.
+    `target` says whether they are events (1, true) or censored (0, false); "" for classes. labels: those that the
+    target may have, None: those that occur; lists: the same of columns of categories. strangers: rows whose label
+    becomes one that no other row has, before anything looks at it, as an audit's neighbours have it. held: who holds
+    each feature, in words; the other columns are not looked at. {}: all are features.
     """
 
     target: str
@@ -39,6 +44,21 @@ class Columns:
     user: str = ""
     silo: str = ""
     time: str = ""
+    labels: PublicList | None = None
+    lists: Mapping[str, PublicList] = field(default_factory=dict)
+    strangers: tuple[int, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that are read as they are written, so that no cell moves the type of the others."""
+        return (*self.lists, *((self.target,) if self.labels else ()))
+
+    def read_from(self, names: list[str]) -> list[str] | None:
+        """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
+        wanted = {self.target, *self.categories, *self.apart.values(), *self.held}
+        once = len(set(names)) == len(names) and wanted <= set(names)
+        return [name for name in names if name in wanted] if self.held and once else None
 
     @property
     def apart(self) -> dict[str, str]:
@@ -52,16 +72,44 @@ def read_csv(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
 
     skip_lines: lines before the heading, which are not looked at.
     """
-    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
-    data = _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
-    return to_table(data, one_line(file.name), columns)
+    names = _csv_names(file, skip_lines)
+    data = _csv(file, skip_lines, columns.texts, columns.read_from(names))
+    return to_table(data, one_line(file.name), columns, names)
 
 
 def read_parquet(file: Path, columns: Columns) -> Table:
     """Return a Parquet file as a table; see `to_table`."""
-    data = _read(file, lambda: pyarrow.parquet.read_table(file))
-    return to_table(data, one_line(file.name), columns)
+    names = _read(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
+    return to_table(_parquet(file, columns.read_from(names)), one_line(file.name), columns, names)
+
+
+def read_columns(file: Path) -> pa.Table:
+    """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they are."""
+    return _parquet(file) if file.suffix == ".parquet" else _csv(file)
+
+
+def _csv_names(file: Path, skip_lines: int) -> list[str]:
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    names: list[str] = _read(file, lambda: pyarrow.csv.open_csv(file, skip).schema.empty_table()).column_names
+    return names
+
+
+def _csv(
+    file: Path, skip_lines: int = 0, texts: Sequence[str] = (), only: Sequence[str] | None = None
+) -> pa.Table:
+    """Return a CSV file's columns. texts: those that are not parsed; only: those to read, None: all."""
+    convert = pyarrow.csv.ConvertOptions(
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        column_types=dict.fromkeys(texts, pa.string()),
+        include_columns=only,
+    )
+    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+    return _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
+
+
+def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
+    return _read(file, lambda: pyarrow.parquet.read_table(file, columns=only))
 
 
 def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
@@ -69,14 +117,15 @@ def read_survival(file: Path, columns: Columns, skip_lines: int = 0) -> Table:
     return read_parquet(file, columns) if file.suffix == ".parquet" else read_csv(file, columns, skip_lines)
 
 
-def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
+def to_table(data: pa.Table, name: str, columns: Columns, names: list[str] | None = None) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
     Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
-    0..classes-1 in sorted order; groups are any values; survival times are numbers, and their labels 0 or 1. Raises
-    DataError for anything else, naming the columns.
+    0..classes-1 as their public list has them, else in sorted order; groups, users and silos are any values, numbered
+    in sorted order; survival times are numbers, and their labels 0 or 1. Raises DataError for anything else, naming the
+    columns. names: the file's columns, where `data` are some of them.
     """
-    names, target, apart = data.column_names, columns.target, columns.apart
+    names, target, apart = names or data.column_names, columns.target, columns.apart
     _check_column(names, name, target, "to predict")
     for what, column in apart.items():
         _check_column(names, name, column, f"of {what}")
@@ -95,8 +144,10 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
         )
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
-    y, classes = (_events if columns.time else _labels)(data.column(target), name, target)
-    features = data.drop_columns(list({target, *apart.values()}))
+    y, classes = _events(data.column(target), name, target) if columns.time else _labels(data, name, columns)
+    left = [n for n in names if n not in (target, *apart.values())]
+    unused = _unused(left, name, columns.held) if columns.held else ()
+    features = data.select([n for n in left if n not in unused])
     times = _filled(data.column(columns.time), name, columns.time) if columns.time else None
     owners = {what: column for what, column in apart.items() if what != "times"}
     numbers = {what: _owners(data.column(column), name, column, what) for what, column in owners.items()}
@@ -106,11 +157,24 @@ def to_table(data: pa.Table, name: str, columns: Columns) -> Table:
     return Table(
         *(name, x, y, classes, tuple(features.column_names)),
         levels=levels,
+        public_levels=bool(columns.lists),
         groups=numbers.get("groups"),
         users=numbers.get("users"),
         silos=numbers.get("silos"),
         times=times,
+        unused=unused,
     )
+
+
+def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the features that nobody holds. Raises DataError for one that is held and not there."""
+    for column, party in held.items():
+        if column not in features:
+            raise DataError(
+                f'{party} wants column "{one_line(column)}", which "{name}" does not have as a feature. '
+                f"{suggest(column, features)}Its features: {_listed(features)}"
+            )
+    return tuple(feature for feature in features if feature not in held)
 
 
 def _check_column(names: list[str], name: str, column: str, what: str) -> None:
@@ -122,16 +186,16 @@ def _check_column(names: list[str], name: str, column: str, what: str) -> None:
 
 
 def _owners(column: pa.ChunkedArray, name: str, title: str, what: str) -> np.ndarray:
-    """Return the numbers of groups, users or silos, counted from 0 in order of appearance, int32 [D]."""
+    """Return the numbers of groups, users or silos, counted from 0 in sorted order, int32 [D].
+
+    They depend on which values there are, and not on the rows that have them.
+    """
     if column.null_count:
         raise DataError(
             f'column "{title}" of "{name}" names no {what[:-1]} in row {_first_missing(column)} (counted from 0): fill '
             "it in or drop the row"
         )
-    found = column.combine_chunks()
-    found = found if types.is_dictionary(found.type) else found.dictionary_encode()
-    numbers: np.ndarray = found.indices.to_numpy()
-    return numbers
+    return _ranked(column)[0].astype(np.int32)
 
 
 def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
@@ -157,9 +221,12 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
         raise DataError(one_line(f'"{file}" cannot be read: {error}: mend or re-export it')) from error
 
 
-def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
+def _labels(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, int]:
+    """Return each label's number, int [D], and how many classes there are."""
+    column, target = data.column(columns.target), columns.target
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    column = _with_strangers(column, columns.strangers)
     kind = column.type
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
     if not any(is_kind(kind) for is_kind in allowed):
@@ -172,6 +239,8 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
             f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted from 0): fill it in '
             "or drop the row"
         )
+    if known := columns.labels:
+        return _placed(column, known, f'column "{target}"', name).astype(np.int64), len(known)
     values, y = np.unique(column.to_numpy(), return_inverse=True)
     if len(values) < 2:
         raise DataError(
@@ -181,8 +250,34 @@ def _labels(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
     return y, len(values)
 
 
+def _with_strangers(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.ChunkedArray:
+    """Return a column of labels in which these rows have one that no other row has, sorted before all others."""
+    if not rows:
+        return column
+    labels = column.to_pylist()
+    known = [label for label in labels if label is not None]
+    if types.is_integer(column.type):
+        stranger: object = min(known) - 1
+    else:
+        labels, stranger = [None if label is None else str(label) for label in labels], _STRANGER
+    for row in rows:
+        labels[row] = stranger
+    return pa.chunked_array([pa.array(labels)])
+
+
+def _placed(column: pa.ChunkedArray, known: PublicList, what: str, name: str) -> np.ndarray:
+    """Return each value's place in the public list, float64 [D], NaN for none. Raises DataError for one outside."""
+    texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    places = np.array([*known.places(texts.dictionary.to_pylist()), np.nan])
+    found: np.ndarray = places[texts.indices.fill_null(-1).to_numpy()]
+    if (outside := np.flatnonzero(found < 0)).size:
+        row = int(outside[0])
+        raise known.refusal(texts[row].as_py(), row, what, name)
+    return found
+
+
 def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray, int]:
-    found = _filled(column, name, target) if _numeric(column.type) else np.full(1, np.nan)
+    found = _filled(column, name, target) if is_numeric(column.type) else np.full(1, np.nan)
     if not np.isin(found, (0, 1)).all():
         raise DataError(
             f'column "{target}" of "{name}" says whether times are events: wanted 1 or 0 (censored), or true or false, '
@@ -207,15 +302,18 @@ def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, 
         raise DataError(f'"{name}" has a target column and no features: add columns of numbers')
     found, levels = [], []
     for column, values in zip(data.column_names, data.columns, strict=True):
-        if column in columns.categories:
-            codes, count = _codes(values)
+        if known := columns.lists.get(column):
+            codes, count = _placed(values, known, f'column "{column}"', name), len(known)
+        elif column in columns.categories:
+            codes, count = _ranked(values.cast(pa.string()))
         else:
             codes, count = _numbers(values, name, column), 0
         gaps = np.isnan(codes)
         if gaps.any() and columns.missing == "refuse":
             raise DataError(
                 f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
-                f'in {int(gaps.sum())} of {len(gaps)} rows: fill them in, drop the rows or set data.missing = "mean"'
+                f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
+                'rows; without privacy.mode = "sound" also: data.missing = "mean"'
             )
         found.append(codes)
         levels.append(count)
@@ -223,9 +321,10 @@ def _features(data: pa.Table, name: str, columns: Columns) -> tuple[np.ndarray, 
     return np.stack(found, axis=1), None if plain else tuple(levels)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+def _ranked(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """Return each value's place among the column's values in sorted order, NaN for none, and how many there are."""
-    texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    found = column.combine_chunks()
+    texts = found if types.is_dictionary(found.type) else found.dictionary_encode()
     order = pc.rank(texts.dictionary, "ascending", tiebreaker="dense").to_numpy() - 1
     places = texts.indices.fill_null(-1).to_numpy()
     return np.where(places < 0, np.nan, order[places].astype(np.float64)), len(order)
@@ -233,7 +332,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
 
 def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     kind = column.type
-    if _numeric(kind):
+    if is_numeric(kind):
         return column.cast(pa.float64(), safe=False).to_numpy()  # missing values become NaN
     if types.is_null(kind):
         raise DataError(f'column "{heading}" of "{name}" is empty: fill it in or drop it')
@@ -245,9 +344,9 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
             "year, month and day in columns of their own) or drop the column"
         )
     raise DataError(
-        f'column "{heading}" of "{name}" holds what is no number, {shown}: name the column in data.categories to have '
-        'one column of 0 and 1 for each of its values, leave the cell empty with data.missing = "mean", or drop the '
-        "column"
+        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it or drop the column; without '
+        'privacy.mode = "sound" also: name the column in data.categories to have one column of 0 and 1 for each of its '
+        'values, or leave the cell empty with data.missing = "mean"'
     )
 
 
@@ -262,7 +361,8 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
     return there[0]
 
 
-def _numeric(kind: pa.DataType) -> bool:
+def is_numeric(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type is one of numbers; true and false are 1 and 0."""
     return any(f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
 
 

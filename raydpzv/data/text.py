@@ -17,7 +17,8 @@ import numpy as np
 
 from raydpzv.data.builtin import Mixture, check_cells
 from raydpzv.data.files import one_line
-from raydpzv.data.npz import count_classes, read_arrays
+from raydpzv.data.npz import numbered, read_arrays
+from raydpzv.data.public_list import PublicList
 from raydpzv.data.table import MOST_TOKENS, Split, Table
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
@@ -56,18 +57,21 @@ def token_id(word: str, vocabulary: int) -> int:
     return _hashed(word) % (vocabulary - 1) + 1
 
 
-def read_npz(file: Path, text: Text) -> Table | Split:
+def read_npz(
+    file: Path, text: Text, labels: PublicList | None = None, strangers: tuple[int, ...] = ()
+) -> Table | Split:
     """Return the token ids x [D, L] and labels y [D] of an archive, as some tokenizer made them (0: padding).
 
-    x_test and y_test are test rows if they are there. L is the file's. Raises
-    DataError, also for ids outside 0..V-1.
+    x_test and y_test are test rows if they are there. L is the file's. labels, strangers: of
+    `raydpzv.data.npz.numbered`. Raises DataError, also for ids outside 0..V-1.
     """
     arrays = read_arrays(file, (2,), "token ids want [D, L], one row of ids a text")
-    name, classes = one_line(file.name), count_classes(arrays)
-    train = Table(name, arrays["x"], arrays["y"], classes, vocabulary=text.vocabulary)
+    name = one_line(file.name)
+    y, classes = numbered(arrays, labels, strangers, name)
+    train = Table(name, arrays["x"], y["y"], classes, vocabulary=text.vocabulary)
     if "x_test" not in arrays:
         return train
-    test = Table(name, arrays["x_test"], arrays["y_test"], classes, vocabulary=text.vocabulary)
+    test = Table(name, arrays["x_test"], y["y_test"], classes, vocabulary=text.vocabulary)
     return Split(train, test)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from raydpzv.data.files import one_line
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.registry import VERTICAL_SPLITS
+from raydpzv.settings.party_names import label
 
 _LISTED = 8
 
@@ -74,14 +75,15 @@ def partition(
     *,
     columns: Sequence[Sequence[int | str]] | None = None,
     names: Sequence[str] = (),
+    parties: Sequence[str] = (),
     grid: tuple[int, int] | None = None,
 ) -> tuple[Part, ...]:
     """Share out rows of shape `x_shape` (without D) by "columns", "rows", "patches", "views", "variables" or "tokens".
 
     columns: [D, f], any shape flattened first; `columns` lists them explicitly, client by client, by number or by their
-    `names` (of several with one name, as an encoded category has them, it is all). rows: bands
-    of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in reading
-    order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. variables:
+    `names` (of several with one name, as an encoded category has them, it is all). parties: the clients' names, for
+    messages. rows: bands of an image, [D, C, r, W]. patches: a `grid` (rows, columns) over an image, [D, C, h, w], in
+    reading order; without one the most square grid, wider than high. views: [D, v, ...], axis 1 shared out. variables:
     [D, T, f], the last axis of a time series shared out. tokens: [D, l], spans of a text of exactly the same length.
     Raises SpecError where that cannot be done.
     """
@@ -96,7 +98,7 @@ def partition(
         raise SpecError(f'a grid does not go with partition "{how}": leave it out or choose "patches"')
     shape = tuple(int(n) for n in x_shape)
     if columns is not None:
-        return _explicit(shape, clients, columns, names)
+        return _explicit(shape, [label(m, parties) for m in range(clients)], columns, names)
     if grid is not None:
         return by_patches(shape, clients, grid)
     return share(shape, clients)
@@ -118,21 +120,26 @@ def without_client(parts: Sequence[Part], names: Sequence[str] = ()) -> tuple[st
 
 
 def _explicit(
-    shape: tuple[int, ...], clients: int, columns: Sequence[Sequence[int | str]], names: Sequence[str]
+    shape: tuple[int, ...],
+    clients: Sequence[str],
+    columns: Sequence[Sequence[int | str]],
+    names: Sequence[str],
 ) -> tuple[Part, ...]:
-    if len(columns) != clients:
-        raise SpecError(f"columns has {len(columns)} lists for {clients} clients: give one list a client")
-    owner: dict[int, int] = {}
+    if len(columns) != len(clients):
+        raise SpecError(
+            f"columns has {len(columns)} lists for {len(clients)} clients: give one list a client"
+        )
+    owner: dict[int, str] = {}
     parts = []
-    for client, mine in enumerate(columns):
+    for client, mine in zip(clients, columns, strict=True):
         if not mine:
-            raise SpecError(f"client {client} has no columns: give it at least one or use fewer clients")
+            raise SpecError(f"{client} has no columns: give it at least one or use fewer clients")
         held: list[int] = []
         for column in mine:
             places = _places(column, client, math.prod(shape), names)
             if (first := owner.get(places[0])) is not None:
                 raise SpecError(
-                    f"column {_shown(column)} is listed for client {first} and for client {client}: list it once"
+                    f"column {_shown(column)} is listed for {first} and for {client}: list it once"
                 )
             owner |= dict.fromkeys(places, client)
             held += places
@@ -140,15 +147,15 @@ def _explicit(
     return tuple(parts)
 
 
-def _places(column: int | str, client: int, width: int, names: Sequence[str]) -> list[int]:
+def _places(column: int | str, client: str, width: int, names: Sequence[str]) -> list[int]:
     """Return the places of a column in the flattened record; SpecError if there is none."""
     if isinstance(column, int):
         if not 0 <= column < width:
-            raise SpecError(f"client {client} wants column {column}: the data has 0..{width - 1}")
+            raise SpecError(f"{client} wants column {column}: the data has 0..{width - 1}")
         return [column]
     if not names:
         raise SpecError(
-            f"client {client} wants column {_shown(column)}, and the columns of these data have no names: give their "
+            f"{client} wants column {_shown(column)}, and the columns of these data have no names: give their "
             f"numbers, 0..{width - 1}"
         )
     if places := [place for place, name in enumerate(names) if name == column]:
@@ -156,7 +163,7 @@ def _places(column: int | str, client: int, width: int, names: Sequence[str]) ->
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
     raise SpecError(
-        f"client {client} wants column {_shown(column)}, which the data do not have as a feature. "
+        f"{client} wants column {_shown(column)}, which the data do not have as a feature. "
         f"{suggest(column, known)}They have {one_line(', '.join(known[:_LISTED]))}{more}"
     )
 

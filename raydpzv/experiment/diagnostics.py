@@ -18,6 +18,7 @@ from raydpzv.records import interruptions, metrics
 from raydpzv.records.clock_offsets import clock_warnings
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
+from raydpzv.settings.party_names import label
 
 _LISTED = 8
 LATE = 0.1
@@ -37,7 +38,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     failed: why the run is no result, in a word and in a sentence, as `raydpzv.experiment.diagnostics.failure` says it.
     """
     said = [experiment.spec.note] if experiment.spec.note else []
-    found = [*said, *_unused(experiment.unused), *_late_changes(experiment.spec)]
+    found = [*said, *_unused(experiment), *_late_changes(experiment.spec)]
     found += _of_result(experiment, rows, failed)
     if experiment.missing:
         found.append(
@@ -51,12 +52,15 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     return found + ([large] if setting and (large := large_delta(asdict(setting))) else [])
 
 
-def _unused(columns: Sequence[str]) -> list[str]:
+def _unused(experiment: Prepared) -> list[str]:
+    columns = experiment.unused
     if not columns:
         return []
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
-    named = ", ".join(columns[:_LISTED])
-    return [f"no client holds the columns {named}{more}: they are not used; list them in split.columns"]
+    setting = "split.parties" if experiment.spec.party_names else "split.columns"
+    return [
+        f"no client holds the columns {', '.join(columns[:_LISTED])}{more}: they are not used; list them in {setting}"
+    ]
 
 
 def _late_changes(spec: AnyScenario) -> Iterator[str]:
@@ -128,7 +132,9 @@ def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
     shares = zip(metrics.late_share(service, clients), metrics.behind(service, clients), strict=True)
     for client, (late, behind) in enumerate(shares):
         if late > LATE:
-            found[_SATURATED if behind > LATE else _KEPT_UP].append(f"client {client} {late:.0%}")
+            found[_SATURATED if behind > LATE else _KEPT_UP].append(
+                f"{label(client, experiment.spec.party_names)} {late:.0%}"
+            )
     return [
         f"epochs fell into running round trips ({', '.join(named)} of {_whose(named)} activations): {what}"
         for what, named in found.items()
@@ -143,11 +149,12 @@ def _whose(named: Sequence[str]) -> str:
 def _silence(experiment: Prepared, rows: Rows) -> list[str]:
     """Name the clients that were away for long: of none of their uploads was heard for a good part of the run."""
     clients, service = experiment.spec.split.clients, rows["service"]
+    names = experiment.spec.party_names
     if clients > interruptions.MOST_CLIENTS or not service.num_rows:
         return []
     span, pace = float(np.max(service.column("served").to_numpy())), clients / service.num_rows
     away = [
-        f"client {one['client']} for {one['longest_silence']:.3g} s ({one['share']:.1%} of the updates are its)"
+        f"{label(one['client'], names)} for {one['longest_silence']:.3g} s ({one['share']:.1%} of the updates are its)"
         for one in interruptions.presence(service, clients)
         if one["longest_silence"] > max(SILENT, _SILENT_TRIPS * pace) * span
     ]

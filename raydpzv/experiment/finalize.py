@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.errors import DataError, StoppedEarly
+from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
@@ -30,6 +30,7 @@ from raydpzv.records.operator_file import OperatorSecrets, new_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
+from raydpzv.settings.party_names import named
 from raydpzv.sim.horizon import Horizon
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
 from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED
@@ -85,6 +86,7 @@ class RunOptions:
     and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
     clock waits for, and whose errors end it. callbacks: told of the run while it is at work (`Callback`). until:
     updates after which a run in this process under the virtual clock is stopped, as by the user, to go on from there.
+    keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before `evaluated` is called.
     storage: brings the folder to a storage as it grows, which the run waits for where it has to.
     """
 
@@ -98,6 +100,7 @@ class RunOptions:
     evaluated: Evaluated = unheard
     callbacks: Sequence[Callback] = ()
     until: int | None = None
+    keep_evaluated: bool = False
     storage: Mirror | None = None
 
     @property
@@ -170,6 +173,20 @@ def fresh_noise(experiment: Prepared) -> FreshNoise:
         return FreshNoise(UNBOUNDED)
     planned = experiment.budget().updates
     return FreshNoise(ANNOUNCED, max(1, planned // _AHEAD_SHARE) if planned else _AHEAD)
+
+
+def contradicts(error: BaseException, folder: RunFolder | None) -> bool:
+    """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
+    return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
+
+
+FallBack = Callable[[Any, "RowWriter", ReplayMismatch, float], Any]
+"""(prepared, writer, error, time of the run) to what resumes where a checkpoint contradicts the ledger."""
+
+
+def no_fall_back(prepared: Any, writer: RowWriter, error: ReplayMismatch, time: float) -> Any:
+    """Raise the error: there is nothing else to resume from."""
+    raise error
 
 
 class RowWriter:
@@ -274,6 +291,7 @@ class RunFinalizer:
     ) -> Run:
         """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
         self._watch.last_status(status)
+        spent = self._whole(spent, status, facts)
         ends = [_model_row(name, x, status.updates) for name, x in models.items()]
         self._writer.add(_rows(model=ends, pair=_pairs(self._experiment)), last=True)
         folder, reason = self._writer.folder, status.stop_reason or ""
@@ -300,11 +318,13 @@ class RunFinalizer:
     ) -> None:
         """Close a run that broke off; its folder stays readable."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = named(text, self._experiment.spec.party_names)
         fault = {"time": status.time, "party": "run", "kind": type(error).__name__, "message": text}
         self._writer.add(_rows(fault=[fault]))
         if self._writer.folder and not self._writer.folder.commit_continuation(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
+        spent = self._whole(spent, status, facts)
         self._summary(
             "stopped" if interrupted else "failed",
             USER if interrupted else text,
@@ -314,6 +334,22 @@ class RunFinalizer:
             facts,
             fault=type(error).__name__,
         )
+
+    @contextmanager
+    def failing(self, status: Status) -> Iterator[None]:
+        """Close a run that an error in the block breaks off; nobody knows then what it has released."""
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error, status, None)
+            raise
+
+    def _whole(self, spent: Spent | None, status: Status, facts: Mapping[str, Any]) -> Spent | None:
+        """Return the account; None if the ledger may hold releases that a resumed run has not made again yet."""
+        experiment = self._experiment
+        if not (isinstance(experiment, PreparedHorizontal) and experiment.releases_again):
+            return spent
+        return spent if "ledger" in facts and status.updates >= facts["ledger"]["updates"] else None
 
     def _released(self, facts: Mapping[str, Any]) -> int:
         """Return how many releases the ledger holds, if the run has one that holds releases."""

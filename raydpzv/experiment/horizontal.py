@@ -34,6 +34,7 @@ from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.registry import DATA_SOURCES
+from raydpzv.secure import require_installed
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
@@ -188,6 +189,11 @@ class PreparedHorizontal:
         Others compute them again, and the ledger tells if they come out otherwise.
         """
         return self.seeded and self.spec.descriptor.users(self.spec.method) is not None
+
+    @property
+    def under_way(self) -> int:
+        """Releases that a leg may have made, and lost, of which no record tells: a round, or a sum of each silo."""
+        return self.spec.split.clients if self.asynchronous else 1
 
     @property
     def unrecorded(self) -> str | None:
@@ -361,6 +367,8 @@ def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
 
 def _check(found: PreparedHorizontal) -> None:
     spec, classes = found.spec, found.split.train.classes
+    if spec.descriptor.own_keys(spec.method):
+        require_installed()
     if DATA_SOURCES[spec.data.source].tokens:
         raise SpecError(
             f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = "{spec.data.source}" are '

@@ -27,6 +27,7 @@ from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
 from raydpzv.registry import HEADS
+from raydpzv.settings.party_names import label
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ClientFactory:
         """Raise SpecError if the bottom model does not fit this client's features; builds no parameters."""
         with torch.device("meta"):
             module = bottom_module(self.spec, self.x_train.shape[1:])
-        check_size(module, f"the bottom model of client {self.client}")
+        check_size(module, f"the bottom model of {label(self.client, self.spec.party_names)}")
         self.spec.descriptor.fits(self.spec.method, module)
 
     def network(self) -> DenseNetwork:
@@ -193,7 +194,7 @@ def _with_engine(
     engine = choose(
         model.engine,
         {f'model.bottom = "{model.bottom}"': client.dense() for client in clients[:1]}
-        | {f"client {client.client}": client.dense() for client in clients}
+        | {label(client.client, spec.party_names): client.dense() for client in clients}
         | {f'model.head = "{model.head}"': server.dense()},
         SPLIT_MODELS,
         engines=spec.descriptor.engines,

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import hmac
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ from raydpzv.privacy.statements import AnySetting
 from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
 from raydpzv.registry import PREPARERS
 from raydpzv.settings.fields import per_client
-from raydpzv.settings.sections import CommonSections, DataSection
+from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.arrivals import Arrivals, Constant, Immediate, Poisson, Trace
 from raydpzv.sim.delays import DelayModel
@@ -136,9 +136,12 @@ class Loaded:
     timing: Timing
 
 
-def load_scenario(spec: AnyScenario, change: TableChange | None = None) -> Loaded:
+def load_scenario(
+    spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
+) -> Loaded:
     """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    return Loaded(load_data(spec.data, Key(spec.seed) / "data", change), timing(spec, spec.split.clients))
+    split = load_data(spec.data, Key(spec.seed) / "data", change, strangers=strangers, held=spec.split.held)
+    return Loaded(split, timing(spec, spec.split.clients))
 
 
 def load_data(
@@ -146,11 +149,13 @@ def load_data(
     key: Key,
     change: TableChange | None = None,
     columns: tuple[str, str] | None = None,
+    strangers: tuple[int, ...] = (),
+    held: Mapping[str, str] | None = None,
 ) -> Split:
     """Load rows, cut to size and scaled. Raises SpecError and DataError.
 
     change: made to the table as it was read, before it is divided, cut and scaled. columns: those that name each
-    record's user and silo, "" for one that is not there.
+    record's user and silo, "" for one that is not there. strangers, held: see `raydpzv.data.sources.load`.
     """
     split = load(
         data.source,
@@ -163,9 +168,13 @@ def load_data(
         skip_lines=data.skip_lines,
         categories=data.categories,
         missing=data.missing,
+        labels=data.labels,
+        other=data.other,
+        strangers=strangers,
+        held=held,
         test_fraction=data.test_fraction,
         key=key / "split",
-        mixture=Mixture(data.rows, data.columns, data.classes, steps=data.steps),
+        mixture=Mixture(data.rows, data.columns, data.generated_classes, steps=data.steps),
         text=Text(data.tokens, data.vocabulary),
         limits=Limits(data.train_rows, data.test_rows, key / "limit", data.split),
         split=data.split,
@@ -271,14 +280,14 @@ def planned_privacy(spec: AnyScenario, rows: int | None = None) -> AnySetting | 
 def _of_records(spec: VerticalScenario, rows: int | None) -> AnySetting | None:
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return None
-    return privacy_setting(spec, rows or _rows(spec.data, spec.seed)).claims
+    return privacy_setting(spec, rows or _rows_of(spec)).claims
 
 
 def unrecorded(spec: VerticalScenario) -> str | None:
     """Return what of a scenario's runs will come from the operating system and be kept nowhere, or None."""
     if spec.descriptor.noise(spec.method) is None or spec.privacy.mode == "none":
         return spec.descriptor.unrecorded(spec.method)
-    return unrecorded_noise(spec, privacy_setting(spec, _rows(spec.data, spec.seed)))
+    return unrecorded_noise(spec, privacy_setting(spec, _rows_of(spec)))
 
 
 def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | None:
@@ -313,19 +322,24 @@ def no_new_leg(spec: VerticalScenario, *, noised: bool) -> str | None:
 def _of_users(spec: HorizontalScenario) -> AnySetting | None:
     if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
         return None
-    found = user_privacy(spec, _parts(spec.data, spec.split, spec.users, spec.seed))
+    found = user_privacy(spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed))
     return found.claims if found else None
 
 
+def _rows_of(spec: VerticalScenario) -> int:
+    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed)
+
+
 @functools.cache
-def _rows(data: DataSection, seed: int) -> int:
-    return load_data(data, Key(seed) / "data").train.rows
+def _rows(data: str, split: str, seed: int) -> int:
+    """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
+    held = SplitSection.model_validate_json(split).held
+    return load_data(DataSection.model_validate_json(data), Key(seed) / "data", held=held).train.rows
 
 
 @functools.lru_cache(1)
-def _parts(
-    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, seed: int
-) -> Partition:
+def _parts(data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int) -> Partition:
+    """Return whose the rows of a data section are, given as JSON."""
     from raydpzv.experiment.horizontal import shared_rows
 
-    return shared_rows(data, how, users, Key(seed))[1]
+    return shared_rows(DataSection.model_validate_json(data), how, users, Key(seed))[1]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from raydpzv.config.public_lists import read_off
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import round_trips
 from raydpzv.data.horizontal import Partition
@@ -34,6 +35,7 @@ from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
+from raydpzv.settings.sections_horizontal import UsersSection
 
 HEAD_SHARE = 0.2
 """Share of μ² for the head's gradient where none is given."""
@@ -124,13 +126,16 @@ def _fitted(data: DataSection) -> tuple[str, ...]:
         found.append(
             f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")'
         )
-    if data.categories or data.missing == "mean":
-        found.append("categories or gaps are filled in by the training rows (data.categories, data.missing)")
+    if data.missing == "mean":
+        found.append('gaps are filled in by the training rows (data.missing = "mean")')
     source: Source = DATA_SOURCES[data.source]
     if source.fitted:
         found.append(source.fitted)
+    found += [f"{off.how} (set {off.setting})" for off in read_off(data)]
     if data.split == "stratified":
         found.append('rows are drawn by class, which looks at all labels (data.split = "stratified")')
+    if data.groups:
+        found.append("which rows are held out depends on a column's values (data.groups)")
     return tuple(found)
 
 
@@ -248,7 +253,7 @@ def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting
             noise=privacy.noise,
             permit_large_delta=bool(privacy.permit_large_delta),
             exposed=_exposed(spec),
-            unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+            unmet=_fitted(spec.data),
         ),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
@@ -294,16 +299,11 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
         target=privacy.epsilon,
         noise=privacy.noise,
         permit_large_delta=bool(privacy.permit_large_delta),
-        unmet=(*_fitted(spec.data), *_grouped(spec.data)),
+        unmet=_fitted(spec.data),
     )
     how = IntegerRelease(privacy.clip, 1, setting.noise_multiplier, 1)
     updates = spec.budget.updates
     return PrivacySetting(plan, privacy.clip, 0.0, False, setting, Key(spec.seed), updates, how)
-
-
-def _grouped(data: DataSection) -> tuple[str, ...]:
-    """Return why a split by groups is none by row numbers alone."""
-    return ("which rows are held out depends on a column's values (data.groups)",) if data.groups else ()
 
 
 @dataclass(frozen=True)
@@ -392,11 +392,26 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
         planned=updates is not None,
         exposed=_exposed_coins(spec, against),
         fitted=_fitted(spec.data),
+        drawn=_drawn(spec.users),
     )
     if privacy.epsilon is not None:
         found = calibrated(found, privacy.epsilon)
     _check_first_release(found, spec.budget.epsilon)
     return found
+
+
+def _drawn(users: UsersSection | None) -> str:
+    """Return what of the records decides whose they are, where the scenario draws that; "" for nothing."""
+    if users is None or users.how == "column":
+        return ""
+    looked = [f"labels (users.labels = {users.labels})"] if users.labels is not None else []
+    if users.silos in ("main", "column"):
+        looked.append(f'silos (users.silos = "{users.silos}")')
+    return (
+        f"records are shared out by all {' and '.join(looked)}, so that whose they are is public"
+        if looked
+        else ""
+    )
 
 
 def _releases(plan: UserPlan, updates: int | None, silos: int) -> int:

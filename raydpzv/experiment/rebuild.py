@@ -148,9 +148,8 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
     if prepared.setting:  # what was under way may have been released, in each leg that came no further
-        under_way = prepared.spec.split.clients if prepared.asynchronous else 1
         legs = legs_begun(folder) + (folder.checkpoint() is None)
-        prepared = replace(prepared, lost=legs * under_way)
+        prepared = replace(prepared, lost=legs * prepared.under_way)
     return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
 
 

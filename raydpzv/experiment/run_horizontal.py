@@ -12,9 +12,18 @@ import numpy as np
 import torch
 
 from raydpzv.data.table import Split
-from raydpzv.errors import Diverged
+from raydpzv.errors import Diverged, ReplayMismatch
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
+from raydpzv.experiment.finalize import (
+    FallBack,
+    RowWriter,
+    Run,
+    RunFinalizer,
+    RunOptions,
+    contradicts,
+    no_fall_back,
+    run_folder,
+)
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.model_evaluator import (
@@ -56,17 +65,29 @@ def horizontal_device(prepared: PreparedHorizontal) -> str:
     return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
 
-def run_horizontal(prepared: PreparedHorizontal, options: RunOptions | None = None) -> Run:
+def run_horizontal(
+    prepared: PreparedHorizontal, options: RunOptions | None = None, fall_back: FallBack = no_fall_back
+) -> Run:
     """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
     given, device = options or RunOptions(), horizontal_device(prepared)
     with one_thread(), run_folder(given, prepared, runner="local", device=device) as folder:
-        checkpoint = folder.checkpoint() if folder and isinstance(given.out, RunFolder) else None
-        ledger = open_ledger(prepared, folder)
-        try:
-            return _Session(prepared, device, ledger, folder, given, checkpoint).run()
-        finally:
-            if ledger:
-                ledger.close()
+        writer = RowWriter(folder, prepared.spec.record.flush, given.watch)
+        finalizer = RunFinalizer(prepared, writer, given)
+        while True:
+            checkpoint = folder.checkpoint() if folder and isinstance(given.out, RunFolder) else None
+            ledger = open_ledger(prepared, folder)
+            session = _Session(prepared, device, ledger, writer, finalizer, given, checkpoint)
+            try:
+                return session.run()
+            except ReplayMismatch as error:
+                if not contradicts(error, folder):
+                    raise
+                contradiction = error
+            finally:
+                if ledger:
+                    ledger.close()
+            with finalizer.failing(session.status):
+                prepared = fall_back(prepared, writer, contradiction, session.status.time)
 
 
 def open_ledger(prepared: PreparedHorizontal, folder: RunFolder | None) -> Ledger | None:
@@ -96,25 +117,26 @@ class _Session:
         prepared: PreparedHorizontal,
         device: str,
         ledger: Ledger | None,
-        folder: RunFolder | None,
+        writer: RowWriter,
+        finalizer: RunFinalizer,
         options: RunOptions,
         checkpoint: Checkpoint | None,
     ) -> None:
         self._prepared, self._device, self._ledger = prepared, device, ledger
-        self._writer = RowWriter(folder, prepared.spec.record.flush, options.watch)
-        self._finalizer = RunFinalizer(prepared, self._writer, options)
+        self._writer, self._finalizer = writer, finalizer
         self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
+        self._keep_evaluated = options.keep_evaluated
         self._checkpoint = checkpoint
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
-        self._pace = prepared.pace() if folder else None
+        self._pace = prepared.pace() if writer.folder else None
         self._client_group, self._host, self._server, self._view = parties(prepared, ledger, device)
         if checkpoint:
             resume_server(self._server, checkpoint)
             if kept := own_models(checkpoint):
                 cast(OwnModels, self._client_group).take_over(kept)
         self._snapshots = SnapshotWriter(ledger, prepared.spec.record.snapshots, self._view)
-        self._resume_point = ResumePoint(ledger if folder else None, self._view)
+        self._resume_point = ResumePoint(ledger if writer.folder else None, self._view)
         if checkpoint:
             self._resume_point.begin(cast(LedgerGroup, self._client_group), checkpoint.round)
         self._server_loop = ServerLoop(
@@ -122,15 +144,22 @@ class _Session:
             options.horizon,
         )
 
+    @property
+    def status(self) -> Status:
+        """Where the run stands."""
+        return self._server_loop.status()
+
     def run(self) -> Run:
-        """Run, and write what there is however the run ends."""
+        """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""
         try:
             (self._virtual if self._prepared.spec.clock.kind == "virtual" else self._wall)()
             parameters = self._view.state(self._server_loop.updates)[0]
             facts = ledger_facts(self._ledger) | self._drift() | (self._pace.facts() if self._pace else {})
         except BaseException as error:
-            self._writer.add(self._recorder.drain())
-            self._finalizer.failed(error, self._server_loop.status(), self._privacy_filter.spent())
+            if not contradicts(error, self._writer.folder):
+                self._writer.add(self._recorder.drain())
+                spent, facts = self._privacy_filter.spent(), ledger_facts(self._ledger)
+                self._finalizer.failed(error, self._server_loop.status(), spent, facts)
             raise
         self._writer.add(self._recorder.drain(), last=True)
         spent = self._privacy_filter.spent()
@@ -171,14 +200,17 @@ class _Session:
 
     def _ticked(self, run: VirtualRun) -> None:
         self._tick()
-        if self._prepared.asynchronous and self._due():
+        if self._prepared.asynchronous and self._due(now=self._keep_evaluated and self._server_loop.to_tell):
             self._keep(run)
 
     def _updated(self, run: VirtualRun) -> None:
         self._snapshots.look(self._server_loop.updates)
         self._resume_point.look(self._server_loop.updates)
         self._stop_at.count(self._server_loop.updates)
-        if not self._prepared.asynchronous and self._due(now=self._stop_at.is_set()):
+        evaluated = (
+            self._keep_evaluated and self._server_loop.updates % self._prepared.spec.evaluate.every == 0
+        )
+        if not self._prepared.asynchronous and self._due(now=evaluated or self._stop_at.is_set()):
             self._keep(run)
 
     def _due(self, *, now: bool = False) -> bool:

@@ -11,8 +11,18 @@ import numpy as np
 import torch
 
 from raydpzv.config.scenario import VerticalScenario
+from raydpzv.errors import ReplayMismatch
 from raydpzv.experiment.client_threads import HEAD_START, run_threads
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
+from raydpzv.experiment.finalize import (
+    FallBack,
+    RowWriter,
+    Run,
+    RunFinalizer,
+    RunOptions,
+    contradicts,
+    no_fall_back,
+    run_folder,
+)
 from raydpzv.experiment.release_ledger import LedgerServer, open_release_ledger, with_ledger
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
@@ -31,19 +41,35 @@ from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import ClientLoop, LockedServerLoop
 
 
-def run_vertical(experiment: PreparedVertical, options: RunOptions | None = None) -> Run:
+def run_vertical(
+    experiment: PreparedVertical, options: RunOptions | None = None, fall_back: FallBack = no_fall_back
+) -> Run:
     """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
     given, device = options or RunOptions(), local_device(experiment.spec)
     with one_thread():
-        server = experiment.server.make(device)
-        clients = [factory.make(device) for factory in experiment.clients]
-        with (
-            run_folder(given, experiment, runner="local", device=device) as folder,
-            open_release_ledger(experiment, folder) as ledger,
-        ):
+        roles = _roles(experiment, device)
+        with run_folder(given, experiment, runner="local", device=device) as folder:
+            writer = RowWriter(folder, experiment.spec.record.flush, given.watch)
+            finalizer = RunFinalizer(experiment, writer, given)
             goes_on = folder is not None and isinstance(given.out, RunFolder) and not folder.is_recomputed
-            checkpoint = folder.checkpoint() if folder and goes_on else None
-            return _Session(experiment, server, clients, ledger, folder, given, checkpoint).run()
+            while True:
+                checkpoint = folder.checkpoint() if folder and goes_on else None
+                with open_release_ledger(experiment, folder) as ledger:
+                    session = _Session(experiment, *roles, ledger, writer, finalizer, given, checkpoint)
+                    try:
+                        return session.run()
+                    except ReplayMismatch as error:
+                        if not contradicts(error, folder):
+                            raise
+                        contradiction = error
+                with finalizer.failing(session.status):
+                    experiment = fall_back(experiment, writer, contradiction, session.status.time)
+                roles = _roles(experiment, device)
+
+
+def _roles(experiment: PreparedVertical, device: str) -> tuple[VerticalServer, Sequence[Client]]:
+    """Return a fresh server and fresh clients."""
+    return experiment.server.make(device), [factory.make(device) for factory in experiment.clients]
 
 
 class _Session:
@@ -55,15 +81,16 @@ class _Session:
         server: VerticalServer,
         clients: Sequence[Client],
         ledger: Ledger | None,
-        folder: RunFolder | None,
+        writer: RowWriter,
+        finalizer: RunFinalizer,
         options: RunOptions,
         checkpoint: Checkpoint | None,
     ) -> None:
         self._experiment, self._checkpoint = experiment, checkpoint
-        self._writer = RowWriter(folder, experiment.spec.record.flush, options.watch)
-        self._finalizer = RunFinalizer(experiment, self._writer, options)
+        self._writer, self._finalizer, folder = writer, finalizer, writer.folder
         self._server, self._clients, self._ledger = with_ledger(experiment, server, ledger), clients, ledger
         self._watch, self._stop, self._stop_at = options.watch, options.stop, options.stop_at
+        self._keep_evaluated = options.keep_evaluated
         self._pace = experiment.pace() if folder and not folder.is_recomputed else None
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
@@ -72,15 +99,21 @@ class _Session:
             options.horizon,
         )
 
+    @property
+    def status(self) -> Status:
+        """Where the run stands."""
+        return self._server_loop.status()
+
     def run(self) -> Run:
-        """Run, and write what there is however the run ends."""
+        """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""
         try:
             (self._virtual if self._experiment.spec.clock.kind == "virtual" else self._wall)()
         except BaseException as error:
-            self._writer.add(self._recorder.drain())
-            self._finalizer.failed(
-                error, self._server_loop.status(), self._privacy_filter.spent(), self._facts()
-            )
+            if not contradicts(error, self._writer.folder):
+                self._writer.add(self._recorder.drain())
+                self._finalizer.failed(
+                    error, self._server_loop.status(), self._privacy_filter.spent(), self._facts()
+                )
             raise
         self._writer.add(self._recorder.drain(), last=True)
         models = parameters(self._server, self._clients)
@@ -104,13 +137,12 @@ class _Session:
 
         def tick() -> None:
             self._tick()
+            loop = self._server_loop
             # after the last update there is nothing to go on with
-            if (
-                pace is not None
-                and time.monotonic() >= pace.look
-                and self._server_loop.stop_reason is None
-                and pace.due(self._server_loop.updates)
-            ):
+            if pace is None or loop.stop_reason is not None:
+                return
+            asked = self._keep_evaluated and loop.to_tell
+            if asked or (time.monotonic() >= pace.look and pace.due(loop.updates)):
                 keep()
 
         def keep() -> None:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from raydpzv.config.catalog import load
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import InputError, SpecError
-from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.errors import InputError, ReplayMismatch, SpecError
+from raydpzv.experiment.finalize import FallBack, RowWriter, Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.rebuild import gone_back_horizontal, note_horizontal_leg, resuming_horizontal
@@ -22,6 +22,7 @@ from raydpzv.experiment.reexecute import gone_back as gone_back_vertical
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
+from raydpzv.legs.begun_legs import note_fall_back
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
@@ -34,7 +35,7 @@ from raydpzv.storage.lease import Waits
 from raydpzv.storage.mirror import FreshNoise, Mirror
 from raydpzv.storage.missing import missing_updates
 
-_HERE: dict[str, Callable[[Any, RunOptions], Run]] = {
+_HERE: dict[str, Callable[[Any, RunOptions, FallBack], Run]] = {
     "vertical": run_vertical,
     "horizontal": run_horizontal,
 }
@@ -104,7 +105,7 @@ def run(
 
 def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
     """Run in this process."""
-    return _HERE[experiment.spec.kind](experiment, options or RunOptions())
+    return _HERE[experiment.spec.kind](experiment, options or RunOptions(), fall_back)
 
 
 Continued = tuple[Prepared, RunFolder, str]
@@ -181,10 +182,43 @@ def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
     return _GONE_BACK[experiment.spec.kind](experiment, folder)
 
 
-def begin_leg(experiment: Prepared, folder: RunFolder) -> None:
-    """Put on record that what `gone_back` returned begins, before it releases anything."""
-    if isinstance(experiment, PreparedHorizontal):
+def go_back(experiment: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
+    """Bring the folder that a run writes to its last checkpoint; return what resumes from there.
+
+    fault: a row of what happened, whose message ends with the place. Raises as `gone_back` does.
+    """
+    folder = writer.folder
+    assert folder is not None
+    experiment = gone_back(experiment, folder)
+    checkpoint = None if folder.is_recomputed else folder.checkpoint()
+    place = f"its checkpoint after update {checkpoint.round}" if checkpoint else "its start"
+    again = experiment.spec.clock.kind == "virtual"
+    writer.go_back({**fault, "message": f"{fault['message']} {place}"}, again=again)
+    if isinstance(experiment, PreparedHorizontal):  # before it releases anything
         note_horizontal_leg(experiment, folder)
+    return experiment
+
+
+def fall_back(experiment: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
+    """Return what resumes where a checkpoint contradicts the ledger.
+
+    That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
+    clock. Raises as `gone_back` does.
+    """
+    folder = writer.folder
+    assert folder is not None
+    if isinstance(experiment, PreparedHorizontal) and experiment.setting:
+        note_fall_back(folder, experiment.under_way)
+    folder.fall_back()
+    said = " ".join(str(error).split(";")[0].split())
+    message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
+    return go_back(
+        experiment, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
+    )
+
+
+CONTRADICTION = "Contradiction"
+"""Kind of the fault of a checkpoint that is not what its run's ledger says."""
 
 
 def _lost(folder: RunFolder, missing: int) -> Rows:

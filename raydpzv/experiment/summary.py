@@ -68,6 +68,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "method": spec.method.name,
         "seed": spec.seed,
         "engine": experiment.engine,
+        **({"parties": list(spec.party_names)} if spec.party_names else {}),
         "status": ending.status,
         "stopped_by": ending.reason,
         "evaluated_model": _evaluated_model(experiment, ending),

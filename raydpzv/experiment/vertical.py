@@ -131,20 +131,24 @@ class PreparedVertical:
 
 
 def prepare_vertical(
-    spec: VerticalScenario, secret: int | None = None, change: TableChange | None = None
+    spec: VerticalScenario,
+    secret: int | None = None,
+    change: TableChange | None = None,
+    strangers: tuple[int, ...] = (),
 ) -> PreparedVertical:
     """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError.
 
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
-    change: made to the table as it was read.
+    change: made to the table as it was read; strangers: its rows whose label becomes one that no other row has.
     """
-    loaded = load_scenario(spec, change)
+    loaded = load_scenario(spec, change, strangers)
     how, train = spec.split, loaded.split.train
     spec = with_batch(spec, train.rows)
     parts = partition(
         *(train.x.shape[1:], how.how, how.clients),
-        columns=how.columns,
+        columns=how.shares,
         names=train.features,
+        parties=spec.party_names,
         grid=how.grid,
     )
     privacy = privacy_setting(spec, train.rows)
@@ -153,7 +157,7 @@ def prepare_vertical(
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
     check_first_release(privacy.claims, spec.budget)
-    unused = without_client(parts, train.features)
+    unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(
         server.spec, clients, server, parts, privacy, loaded.timing, numbers, unused, secret

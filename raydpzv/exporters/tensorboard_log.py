@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from raydpzv.errors import InputError
+from raydpzv.errors import missing
 from raydpzv.exporters.scalar_log import ScalarLog, own_folder
 from raydpzv.records.callbacks import RunStart
 
@@ -30,9 +30,7 @@ class TensorBoardLog(ScalarLog):
         try:
             library = importlib.import_module("tensorboardX")
         except ImportError:
-            raise InputError(
-                "--log tensorboard: tensorboardX is not installed: pip install 'raydpzv[tensorboard]'"
-            ) from None
+            raise missing("--log tensorboard: tensorboardX", "tensorboard") from None
         self._events, self._event = library.event_file_writer.EventsWriter, library.proto.event_pb2.Event
 
     def start(self, run: RunStart) -> None:

@@ -7,9 +7,13 @@ of the leg which wrote it; legs that came no further leave their count here, bef
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from raydpzv.errors import DataError
 from raydpzv.files import as_json, write_atomically
+from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 
 _FILE = "begun_legs.json"
@@ -22,15 +26,15 @@ def legs_begun(folder: RunFolder) -> int:
         return 0
     try:
         found = json.loads(path.read_bytes())
-        place, legs = str(found["place"]), int(found["legs"])
-        if legs < 1:
-            raise ValueError(f"{legs} legs")
+        known = {str(at["place"]): int(at["legs"]) for at in (found, *found.get("older", ()))}
+        if min(known.values()) < 1:
+            raise ValueError(f"{min(known.values())} legs")
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"{path}: is damaged ({error}): it says what may have been released and is on no other record; bring it "
             "back from a copy"
         ) from None
-    return legs if place == folder.checkpoint_sha256() else 0
+    return known.get(folder.checkpoint_sha256(), 0)
 
 
 def went_on(folder: RunFolder) -> bool:
@@ -42,3 +46,30 @@ def note_leg(folder: RunFolder) -> None:
     """Put on record, for good, that another leg begins; call it before it releases anything."""
     facts = {"place": folder.checkpoint_sha256(), "legs": legs_begun(folder) + 1}
     write_atomically(folder.path / _FILE, as_json(facts).encode(), fsync=True)
+
+
+def note_fall_back(folder: RunFolder, each: int) -> None:
+    """Record, for good, the lost legs that the account of the checkpoint before the last one does not have.
+
+    Call it before the folder falls back. each: releases that a leg may have lost. A leg that wrote both checkpoints may
+    count twice; no leg is left out.
+    """
+    last, older = folder.checkpoint(), folder.older_checkpoint()
+    if last is None:
+        return
+    lost = _lost(last) - (_lost(older.checkpoint) if older else 0)
+    killed = not _run(last).get("stopped", False)
+    legs = legs_begun(folder) + killed + math.ceil(lost / each)
+    facts = {"place": folder.checkpoint_sha256(), "legs": max(1, legs_begun(folder))}
+    facts["older"] = [{"place": older.sha256 if older else "", "legs": max(1, legs)}]
+    write_atomically(folder.path / _FILE, as_json(facts).encode(), fsync=True)
+
+
+def _run(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    run: Mapping[str, Any] = checkpoint.state.get("run", checkpoint.state)
+    return run
+
+
+def _lost(checkpoint: Checkpoint) -> int:
+    """Return the releases of lost legs that a checkpoint's account has charged."""
+    return int(_run(checkpoint)["status"].get("privacy", {}).get("remade", 0))

@@ -45,7 +45,6 @@ from raydpzv.privacy.mechanisms import (
     SystemNoise,
 )
 from raydpzv.privacy.user_release import UserNoiseParts
-from raydpzv.settings.docstrings import docstrings_of
 from raydpzv.wire.messages import Body, Slopes
 from raydpzv.zo.update import Rule
 
@@ -61,7 +60,11 @@ class MethodConfig:
     The docstring of the class and the one under each field are its lines in docs/settings.md.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "strict": True,
+        "use_attribute_docstrings": True,
+    }
 
     name: str
 
@@ -420,9 +423,14 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
 
 def field_docstrings(config: type) -> dict[str, str]:
     """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
+    from pydantic import TypeAdapter  # roles run without pydantic; lists of settings do not
+
     found: dict[str, str] = {}
-    for cls in reversed(config.__mro__[:-1]):
-        found |= docstrings_of(cls)
+    for cls in filter(
+        dataclasses.is_dataclass, reversed(config.__mro__)
+    ):  # pydantic leaves out those of bases
+        fields = TypeAdapter(cls).json_schema().get("properties", {})
+        found |= {name: field["description"] for name, field in fields.items() if "description" in field}
     for field in dataclasses.fields(config):
         if field.name not in found:
             raise SpecError(

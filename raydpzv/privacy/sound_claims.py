@@ -26,16 +26,23 @@ _TABLE = "The guarantee is about the table as loaded, and about training rows."
 
 
 def sound_claims(setting: SoundSetting) -> tuple[Claim, ...]:
-    """Return the table: external, one client, all clients, server."""
+    """Return the table: external, one client, all clients, server; beside adding and removing what replacing costs."""
+    replaced = (replace(setting, relation="replace"),) if setting.relation == "add_remove" else ()
     return (
-        _external(setting),
-        _clients(setting, "client", "The others' releases reach it through the cached embeddings, so that "),
-        _clients(setting, "all_clients", "Together they know which rows are in each release, so that "),
+        *(row for one in (setting, *replaced) for row in _proved(one)),
         _claim(
             setting,
             "server",
             "Trusted: it holds the labels and sees every value before the noise. Nothing is proved.",
         ),
+    )
+
+
+def _proved(setting: SoundSetting) -> tuple[Claim, ...]:
+    return (
+        _external(setting),
+        _clients(setting, "client", "The others' releases reach it through the cached embeddings, so that "),
+        _clients(setting, "all_clients", "Together they know which rows are in each release, so that "),
     )
 
 

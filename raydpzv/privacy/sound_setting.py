@@ -134,6 +134,11 @@ class SoundPlan:
     def _require_gather(self) -> None:
         if self.gather == 1:
             return
+        if self.adversary == "external":
+            raise SpecError(
+                f'method.gather: wanted 1 with privacy.adversary = "external", which needs method.batches = "poisson", '
+                f"got {self.gather}; leave it out"
+            )
         batches = self.rows // self.batch
         if self.batches != "shuffle" or batches % self.gather:
             fitting = ", ".join(str(q) for q in range(1, batches + 1) if batches % q == 0)

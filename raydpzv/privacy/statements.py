@@ -31,7 +31,7 @@ _UNPLANNED = "no number of updates is planned (budget.updates), and each ε here
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _Statement:
     """What is said of one kind of setting.
 
     claims: its table; caveats: of every ε, clauses; against: whom the noise is meant for; obstacle: why nothing private
@@ -46,31 +46,33 @@ class _Kind:
     fitted: Callable[[Any], tuple[str, ...]] | None = None
 
 
-_KINDS: dict[type, _Kind] = {
+_STATEMENTS: dict[type, _Statement] = {
     # with hidden state the range of a release is all that is proved, between any two tables, however they were scaled
-    MeanSetting: _Kind(
+    MeanSetting: _Statement(
         mean_claims.claims,
         mean_claims.caveats,
         lambda setting: "client",
         mean_claims.obstacle,
         lambda setting: () if setting.hidden_state else setting.fitted,
     ),
-    RowSetting: _Kind(
+    RowSetting: _Statement(
         row_claims.row_claims,
         row_claims.caveats,
         lambda setting: setting.adversary,
         row_claims.obstacle,
         lambda setting: () if setting.hidden else setting.fitted,
     ),
-    UserSetting: _Kind(
+    UserSetting: _Statement(
         user_claims.user_claims,
         user_claims.caveats,
         lambda setting: setting.against,
         user_claims.defect,
         lambda setting: setting.fitted,
     ),
-    SoundSetting: _Kind(sound_claims.sound_claims, sound_claims.caveats, lambda setting: setting.adversary),
-    MemoizedSetting: _Kind(
+    SoundSetting: _Statement(
+        sound_claims.sound_claims, sound_claims.caveats, lambda setting: setting.adversary
+    ),
+    MemoizedSetting: _Statement(
         memoized_claims.memoized_claims,
         memoized_claims.caveats,
         lambda setting: "server",
@@ -81,7 +83,7 @@ _KINDS: dict[type, _Kind] = {
 
 def claims(setting: AnySetting) -> tuple[Claim, ...]:
     """Return the side-by-side table."""
-    found, missing = _KINDS[type(setting)].claims(setting), missing_premises(setting)
+    found, missing = _STATEMENTS[type(setting)].claims(setting), missing_premises(setting)
     if not missing:
         return tuple(map(_with_guess, found))
     said = f" NOT proved: {'; '.join(missing)}."
@@ -90,7 +92,7 @@ def claims(setting: AnySetting) -> tuple[Claim, ...]:
 
 def meant_claim(setting: AnySetting) -> Claim:
     """Return the row of the table against whom a setting's noise is meant; of two relations the one that it meets."""
-    against = _KINDS[type(setting)].against(setting)
+    against = _STATEMENTS[type(setting)].against(setting)
     return next(claim for claim in claims(setting) if claim.adversary == against)
 
 
@@ -98,7 +100,7 @@ def verdict(setting: AnySetting | None) -> Verdict:
     """Return whether a useful ε of a record, or a user, is proved, against whom, and in words."""
     if setting is None:
         return judge((), NO_NOISE)
-    kind, found, missing = _KINDS[type(setting)], claims(setting), missing_premises(setting)
+    kind, found, missing = _STATEMENTS[type(setting)], claims(setting), missing_premises(setting)
     held = missing and any(claim.holds for claim in kind.claims(setting))
     reason = "; ".join(missing) if held else kind.obstacle(setting)
     caveats = () if reason and not any(claim.holds for claim in found) else kind.caveats(setting)
@@ -110,7 +112,7 @@ def verdict(setting: AnySetting | None) -> Verdict:
 
 def missing_premises(setting: AnySetting) -> tuple[str, ...]:
     """Return what the proofs suppose and this setting does not have, one clause each."""
-    fitted = _KINDS[type(setting)].fitted
+    fitted = _STATEMENTS[type(setting)].fitted
     if fitted is None:
         return ()
     assert not isinstance(setting, SoundSetting | MemoizedSetting)

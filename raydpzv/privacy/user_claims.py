@@ -38,6 +38,8 @@ def user_claims(setting: UserSetting) -> tuple[Claim, ...]:
 def caveats(setting: UserSetting) -> tuple[str, ...]:
     """Return what to print beside every ε of this setting, one clause each."""
     clauses = [f"never charged are {', '.join(UNCHARGED)}", "that a user is on the list is public"]
+    if setting.drawn:
+        clauses.append(setting.drawn)
     if setting.group_rule:
         clauses.append(_read_off(setting))
     if setting.late:
@@ -125,7 +127,8 @@ def _of_group(setting: UserSetting) -> str:
     one = user_epsilon(replace(setting, group=1, group_rule=""))
     return (
         f"Every step of every silo is seen; of a user at most k = {setting.group} records are used, each drawn by a "
-        f"coin that only its silo knows. For one record (k = 1) ε is {figure(one)} (add_remove)."
+        f"coin that only its silo knows. For one record (k = 1) ε is {figure(one)} (add_remove). How many records "
+        "each silo uses is public: it divides its steps by them."
     )
 
 

@@ -33,9 +33,10 @@ class UserSetting:
     "median"), if it was. multiplier: σ; target: the ε asked for, None where it follows from σ; against: whose ε that
     is. planned: does the budget say how many releases there are (else all of this is of one)? exposed: why the users'
     coins hide nobody from outsiders, "" if they do. fitted: where one user moves what others are before any release,
-    one clause each. counted: of a finished run, the most releases that one user was drawn in; None before, when the
-    plan bounds it. remade: releases (of single silos, or rounds) that a kill lost and that were made once more on the
-    same coins; `releases` has both.
+    one clause each. drawn: what of the records the program looked at when it shared them out among users, and takes as
+    public, a clause; "" for nothing. counted: of a finished run, the most releases that one user was drawn in; None
+    before, when the plan bounds it. remade: releases (of single silos, or rounds) that a kill lost and that were made
+    once more on the same coins; `releases` has both.
     """
 
     users: int
@@ -62,6 +63,7 @@ class UserSetting:
     planned: bool = True
     exposed: str = ""
     fitted: tuple[str, ...] = ()
+    drawn: str = ""
     counted: int | None = None
     remade: int = 0
 

@@ -186,6 +186,14 @@ def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Fo
     raise damage
 
 
+def read_before(path: Path, run: str) -> Found | None:
+    """Return the checkpoint before the last one; None where it is missing, damaged, or of another run."""
+    try:
+        return _found(before(path), run)
+    except DataError:
+        return None
+
+
 def settle(path: Path, found: Found) -> None:
     """Make the checkpoint that a run goes on from the last one, where the one after it is damaged or missing."""
     if found.place != path:

@@ -28,7 +28,8 @@ WITHHELD_PATH = "withheld"
 STAYS = "accuracies and losses, batches and their sizes, bytes, times, staleness, digests of data, secrets"
 """In words, what a publication lacks."""
 _FACTS = (
-    *("format", "scenario", "title", "method", "seed", "engine", "status", "stopped_by", "updates"),
+    *("format", "scenario", "title", "method", "seed", "engine", "parties"),
+    *("status", "stopped_by", "updates"),
     *("private", "private_reason", "proved", "privacy_verdict", "privacy_asides"),
     *("evaluated_model", "model_digest", "versions"),
 )

@@ -31,6 +31,7 @@ from raydpzv.records.checkpoint import (
     Checkpoint,
     Found,
     before,
+    read_before,
     read_checkpoint,
     settle,
     write_checkpoint,
@@ -89,6 +90,8 @@ class RunFolder:
         self._went_back = False
         self.updates_before = 0
         """Updates that the run had when the leg began that this object writes."""
+        self.resumed_from = ""
+        """Digest of the checkpoint at which this leg began; "" for one from the start."""
         self.read_ledger: Ledger | None = None
         """The ledger as who goes on with the run has read it: a writer in this process need not read it all again."""
         self._found_in: tuple[int, int, int, bool] | None = None
@@ -182,6 +185,7 @@ class RunFolder:
         Of a run that is computed again beside its record, which has no checkpoints, all that was computed is dropped.
         Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint stands for.
         """
+        self.resumed_from = "" if self.is_recomputed else self.checkpoint_sha256()
         if self.is_recomputed:
             shutil.rmtree(self.path / self._rows.where, ignore_errors=True)
             self._rows = FolderRows(self.path, self._rows.where)
@@ -198,6 +202,23 @@ class RunFolder:
                 settle(self.path / CHECKPOINT, found)
             cut_parts(self.path, self._rows.extents)
         self._went_back = True
+
+    def older_checkpoint(self) -> Found | None:
+        """Return the checkpoint before the one at which this leg began; None where there is none, or none any more."""
+        # this leg's own checkpoints are no better than the one that it resumed from
+        if self.checkpoint_sha256() != self.resumed_from:
+            return None
+        return read_before(self.path / CHECKPOINT, self.identity)
+
+    def fall_back(self) -> None:
+        """Give up the checkpoint at which this leg began, and those since: the one before it takes its place."""
+        last, older = self.path / CHECKPOINT, self.older_checkpoint()
+        with self._reported():
+            if older:
+                older.place.replace(last)
+            else:
+                before(last).unlink(missing_ok=True)
+                last.unlink(missing_ok=True)
 
     @property
     def counts(self) -> Mapping[str, int]:

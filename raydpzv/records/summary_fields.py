@@ -46,7 +46,7 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         *((name, "a text", _is_text) for name in _TEXTS),
         *((name, "a whole number", _is_count) for name in _COUNTS),
         *((name, "a number", _is_number) for name in _NUMBERS),
-        ("warnings", "a list of texts", _are_texts),
+        *((name, "a list of texts", _is_texts) for name in ("warnings", "parties")),
         ("staleness", "a table of numbers", _is_staleness),
         *(
             (name, "a text or null", lambda value: value is None or _is_text(value))
@@ -54,7 +54,7 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         ),
         *((name, "a table", lambda value: isinstance(value, dict)) for name in _TABLES),
         *((name, "true or false", lambda value: isinstance(value, bool)) for name in ("private", "proved")),
-        ("privacy_asides", "a list of texts", _are_texts),
+        ("privacy_asides", "a list of texts", _is_texts),
         ("ledger", "a table of whole numbers and a digest", _is_ledger),
         ("drift", "a table of numbers", _holds_numbers),
         ("kernels", "a table of numbers", _holds_numbers),
@@ -70,7 +70,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _are_texts(value: Any) -> bool:
+def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from raydpzv.records import traffic
 from raydpzv.records.store import Rows
 from raydpzv.report import horizontal, text
+from raydpzv.report.head_table import HeadTable
+from raydpzv.settings.party_names import label
 
 CLIENT_HEAD = (
     "client", "uploads", "up", "down", "rate asked", "achieved", "mean age", "max age", "mean delay", "max delay",
@@ -47,10 +48,10 @@ def client_table_rows(
     count, seconds = len(stated), summary.get("simulated_seconds") or math.nan
     up, down = traffic.bytes_by_client(rows["message"], count)
     uploads = np.bincount(rows["service"].column("client").to_numpy(), minlength=count)
-    asked = _asked(scenario, count)
+    asked, names = _asked(scenario, count), summary.get("parties") or ()
     return [
         (
-            str(c["client"]),
+            label(c["client"], names).removeprefix("client "),
             f"{uploads[m]:,}",
             text.size(int(up[m])),
             text.size(int(down[m])),
@@ -63,9 +64,9 @@ def client_table_rows(
     ]
 
 
-def client_table(rows: Sequence[tuple[str, ...]]) -> Table:
+def client_table(rows: Sequence[tuple[str, ...]]) -> HeadTable:
     """Return the rows as a console table of at most 20 clients, those with the oldest embeddings among more."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for head in CLIENT_HEAD:
         table.add_column(head.replace(" ", "\n"), justify="right", no_wrap=True)
     for row in sorted(sorted(rows, key=_age, reverse=True)[:_MOST], key=rows.index):

@@ -16,6 +16,7 @@ from matplotlib.ticker import PercentFormatter
 from raydpzv.records import metrics
 from raydpzv.report import style, text
 from raydpzv.report.figure import ReportFigure, RunView, clock_axis
+from raydpzv.settings.party_names import label
 
 _MOST_CLIENTS = 20
 _MOST_PANELS = 6
@@ -37,6 +38,8 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
     rows = math.ceil(len(shown) / columns)
     figure, axes = style.canvas(max(4.5, 2.5 * columns), 1.0 + 1.75 * rows, rows, columns, share=True)
     used = max(int(np.flatnonzero(c.bins).max(initial=0)) for _, _, a in drawn for c in a) + 1
+    named = {r.party_names for _, r, _ in drawn}
+    names = named.pop() if len(named) == 1 else ()
     for ax, client in zip(axes.flat, shown, strict=False):
         for i, _, a in drawn:
             if client < len(a):
@@ -44,7 +47,7 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
                     b[client : client + 1] and _same(b[client], a[client]) for j, _, b in drawn if j < i
                 )
                 _histogram(ax, a[client], used, None if len(drawn) == 1 else style.line(i, covers))
-        ax.set_title(f"client {client}", loc="left", fontsize=9.5, color=style.INK)
+        ax.set_title(label(client, names), loc="left", fontsize=9.5, color=style.INK)
     for ax in axes.flat[len(shown) :]:
         ax.set_axis_off()
     _age_axis(axes[0, 0], used)
@@ -73,7 +76,7 @@ def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
     axes[0, 0].get_gridspec().set_height_ratios(heights)
     short = False
     for ax, (run, numbers, trips, _) in zip(axes.flat, drawn, strict=True):
-        short |= _bars(ax, numbers, trips)
+        short |= _bars(ax, [label(number, run.party_names) for number in numbers], trips)
         style.title(ax, "Activations" if len(runs) == 1 else run.label)
     axes[-1, 0].set_xlabel(clock_axis([run for run, *_ in drawn]))
     names = ("round trip", "late: due while the previous one ran", "when a late one was due")
@@ -151,7 +154,7 @@ def _age_axis(ax: Axes, used: int) -> None:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="", decimals=0))
 
 
-def _bars(ax: Axes, numbers: Sequence[int], trips: Sequence[metrics.Activity]) -> bool:
+def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) -> bool:
     """Draw the round trips in the window; tell whether some are too short for a bar and drawn as strokes."""
     end, strokes = _window(trips), False
     for t in trips:
@@ -169,7 +172,7 @@ def _bars(ax: Axes, numbers: Sequence[int], trips: Sequence[metrics.Activity]) -
         ax.vlines(due, t.client + 0.35, t.client + 0.48, color=style.LATE, linewidth=1.2)
     ax.set_xlim(0, end)
     ax.set_ylim(len(trips) - 0.45, -0.6)
-    ax.set_yticks(range(len(trips)), [f"client {number:,}" for number in numbers])
+    ax.set_yticks(range(len(trips)), labels)
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False)
     return strokes

@@ -30,6 +30,11 @@ class RunView:
     rows: Rows
 
     @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names of the clients' parties; () where they have none."""
+        return tuple(self.summary.get("parties") or ())
+
+    @property
     def horizontal(self) -> bool:
         """Whether clients share out rows and train one model."""
         return horizontal.is_horizontal(self.summary)

@@ -18,6 +18,7 @@ from rich.text import Text
 from raydpzv.privacy import claim_words
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import text
+from raydpzv.report.head_table import HeadTable
 
 CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hidden state."
 """What the conditional column means; stands below a table that has one."""
@@ -260,14 +261,14 @@ def _row(claim: claim_words.Claim, notes: Sequence[str]) -> PrivacyRow:
     )
 
 
-def _grid(found: PrivacyTable, width: int) -> Table:
+def _grid(found: PrivacyTable, width: int) -> HeadTable:
     """Every column keeps its words whole; for want of room those of words alone take two lines a row.
 
     The noise over the sensitivity, and squeezed the guess beside the conditional column, are left out for it.
     """
     squeezed = width < _ROOMY
     gap = 0 if squeezed else 1
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
+    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
     unshown = {_NOISE} if squeezed or found.conditional else set()
     unshown |= {"guess"} if squeezed and found.conditional else set()
     shown = [head for head in found.heads if head not in unshown]

@@ -20,6 +20,7 @@ from raydpzv.records.outcome_words import shown
 from raydpzv.records.store import Rows
 from raydpzv.records.summary_fields import NEWEST
 from raydpzv.report import horizontal, text
+from raydpzv.report.head_table import HeadTable
 
 Summary = Mapping[str, Any]
 
@@ -147,9 +148,9 @@ def summary_table(summary: Summary, clock: str = "virtual") -> Table:
     return table
 
 
-def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> Table:
+def compare_table(labels: Sequence[str], summaries: Sequence[Summary]) -> HeadTable:
     """Return one console row per run; ε is in the privacy tables, where its terms have room."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    table = HeadTable(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     heads, rows = compare_rows(labels, summaries)
     for i, head in enumerate(heads):
         table.add_column(head, overflow="fold", justify="left" if i < 2 else "right")

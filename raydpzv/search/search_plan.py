@@ -119,6 +119,7 @@ class SearchPlan:
     no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
     trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
     promotes: do asha's trials stand at rungs and go on later (`raydpzv.search.promotion`)? Else Ray Tune stops them.
+    log_scaled: settings that pictures have on a logarithmic axis.
     """
 
     name: str
@@ -131,6 +132,7 @@ class SearchPlan:
     drawing: Drawing | None = None
     population: Population | None = None
     promotes: bool = False
+    log_scaled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -198,7 +200,9 @@ class SearchPlan:
 
     def same_as(self, other: SearchPlan) -> bool:
         """Tell whether two searches are one, wherever their data lie and their trials run."""
-        one, another = (replace(plan, actors=False)._tree(located=False) for plan in (self, other))
+        one, another = (
+            replace(plan, actors=False, log_scaled=())._tree(located=False) for plan in (self, other)
+        )
         if self.drawing and other.drawing:  # of which one may have come further
             both = min(len(self.trials), len(other.trials))
             one["trials"], another["trials"] = one["trials"][:both], another["trials"][:both]
@@ -225,6 +229,7 @@ class SearchPlan:
         head |= {} if self.epsilon is None else {"epsilon": self.epsilon}
         head |= {"actors": True} if self.actors else {}
         head |= {"promotes": True} if self.promotes else {}
+        head |= {"log_scaled": list(self.log_scaled)} if self.log_scaled else {}
         if self.drawing:
             base = as_tree(self.drawing.base)
             head["drawing"] = {
@@ -363,6 +368,7 @@ class _SearchFile(Section):
     epsilon: Positive | None = None
     actors: bool = False
     promotes: bool = False
+    log_scaled: Annotated[tuple[str, ...], Field(strict=False)] = ()
     drawing: _DrawingFile | None = None
     population: _PopulationFile | None = None
     trials: Annotated[tuple[_TrialFile, ...], Field(strict=False, min_length=1)]
@@ -387,7 +393,12 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             raise SpecError(f"grace: wanted updates above 0 with {' or '.join(STOPPING)}, and 0 without")
         if found.promotes and found.scheduler != "asha":
             raise SpecError("promotes: is of asha alone")
-        more = (_drawing(found.drawing, moved), _population(found.population), found.promotes)
+        more = (
+            _drawing(found.drawing, moved),
+            _population(found.population),
+            found.promotes,
+            found.log_scaled,
+        )
         return SearchPlan(*terms, trials, found.actors, *more)
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]

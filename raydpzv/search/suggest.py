@@ -9,13 +9,10 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import SpecError, missing
 from raydpzv.keys import Key
 from raydpzv.search.space import MOST_TRIALS, Dimension, literal, rounded
 
-NOT_INSTALLED = (
-    "Optuna is not installed: pip install 'raydpzv[optuna]', or draw at random: leave out --search"
-)
 RANDOM_FIRST = 10
 """Points that Optuna draws at random before it learns from results: its own default."""
 _MOST_REFUSED = 200
@@ -30,7 +27,7 @@ def require_optuna() -> Any:
     try:
         return importlib.import_module("optuna")
     except ImportError:
-        raise InputError(NOT_INSTALLED) from None
+        raise missing("Optuna", "optuna", ", or draw at random: leave out --search") from None
 
 
 def check_space(space: Sequence[Dimension], samples: int) -> None:

@@ -21,6 +21,7 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
 
     Along the axis is ε where it is proved and not the same for all, else the setting that is numeric and has most
     values; the colour is that of the setting with most values among the others.
+    Scales are logarithmic for settings drawn by loguniform, and for values that span much.
     """
     rows = [r for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])]
     if not rows:
@@ -33,7 +34,7 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     name = "proved ε" if over == "epsilon" else over
     figure, ax = chart(f"{plan.metric} of {len(rows)} trials over {name}", name, plan.metric)
     shades = [float(r[by]) for r in rows] if by else [0.0] * len(rows)
-    logarithmic = by is not None and wide(shades) and min(shades) > 0
+    logarithmic = by is not None and (by in plan.log_scaled or wide(shades)) and min(shades) > 0
     for status, mark in _MARKS.items():
         own = [i for i, r in enumerate(rows) if r["status"] == status]
         drawn = ax.scatter(
@@ -54,7 +55,7 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
         best = results.rows[results.best.number]
         ax.scatter([best[over]], [best[plan.metric]], s=160, facecolors="none", edgecolors=INK, label="best")
     places = [float(r[over]) for r in rows]
-    if wide(places) and min(places) > 0:
+    if (over in plan.log_scaled or wide(places)) and min(places) > 0:
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(PLAIN)
     ax.legend(frameon=False)

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import secrets
 
-import gmpy2
+from raydpzv.errors import missing
+
+try:
+    import gmpy2
+except ImportError:
+    raise missing("gmpy2", "secure") from None
 
 _MILLER_RABIN = 40  # rounds; a composite number passes them with probability below 4^-40
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from raydpzv.errors import suggest
 from raydpzv.registry import Registry
 from raydpzv.settings.bounds import LEAST, MOST, Width
+from raydpzv.settings.party_names import NAME as PARTY
 
 Widths = Annotated[tuple[Width, ...], Field(strict=False)]
 
@@ -45,7 +46,9 @@ class Section(BaseModel):
     What checks values is made when the first ones come: an actor gets a scenario that has been checked.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, defer_build=True, use_attribute_docstrings=True
+    )
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
@@ -79,7 +82,11 @@ def _column(value: Any) -> Any:
 
 
 def _checked(value: Any, wanted: str, holds: Any, per: str = "client") -> Any:
-    """Accept a number, or a list with one number per client, or whatever it is per."""
+    """Accept a number, or a list with one number per client, or whatever it is per; of columns also a table by name."""
+    if per == "column" and isinstance(value, Mapping):
+        if not value or not all(_is_number(v) and holds(v) for v in value.values()):
+            raise ValueError(f"wanted one number {wanted} for each column that the table names")
+        return {name: float(number) for name, number in value.items()}
     many = isinstance(value, list | tuple)
     values = list(value) if many else [value]
     if not values or not all(_is_number(v) and holds(v) for v in values):
@@ -98,9 +105,55 @@ def _widths(value: Any) -> Any:
 WidthOrWidths = Annotated[int | tuple[int, ...], BeforeValidator(_widths)]
 PerClientPositive = Annotated[float | tuple[float, ...], BeforeValidator(_positive)]
 PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not_negative)]
-PerColumn = Annotated[float | tuple[float, ...], BeforeValidator(_column)]
-PerColumnPositive = Annotated[float | tuple[float, ...], BeforeValidator(_column_positive)]
+PerColumn = Annotated[float | tuple[float, ...] | dict[str, float], BeforeValidator(_column)]
+PerColumnPositive = Annotated[float | tuple[float, ...] | dict[str, float], BeforeValidator(_column_positive)]
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
+
+
+Label = str | int | bool
+"""A class or a category, as TOML has it."""
+
+
+def _listed(value: Any) -> tuple[Label, ...]:
+    """Accept a list of distinct texts, whole numbers or booleans, two or more of one kind."""
+    values = tuple(value) if isinstance(value, list | tuple) else ()
+    kinds = {type(v) for v in values}
+    if len(values) < 2 or len(kinds) > 1 or not kinds <= {str, int, bool} or len(set(values)) < len(values):
+        raise ValueError(
+            "wanted a list of two or more labels, each once: all texts, all whole numbers or all true and false"
+        )
+    return values
+
+
+def _classes(value: Any) -> Any:
+    """Accept how many classes there are, or which."""
+    if isinstance(value, list | tuple):
+        return _listed(value)
+    if type(value) is not int or value < 2:
+        raise ValueError('wanted a whole number from 2, or a list of labels such as ["ill", "well"]')
+    return value
+
+
+def _categories(value: Any) -> Any:
+    """Accept a list of columns, or a table that lists each column's values."""
+    if isinstance(value, Mapping) and value:
+        return {column: _listed(values) for column, values in value.items()}
+    if isinstance(value, list | tuple) and all(isinstance(column, str) for column in value):
+        return tuple(value)
+    raise ValueError(
+        'wanted a list of columns such as ["city"], or a table of their values such as {city = ["Oslo", "Rome"]}'
+    )
+
+
+def _label(value: Any) -> Any:
+    if type(value) not in (str, int, bool):
+        raise ValueError("wanted a text, a whole number, true or false")
+    return value
+
+
+Classes = Annotated[int | tuple[Label, ...], BeforeValidator(_classes)]
+Categories = Annotated[tuple[str, ...] | dict[str, tuple[Label, ...]], BeforeValidator(_categories)]
+OneLabel = Annotated[Label, BeforeValidator(_label)]
 
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -138,6 +191,35 @@ def _number_or_name(value: Any) -> Any:
 
 
 Column = Annotated[int | str, BeforeValidator(_number_or_name)]
+Columns = Annotated[tuple[Column, ...], Field(strict=False)]
+
+
+def _parties(value: Any) -> Any:
+    """Accept two or more parties, each with a name and columns that no other party has."""
+    if not isinstance(value, Mapping) or len(value) < 2:
+        raise ValueError('wanted at least 2 parties, such as {bank = ["income", "age"], shop = ["visits"]}')
+    owners: dict[Any, str] = {}
+    for party, columns in value.items():
+        if not PARTY.fullmatch(party):
+            raise ValueError(
+                "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
+            )
+        if not isinstance(columns, list | tuple) or not columns:
+            raise ValueError(
+                f'wanted a list of columns for "{party}"; name at least one, or leave the party out'
+            )
+        for column in columns:
+            if (first := owners.setdefault(_number_or_name(column), party)) is not party or (
+                columns.count(column) > 1
+            ):
+                raise ValueError(
+                    f'wanted each column in one party, and once; "{column}" is in "{first}" and "{party}"'
+                )
+    return value
+
+
+Parties = Annotated[dict[str, Columns], BeforeValidator(_parties)]
+"""Columns by party."""
 
 
 def per_client(value: float | tuple[float, ...], clients: int) -> Sequence[float]:

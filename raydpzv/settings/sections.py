@@ -5,15 +5,21 @@ The docstring under each field is its line in the settings page (docs/settings.m
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, HEADS, VERTICAL_SPLITS
 from raydpzv.settings.bounds import Count, Fraction, FractionOrNone, NotNegative, Positive, Width
 from raydpzv.settings.fields import (
-    Column,
+    Categories,
+    Classes,
+    Columns,
+    Label,
     Named,
+    OneLabel,
+    Parties,
     PerClientNotNegative,
     PerClientPositive,
     PerClientShare,
@@ -24,6 +30,7 @@ from raydpzv.settings.fields import (
     WidthOrWidths,
     Widths,
 )
+from raydpzv.settings.party_names import label
 
 
 class DataSection(Section):
@@ -45,9 +52,13 @@ class DataSection(Section):
     test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""
     skip_lines: Count | None = None
     """Lines of the file before its heading (csv)."""
-    categories: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
-    """Columns of categories (csv, parquet): each becomes a column of 0 and 1 for every value in the training rows; a
-    value that they do not have, or none, is 0 in all of these."""
+    categories: Categories | None = None
+    """Columns of categories (csv, parquet), each of which becomes a column of 0 and 1 for every value: a table of each
+    column's values, which proofs need, such as {city = ["Oslo", "Rome"]}; or a list of columns, whose values are read
+    off the training rows (one that these do not have, or none, is 0 in all of them)."""
+    other: OneLabel | None = None
+    """The value of `classes`, or of a column's list in `categories`, that each value outside the list counts as; where
+    a list does not have it, and where it is left out, values outside are refused."""
     missing: Literal["refuse", "mean"] | None = None
     """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers becomes the mean of
     the training rows and one of categories is 0 in all its columns."""
@@ -63,11 +74,10 @@ class DataSection(Section):
     """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
     public constants, (x - centre) / spread. Token ids are never scaled."""
     centre: PerColumn | None = None
-    """Subtracted by "public" scaling: one number, or one per column (of images: channel, or pixel), known without the
-    data."""
+    """Subtracted by "public" scaling: one number, one per column (of images: channel, or pixel), or a table by column
+    name, {age = 50}, which leaves other columns as they are. Known without the data."""
     spread: PerColumnPositive | None = None
-    """What "public" scaling divides by: one number, or one per column (of images: channel, or pixel), known without
-    the data."""
+    """What "public" scaling divides by, in the same forms as `centre`. Known without the data."""
     train_rows: Count | None = None
     """Use only so many training rows, drawn as `split` says."""
     test_rows: Count | None = None
@@ -76,8 +86,10 @@ class DataSection(Section):
     """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out ones."""
     columns: Count = 16
     """Columns of the synthetic data sets, or variables of the time series."""
-    classes: Annotated[int, Field(ge=2)] = 2
-    """Classes of the synthetic data sets."""
+    classes: Classes = 2
+    """The labels of your own data (csv, parquet, multiview, tokens), numbered as listed, such as ["ill", "well"];
+    proofs need the list, and without it labels are numbered by those that occur. A number: classes of the synthetic
+    data sets."""
     steps: Annotated[int, Field(ge=1, le=100_000)] = 24
     """Time steps of the synthetic time series."""
     tokens: Annotated[int, Field(ge=1, le=100_000)] = 192
@@ -85,8 +97,25 @@ class DataSection(Section):
     vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
     """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
 
+    @property
+    def labels(self) -> tuple[Label, ...] | None:
+        """The public list of labels; None where there is none."""
+        return None if isinstance(self.classes, int) else self.classes
 
-Columns = Annotated[tuple[Column, ...], Field(strict=False)]
+    @property
+    def generated_classes(self) -> int:
+        """How many classes generated data have."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+    @property
+    def category_columns(self) -> tuple[str, ...]:
+        """Columns of categories, in either form."""
+        return tuple(self.categories or ())
+
+    @property
+    def public_categories(self) -> Mapping[str, tuple[Label, ...]]:
+        """The values of each column of categories that are known without the data."""
+        return self.categories if isinstance(self.categories, Mapping) else {}
 
 
 class SplitSection(Section):
@@ -100,7 +129,30 @@ class SplitSection(Section):
     """Patches down and across; must multiply to the number of clients."""
     columns: Annotated[tuple[Columns, ...] | None, Field(strict=False)] = None
     """Explicit columns, one list per client: numbers, or names of a table's columns (a category's stands for all of its
-    columns). Those that no client gets are not used, and a warning says so."""
+    columns). Columns that no client gets are not used, and a warning says so. If all are names, only these are read."""
+    parties: Parties | None = None
+    """Named parties and their columns, in place of `clients` and `columns`: {bank = ["income"], shop = ["visits"]}. The
+    first party is client 0. Reports and messages show the names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_parties(cls, given: Any) -> Any:
+        """Derive the number of clients from the parties where only these are given."""
+        parties = given.get("parties") if isinstance(given, Mapping) else None
+        return {"clients": len(parties), **given} if isinstance(parties, Mapping) and parties else given
+
+    @property
+    def shares(self) -> tuple[Columns, ...] | None:
+        """The columns of each client where the scenario lists them."""
+        return tuple(self.parties.values()) if self.parties else self.columns
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Who holds each column, where all that are held are listed by name; {} of other scenarios."""
+        listed = [(column, m) for m, columns in enumerate(self.shares or ()) for column in columns]
+        if not all(isinstance(column, str) for column, _ in listed):
+            return {}
+        return {str(column): label(m, tuple(self.parties or ())) for column, m in listed}
 
 
 class ModelSection(Section):
@@ -293,6 +345,11 @@ class CommonSections(Section):
     _note: str = PrivateAttr("")
 
     @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names of the clients' parties, in the order of the clients; () where they have none."""
+        return ()
+
+    @property
     def note(self) -> str:
         """What is to be said of these settings beside every result; "": nothing. No setting itself."""
         return self._note
@@ -313,3 +370,8 @@ class Sections(CommonSections):
     resources: ResourcesSection = ResourcesSection()
     budget: BudgetSection = BudgetSection()
     record: RecordSection = RecordSection()
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names in `split.parties`."""
+        return tuple(self.split.parties or ())

@@ -8,17 +8,19 @@ client waits for another. Clients that are idle cost nothing: epochs are drawn a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import dropwhile, islice
 from typing import Any, NamedTuple, Protocol
 
+from raydpzv.errors import ReplayMismatch
 from raydpzv.methods.roles import ClientGroup, Metrics, Order, Upload
 from raydpzv.sim.clock import Clock, time_on_record
 from raydpzv.sim.event_queue import EventQueue
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.virtual import Timing, VirtualRun
+from raydpzv.sim.virtual import Arrival, Timing, VirtualRun
 from raydpzv.sim.wall import pause
 from raydpzv.wire.seeds import REQUEST_BYTES
 
@@ -39,10 +41,14 @@ class Pull(NamedTuple):
     late: bool = False
 
 
+Waiting = tuple[int, list[float]]
+"""A client in a round trip, and its epochs that wait."""
+
+
 class Queue:
     """Which clients are in a round trip, and their epochs that fell into it: served at its end, late."""
 
-    def __init__(self, waiting: Sequence[tuple[int, Sequence[float]]] = ()) -> None:
+    def __init__(self, waiting: Sequence[Waiting] = ()) -> None:
         self._waiting: dict[int, list[float]] = {client: list(epochs) for client, epochs in waiting}
 
     def enters(self, client: int, due: float) -> bool:
@@ -53,9 +59,9 @@ class Queue:
         self._waiting[client] = []
         return True
 
-    def waiting(self) -> list[tuple[int, list[float]]]:
-        """Return the clients in a round trip, each with its epochs that wait: what another queue begins with."""
-        return sorted(self._waiting.items())
+    def waiting(self) -> list[Waiting]:
+        """Return a copy of the clients in a round trip, each with its epochs that wait: another queue's start."""
+        return [(client, list(epochs)) for client, epochs in sorted(self._waiting.items())]
 
     def leaves(self, client: int) -> float | None:
         """The round trip is over: return the epoch that the client serves next, at once, if one is waiting."""
@@ -84,7 +90,23 @@ class PullRun(VirtualRun):
         """Become what a run was at a moment."""
         super()._take_up(state)
         self._merged, self._queue = self._timing.arrivals.merged(), Queue(state["waiting"])
-        self._drawn = sum(1 for _ in islice(self._merged, state["drawn"]))
+        events = [event for _, event in state["events"]]
+        planned = sum(isinstance(event, Epoch) for event in events)
+        due = self._waiting(islice(self._merged, state["drawn"] - planned), events)
+        self._drawn = state["drawn"] - planned + sum(1 for _ in islice(self._merged, planned))
+        if self._queue.waiting() != due:
+            raise ReplayMismatch("the clients that wait in the checkpoint are not those of its moment")
+
+    def _waiting(self, begun: Iterable[tuple[float, int]], events: Sequence[object]) -> list[Waiting]:
+        """Return what `Queue.waiting` does, worked out from the epochs that have begun and the events to come."""
+        served = self._works + Counter(event.client for event in events if isinstance(event, Pull))
+        found: dict[int, list[float]] = {e.client: [] for e in events if isinstance(e, Pull | Arrival)}
+        seen = Counter[int]()
+        for due, client in begun:
+            seen[client] += 1
+            if seen[client] > served[client]:
+                found.setdefault(client, []).append(due)
+        return sorted(found.items())
 
     def _plan_epoch(self) -> None:
         self._drawn += 1

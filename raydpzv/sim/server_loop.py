@@ -82,6 +82,7 @@ class ServerLoop:
             budget,
         )
         self._told = evaluated
+        self._untold: Metrics | None = None
         self.stop_reason: str | None = None
         """Why the run is over, or None while it goes on."""
         self._account, self._loss = _Account(), UNACCOUNTED
@@ -312,8 +313,13 @@ class ServerLoop:
             round, _, step, due, woke, late, served, loss = service
             self._write_service((round, client, step, due, woke, late, served, at, loss))
 
-    def evaluated(self, metrics: Metrics, at: float, version: int | None = None) -> None:
-        """Record an evaluation of the model after `version` updates (None: the current one)."""
+    def evaluated(
+        self, metrics: Metrics, at: float, version: int | None = None, *, tell: bool = True
+    ) -> None:
+        """Record an evaluation of the model after `version` updates (None: the current one).
+
+        tell: call `tell`, too; else the caller does, when the run is between two events.
+        """
         self._account.accuracy, self._account.loss = metrics.accuracy, metrics.loss
         self._account.concordance = math.nan if metrics.concordance is None else metrics.concordance
         round = self.updates if version is None else version
@@ -323,7 +329,20 @@ class ServerLoop:
         self.observer.emit(
             "numbers", round=self.updates, up=self._account.numbers_up, down=self._account.numbers_down
         )
-        self._told(self.status(), metrics)
+        self._untold = metrics
+        if tell:
+            self.tell()
+
+    @property
+    def to_tell(self) -> bool:
+        """Whether somebody is still to be told of the last evaluation."""
+        return self._untold is not None and self._told is not unheard
+
+    def tell(self) -> None:
+        """Tell of the last evaluation, once; who is told may let the run wait."""
+        metrics, self._untold = self._untold, None
+        if metrics is not None:
+            self._told(self.status(), metrics)
 
     def _record_evaluation(self, metrics: Metrics, part: str, round: int, at: float) -> None:
         self.observer.emit(

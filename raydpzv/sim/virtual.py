@@ -111,6 +111,7 @@ class VirtualRun:
         if self._resumed is None:
             self._begin()
             self._evaluate()
+            self._server_loop.tell()
         elif "events" in self._resumed:
             self._take_up(self._resumed)
         else:
@@ -269,6 +270,7 @@ class VirtualRun:
             self._evaluate()
         self._served(event.client)
         self._tick()
+        self._server_loop.tell()
 
     def _served(self, client: int) -> None:
         """A client's round trip is over as far as the server is concerned."""
@@ -276,10 +278,11 @@ class VirtualRun:
     def _evaluate_if_due(self) -> None:
         if self._server_loop.updates % self._every == 0:
             self._evaluate()
+            self._server_loop.tell()
 
     def _evaluate(self) -> None:
         # the model is what it is when the last service is done, not when its upload came
-        self._server_loop.evaluated(self._score(), max(self._now, self._busy_until))
+        self._server_loop.evaluated(self._score(), max(self._now, self._busy_until), tell=False)
 
     def _finish(self) -> None:
         """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
@@ -295,6 +298,7 @@ class VirtualRun:
         self._server_loop.close()
         self._evaluate()
         self._tick()
+        self._server_loop.tell()
 
     def _over(self) -> float:
         return max(self._now, self._busy_until, self._server_loop.time)

@@ -90,12 +90,16 @@ def folder_of(module: str, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def prepare(module: str, name: str, arguments: tuple[Any, ...]) -> bool:
-    """Load or compile a kernel for arguments like these, without calling it; tell whether it was compiled."""
+def prepare(module: str, name: str, arguments: tuple[Any, ...], compiling: Callable[[], None]) -> bool:
+    """Load or compile a kernel for arguments like these, without calling it; tell whether it was compiled.
+
+    compiling: called before it is compiled.
+    """
     kernel = _kernels[module, name]
     types = tuple(typeof(argument) for argument in arguments)
     if _loaded(kernel, types):
         return False
+    compiling()
     set_up()
     kernel.compile(types)
     return True

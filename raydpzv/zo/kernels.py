@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -67,6 +67,23 @@ class _Stopwatch:
 
 
 _stopwatch = _Stopwatch()
+_to_tell: list[Callable[[], None]] = []
+
+
+@contextmanager
+def told_of_compiling(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` before the first kernel that this process compiles in the block, which takes seconds."""
+    _to_tell.append(tell)
+    try:
+        yield
+    finally:
+        if tell in _to_tell:
+            _to_tell.remove(tell)
+
+
+def _compiling() -> None:
+    while _to_tell:
+        _to_tell.pop()()
 
 
 def first_calls() -> FirstCalls:
@@ -95,7 +112,7 @@ def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
         from raydpzv.zo import kernel_cache
 
         with _one_process_at_a_time(kernel_cache.folder_of(module, name)):
-            if kernel_cache.prepare(module, name, arguments):
+            if kernel_cache.prepare(module, name, arguments, _compiling):
                 _stopwatch.count()
         return found
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
+import numpy as np
+
 import scenarios
 from actors.placement import plan, plan_hosts
 from raydpzv.config.scenario import SCENARIOS, AnyScenario
@@ -42,6 +44,10 @@ BASES = {
 }
 RUN = ("digest", "model_digest", "updates", "bytes_up", "bytes_down", "simulated_seconds", "refused")
 """What a change of a setting may change, where nothing else is said."""
+HEAD, CLIENTS = "head", "clients"
+"""The last parameters of one part of a vertical run: of the server, and of client 0."""
+_ROUNDING = 1e-5
+"""By how much parameters may differ where nothing that moves them does."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,8 @@ def observed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     except RaydpzvError as error:
         return {"refused": str(error)}
     kept = {name: run.summary[name] for name in (*RUN[:-1], "scenario", "title", "stopped_by")}
-    return kept | {"refused": ""}
+    parts = {HEAD: run.models.get("server"), CLIENTS: run.models.get("client 0")}
+    return kept | parts | {"refused": ""}
 
 
 def run_small(method: str, overrides: tuple[str, ...] = ()) -> Run:
@@ -174,7 +181,14 @@ def differs(method: str, key: str, change: Change) -> list[str]:
         assert change.refused in after.get("refused", ""), after
         return ["refused"]
     assert not after.get("refused"), f"the change is refused, say so in the table: {after['refused']}"
-    return [name for name in change.watch if before.get(name) != after.get(name)]
+    return [name for name in change.watch if _differs(before.get(name), after.get(name))]
+
+
+def _differs(before: Any, after: Any) -> bool:
+    """Tell whether two values differ; parameters by more than rounding does."""
+    if isinstance(before, np.ndarray):
+        return not np.allclose(before, after, rtol=0, atol=_ROUNDING)
+    return bool(before != after)
 
 
 def usual(method: str, key: str, overrides: tuple[str, ...] = ()) -> Any:

@@ -11,10 +11,12 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 import raydpzv
+from raydpzv.audit.recorded import recorded_run
 from raydpzv.methods.vertical.dpzv import SoundServer
 from raydpzv.zo.update import Step
 from scenarios.cli import app
 from tests.helpers.keyed_noise import keyed_noise
+from tests.helpers.sound_runs import sound, table
 
 DEMO = ("budget.updates=300", "method.perturbations=2", "evaluate.every=300", "data.train_rows=400")
 PAPER = (
@@ -198,6 +200,62 @@ def test_next_to_no_noise_lets_labels_be_guessed(tiny):
         found = audited(tiny, "--by", "labels", "--canaries", 20, "--epsilons", "1", status=1)
     assert found["verdict"] == "FALSIFIED"
     assert found["guesses"][0]["right"] == 20
+
+
+def own_table(folder, *overrides, label="0"):
+    """A sound run on a table of one's own, of which row 3 has this label."""
+    file = table(folder / "own.csv")
+    lines = file.read_text().splitlines()
+    lines[4] = f"{lines[4].rpartition(',')[0]},{label}"
+    file.write_text("\n".join(lines))
+    run = folder / "run"
+    raydpzv.run(sound(file, "budget.updates=40", "evaluate.every=40", *overrides), run)
+    return run
+
+
+def canary_of_new_label(run, *options, status=0):
+    found = audited(run, "--kind", "new_label", "--canaries", 2, *options, status=status)
+    return found, found["canaries"][0]
+
+
+def test_a_new_label_is_refused_or_counts_as_the_other_one(tmp_path):
+    run = own_table(tmp_path)
+    found = audited(run)
+    assert found["verdict"] == "not falsified"
+    assert [c["canary"]["kind"] for c in found["canaries"]] == ["label", "features", "new_label"]
+    assert [c["outcome"] for c in found["canaries"]] == ["", "", "refused"]
+    assert "data.classes does not list it" in call(run, "--quiet").stdout
+    (tmp_path / "other").mkdir()
+    found, canary = canary_of_new_label(own_table(tmp_path / "other", "data.other=2"))
+    assert found["verdict"] == "not falsified"
+    assert canary["outcome"] == ""
+    assert canary["hidden"] == 0
+    assert canary["others"] > 10
+    assert found["epsilon_seen"] <= found["epsilon_proved"]
+
+
+@pytest.mark.parametrize("rare", ["0", "9"], ids=["one class more", "as many"])
+def test_a_list_of_classes_that_is_read_off_the_table_is_falsified(tmp_path, monkeypatch, rare):
+    """The mode refuses such a run; here the refusal is taken away."""
+    for room in ("config.sound", "experiment.privacy_setting"):
+        monkeypatch.setattr(f"raydpzv.{room}.read_off", lambda data: ())
+    width = () if rare == "0" else ("model.embedding=4",)
+    run = own_table(tmp_path, "data.classes=2", *width, label=rare)
+    row = next(r for r, n in enumerate(recorded_run(run).prepared.numbers) if n == 3)
+    found, canary = canary_of_new_label(run, "--row", row, status=1)
+    assert found["verdict"] == "FALSIFIED"
+    if rare == "0":
+        assert canary["outcome"] == "classes"
+        assert "moves the list of classes" in found["reasons"][0]
+    else:
+        assert canary["outcome"] == ""
+        assert canary["hidden_count"] > 10, "sorted first in place of last, it renumbers all other labels"
+        assert "a record moves releases whose batch it is not in" in found["reasons"]
+
+
+def test_new_labels_are_for_the_ledger_and_for_labels_of_files(demo, tiny):
+    assert "data whose labels data.classes lists" in complaint(demo, "--kind", "new_label")
+    assert "goes with --by ledger" in complaint(tiny, "--by", "runs", "--kind", "new_label")
 
 
 SMALL = (

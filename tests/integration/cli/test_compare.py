@@ -33,7 +33,7 @@ def compared(tmp_path_factory):
 
 def test_one_table_with_every_method_and_the_controls(compared):
     done, folder = compared
-    for label in ("digits_dpzv", "vafl", "frozen clients (control)", "central SGD (control)"):
+    for label in ("digits_dpzv, without noise", "vafl", "frozen clients (control)", "central SGD (control)"):
         assert label in done.stdout
         assert label in (folder / "comparison.html").read_text()
     table = pyarrow.parquet.read_table(folder / "table.parquet")
@@ -51,7 +51,7 @@ def test_json_is_the_table_alone(compared):
     done = raydpzv("resume", folder, "--json")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
-    assert [line["label"] for line in found["lines"]][:2] == ["digits_dpzv", "vafl"]
+    assert [line["label"] for line in found["lines"]][:2] == ["digits_dpzv, without noise", "vafl"]
     assert found["lines"][0]["reached_0.99"] == 0
 
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from actors import ray_watcher
 from raydpzv.search.search_plan import read_search
-from raydpzv.search.suggest import NOT_INSTALLED
 from scenarios.cli import app
 from scenarios.search_progress import SearchProgress
 from tests.helpers.programs import Forked
@@ -68,6 +67,7 @@ def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
     alike = [row for row in said["trials"] if row["method.lr"] == said["trials"][said["best"]]["method.lr"]]
     assert said["median"] == sum(row["accuracy"] for row in alike) / 2
     assert (folder / "trials.png").read_bytes().startswith(b"\x89PNG")
+    assert read_search(folder / "search.toml").log_scaled == ("method.lr",)
     assert len((folder / "trials.csv").read_text().splitlines()) == 7
     assert pq.read_table(folder / "trials.parquet")["trial"].to_pylist() == list(range(6))
 
@@ -341,7 +341,10 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
     monkeypatch.setitem(sys.modules, "optuna", None)
     words = ["tune", "digits_dpzv", "--space", place / "drawn.toml", "--search", "optuna"]
     ended = raydpzv(*words, "--out", place / "never", "--quiet")
-    assert (ended.exit_code, ended.stderr) == (2, f"raydpzv: {NOT_INSTALLED}\n")
+    assert (ended.exit_code, ended.stderr) == (
+        2,
+        "raydpzv: Optuna is not installed: pip install 'raydpzv[optuna]', or draw at random: leave out --search\n",
+    )
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     ended = raydpzv(
         "tune", "digits_dpzv", "--space", place / "space.toml", "--out", place / "never", "--quiet"

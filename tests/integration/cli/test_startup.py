@@ -53,6 +53,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
         (("run", "--help"), EVERYTHING),
         (("compare", "--help"), EVERYTHING),
         (("submit", "--help"), EVERYTHING),
+        (("new", "--help"), EVERYTHING),
         (("list",), EVERYTHING),
         (("privacy", "digits_dpzv"), TRAINING),
         (("privacy", "digits_dpzv", "--json"), TRAINING),

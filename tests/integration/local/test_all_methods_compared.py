@@ -13,6 +13,7 @@ from tests.helpers.dataset_files import (
     write_cifar10,
     write_mnist,
     write_reviews,
+    write_speech,
     write_views,
 )
 
@@ -89,3 +90,27 @@ def test_other_comparisons_run_on_the_same_files(name, tmp_path):
 def test_decomfl_on_pictures_with_its_own_networks(name, tmp_path):
     few = (f"data.folder={write_mnist(tmp_path)}", "method.perturbations=2", *SMALL_ROUNDS)
     assert scenarios.run(scenarios.load(name, few)).summary["updates"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "write"),
+    [
+        ("mnist_times", "data.folder", write_mnist),
+        ("fashion_times", "data.folder", write_mnist),
+        ("cifar10_times", "data.folder", write_cifar10),
+        ("parkinson_times", "data.file", write_speech),
+        ("multiview_times", "data.file", write_views),
+    ],
+)
+def test_vafl_protocols_run_with_the_papers_noise_and_without(name, setting, write, tmp_path):
+    comparison = resolved(
+        read_entrants(catalog.COMPARISONS / f"{name}.toml"), [f"{setting}={write(tmp_path)}", *FEW]
+    )
+    found = [line for line in comparison.lines if not line.control]
+    protocols = ["asynchronous", "t-synchronous", "synchronous"]
+    assert [line.spec.method.synchrony for line in found] == 2 * protocols
+    for line, noisy in zip(found, 3 * [False] + 3 * [True], strict=True):
+        run = scenarios.run(line.spec)
+        assert run.summary["updates"] == 8, str(line)
+        assert bool(run.rows("release").num_rows) == noisy, str(line)
+        assert not run.summary["private"], str(line)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import scenarios
 from raydpzv.data.table import limit
-from raydpzv.errors import SpecError
+from raydpzv.errors import DataError, SpecError
 from raydpzv.experiment.prepare import load_data
 from raydpzv.keys import Key
 from tests.helpers.dataset_files import (
@@ -249,8 +251,39 @@ def test_parties_are_columns_by_name_and_what_nobody_holds_is_said(tmp_path):
     run = scenarios.run(scenarios.load("frozen", [*given, "method.batch=8", "budget.updates=4"]))
     assert run.summary["warnings"][0].startswith("no client holds the columns bmi: they are not used")
     spec = scenarios.load("frozen", [*given, 'split.columns=[["city"], ["incme"]]', "method.batch=8"])
-    with pytest.raises(SpecError, match='Did you mean "income"'):
+    with pytest.raises(DataError, match='Did you mean "income"'):
         scenarios.run(spec)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_column_that_no_party_uses_is_not_read(tmp_path, form):
+    file = tmp_path / f"own.{form}"
+    columns = {
+        "note": [f"patient {i}".encode() + b"\xff" for i in range(60)],  # no UTF-8: reading it fails
+        "age": list(range(60)),
+        "income": [i % 9 for i in range(60)],
+        "label": [i % 2 for i in range(60)],
+    }
+    if form == "csv":
+        rows = zip(*columns.values(), strict=True)
+        lines = [b",".join(v if isinstance(v, bytes) else str(v).encode() for v in row) for row in rows]
+        file.write_bytes(b"\n".join([",".join(columns).encode(), *lines]) + b"\n")
+    else:
+        notes = pa.array(columns["note"], pa.binary()).view(pa.string())
+        pq.write_table(pa.table({**columns, "note": notes}), file)
+    given = [
+        f"data.source={form}",
+        f"data.file={file}",
+        "data.target=label",
+        "split.clients=2",
+        "split.how=columns",
+    ]
+    given += ["method.batch=8", "budget.updates=4"]
+    run = scenarios.run(scenarios.load("frozen", [*given, 'split.columns=[["age"], ["income"]]']))
+    assert run.summary["warnings"][0].startswith("no client holds the columns note: they are not used")
+    for columns_used in ("[[0], [1, 2]]", '[["age"], ["note"]]'):  # by number all are counted
+        with pytest.raises((DataError, UnicodeDecodeError), match=r"note|utf|UTF"):
+            scenarios.run(scenarios.load("frozen", [*given, f"split.columns={columns_used}"]))
 
 
 USERS = {

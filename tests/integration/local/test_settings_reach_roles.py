@@ -6,11 +6,15 @@ company to matter (a quantum needs its law), or whose other value nobody can gue
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from raydpzv.registry import METHODS
 from tests.helpers.changed_settings import (
+    CLIENTS,
+    HEAD,
     Change,
     differs,
     fields_of,
@@ -31,6 +35,7 @@ TABLE = (
     "split.clients=2",
 )
 TIMES = ("data.source=survival", "data.file={files}/a.csv", "data.target=second", "model.kind=logistic")
+OUTSIDE = ("data.target=x", "data.classes=[0, 1, 2]", "data.other=0")
 HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
 GENERATED = ("data.source=synthetic", "data.rows=120", "split.how=columns")
 SERIES = (
@@ -94,6 +99,7 @@ COMMON = {
     "data.skip_lines": Change("2", (*TABLE, *HEADED), refused='no column "label"'),
     "data.test_fraction": Change("0.4"),
     "data.categories": Change('["x"]', TABLE),
+    "data.other": Change("1", (*TABLE, *OUTSIDE)),
     "data.missing": Change(
         '"refuse"', (*TABLE, "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
     ),
@@ -141,6 +147,7 @@ VERTICAL = COMMON | {
     "split.clients": Change("2"),
     "split.grid": Change("[1, 4]", ("split.how=patches", "split.grid=[2, 2]")),
     "split.columns": Change("[[5], [6], [7], [8]]", (*FLAT, "split.columns=[[1], [2], [3], [4]]")),
+    "split.parties": Change("{a=[6], b=[1, 5]}", (*FLAT[:1], "split={parties={a=[6], b=[1]}}")),
     "model.bottom": Change('"linear"'),
     "model.hidden": Change("[6]"),
     "model.head": Change('"linear"'),
@@ -189,6 +196,7 @@ HORIZONTAL = COMMON | {
     "data.target": Change(COMMON["data.target"].to, TABLE[:3]),
     "data.groups": Change(COMMON["data.groups"].to, (*TABLE[:3], 'data.groups="x"')),
     "data.categories": Change('["x"]', TABLE[:3]),
+    "data.other": Change("1", (*TABLE[:3], *OUTSIDE)),
     "data.missing": Change(
         '"refuse"', (*TABLE[:3], "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
     ),
@@ -236,62 +244,78 @@ HORIZONTAL = COMMON | {
     "record.snapshots": Change("2", watch=("snapshots",)),
     "record.fsync": Change("true", watch=("fsyncs",)),
 }
-SECRET = Change('"system"', ("method.batches=poisson",))
-METHOD: dict[tuple[str, str], Change] = {
-    **{(name, "method.coins"): SECRET for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")},
-    ("frozen", "method.server"): Change('"discriminant"', ("model.head=linear",)),
-    ("dpzv", "method.clip_over"): Change('"scalar"', SOUND),
-    ("dpzv", "method.gather"): Change("7", SOUND),
-    ("dpzv", "method.average"): Change("0.5", SOUND, watch=("model_digest",)),
-    ("vafl", "method.synchrony"): Change('"synchronous"'),
-    ("vafl", "method.wait_for"): Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
-    ("vafl", "method.lr_decay"): Change("3"),
-    ("vafl", "method.max_delay"): Change("2", SIGMA),
-    ("vafl", "method.query_first"): Change("true"),
-    ("vafl", "method.also_send"): Change("5", ("privacy.mode=none",)),
-    ("vafl", "method.layer_noise"): Change("[0.1]"),
-    ("vafl", "method.layer_law"): Change('"gaussian"', ("method.layer_noise=[0.1]",)),
-    ("czofo", "method.upload_bits"): Change("4"),
-    ("czofo", "method.answer_bits"): Change("4"),
-    ("decomfl", "method.lr_at"): Change("[[3, 0.5]]"),
-    **{
-        (name, setting): Change("[[3, 0.5]]")
-        for name in ("dpzv", "frozen", "sgd", "vafl", "zoo_vfl", "czofo")
-        for setting in ("method.lr_at", "method.server_lr_at")
-        if (name, setting) != ("frozen", "method.lr_at")
+LATER = Change("[[3, 0.5]]")
+METHOD: dict[str, dict[str, Change]] = {
+    "Batched": {"coins": Change('"system"', ("method.batches=poisson",)), "server_lr_at": LATER},
+    "FrozenConfig": {"server": Change('"discriminant"', ("model.head=linear",))},
+    "DpzvConfig": {
+        "lr_at": LATER,
+        "clip_over": Change('"scalar"', SOUND),
+        "gather": Change("7", SOUND),
+        "average": Change("0.5", SOUND, watch=("model_digest",)),
     },
-    ("decomfl", "method.perturbations_at"): Change("[[3, 5]]"),
-    ("decomfl", "method.replicas"): Change('"per_client"', watch=("group",)),
-    ("decomfl", "method.revert"): Change('"add_back"', ("method.replicas=per_client",)),
-    ("decomfl", "method.server_model"): Change(
-        "false",
-        ("method.server_model=true", "method.pull_after=2"),
-        refused="method.server_model: wanted true",
-    ),
-    ("decomfl", "method.pull_after"): Change(
-        "1", ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12")
-    ),
-    **{
-        (name, "method.dampening"): Change(given=("method.momentum=0.5",))
-        for name in ("decomfl", "fedavg", "fedcom", "topk")
+    "SplitSgdConfig": {"lr_at": LATER},
+    "ZooVflConfig": {"lr_at": LATER},
+    "CzofoConfig": {"lr_at": LATER, "upload_bits": Change("4"), "answer_bits": Change("4")},
+    "VaflConfig": {
+        "lr_at": LATER,
+        "synchrony": Change('"synchronous"'),
+        "wait_for": Change("3", ("method.synchrony=t-synchronous", "method.wait_for=2")),
+        "lr_decay": Change("3"),
+        "max_delay": Change("2", SIGMA),
+        "query_first": Change("true"),
+        "also_send": Change("5", ("privacy.mode=none",)),
+        "layer_noise": Change("[0.1]"),
+        "layer_law": Change('"gaussian"', ("method.layer_noise=[0.1]",)),
     },
-    ("decomfl", "method.beta2"): Change("0.9", ("method.optimizer=adam",)),
-    ("decomfl", "method.v0"): Change("0.5", ("method.optimizer=adam",)),
-    ("decomfl", "method.epoch"): Change("3", ("method.optimizer=svrg", "method.epoch=2")),
-    ("decomfl", "method.asynchronous"): Change("true", ONE_STEP),
-    ("uldp_zo", "method.asynchronous"): Change("true", ("method.weights=uniform",)),
-    **{
-        key: change
-        for name in ("uldp_zo", "uldp_sgd", "uldp_avg")
-        for key, change in {
-            (name, "method.count_cap"): Change("1"),
-            (name, "method.key_bits"): Change("2048", PRIVATE_WEIGHTS),
-            (name, "method.least_silos"): Change("3", ("method.availability=0.3",)),
-            (name, "method.dropout"): Change("0.5", MASKED),
-            (name, "method.late_uploads"): Change("1.0", (*MASKED, "method.dropout=0.5")),
-        }.items()
+    "DecomflConfig": {
+        "lr_at": LATER,
+        "perturbations_at": Change("[[3, 5]]"),
+        "replicas": Change('"per_client"', watch=("group",)),
+        "revert": Change('"add_back"', ("method.replicas=per_client",)),
+        "server_model": Change(
+            "false",
+            ("method.server_model=true", "method.pull_after=2"),
+            refused="method.server_model: wanted true",
+        ),
+        "pull_after": Change(
+            "1",
+            ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12"),
+        ),
+        "dampening": Change(given=("method.momentum=0.5",)),
+        "beta2": Change("0.9", ("method.optimizer=adam",)),
+        "v0": Change("0.5", ("method.optimizer=adam",)),
+        "epoch": Change("3", ("method.optimizer=svrg", "method.epoch=2")),
+        "asynchronous": Change("true", ONE_STEP),
+    },
+    "WeightsConfig": {"dampening": Change(given=("method.momentum=0.5",))},
+    "UldpZoConfig": {"asynchronous": Change("true", ("method.weights=uniform",))},
+    "SumsOverUsers": {"count_cap": Change("1"), "key_bits": Change("2048", PRIVATE_WEIGHTS)},
+    "Absences": {
+        "least_silos": Change("3", ("method.availability=0.3",)),
+        "dropout": Change("0.5", MASKED),
+        "late_uploads": Change("1.0", (*MASKED, "method.dropout=0.5")),
     },
 }
+"""By the class that declares a setting: a method whose configuration extends another's needs rows for its own alone."""
+STILL_CLIENTS = ("privacy.mode=none", "model.bottom=linear", "method.lr=1e-9", "method.server_lr=0.01")
+"""Clients that do not move, and whose embeddings, averaged over both ends of a direction, do not depend on it."""
+STILL_HEAD = ("method.server_lr=1e-9",)
+HEADS = ("method.server=zo", "method.server=zo_one_sided")
+JOINT = (*SOUND, "method.server=joint", "method.average=0.9")
+PARTS = [
+    *[
+        (name, f"method.{key}", Change(to, (*STILL_CLIENTS, head, "method.smoothing=0.5"), (HEAD,)))
+        for name, head in (("dpzv", HEADS[0]), ("zoo_vfl", HEADS[0]), ("zoo_vfl", HEADS[1]))
+        for key, to in (("smoothing", "1.0"), ("direction", '"rademacher"'))
+    ],
+    *[
+        (name, "method.direction", Change('"rademacher"', (*STILL_HEAD, "method.lr=0.5"), (CLIENTS,)))
+        for name in ("dpzv", "zoo_vfl")
+    ],
+    *[("dpzv", "method.average", Change("0.5", JOINT, (part,))) for part in (HEAD, CLIENTS)],
+]
+"""Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
 EXCEPTIONS = {
     ("vertical", "resources.restarts"): "matters when an actor dies: tests/integration/ray/test_recovery.py, "
     "test_one_loss_too_many_ends_the_run",
@@ -327,9 +351,16 @@ def sections() -> list[object]:
     return found
 
 
+def change_of(method: str, key: str) -> Change:
+    """Return how a method's setting is changed: by the nearest row of the classes that its configuration extends."""
+    setting = key.removeprefix("method.")
+    rows = (METHOD.get(base.__name__, {}) for base in METHODS[method].config.__mro__)
+    return next((row[setting] for row in rows if setting in row), Change())
+
+
 def methods() -> list[object]:
     return [
-        pytest.param(name, key, METHOD.get((name, key), Change()), annotation, id=f"{name}-{key}")
+        pytest.param(name, key, change_of(name, key), annotation, id=f"{name}-{key}")
         for name in METHODS
         for key, annotation in fields_of_method(name)
     ]
@@ -367,12 +398,29 @@ def test_a_changed_setting_changes_the_run(files, method, key, change, annotatio
     )
 
 
+@pytest.mark.parametrize(("method", "key", "change"), PARTS)
+def test_a_setting_of_head_and_clients_reaches_each_of_them(method, key, change):
+    assert differs(method, key, change), f"{key}: does not reach {change.watch[0]} of {method}"
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "change"), [part for part in PARTS if set(part[2].given) & set(HEADS)]
+)
+def test_a_head_that_uses_no_such_setting_is_moved_by_none(method, key, change):
+    """The control: what clients do with the setting does not reach the head."""
+    of_gradients = dataclasses.replace(change, given=(*change.given, "method.server=sgd"))
+    assert not differs(method, key, of_gradients)
+
+
 def test_no_exception_or_entry_is_left_of_a_setting_that_is_gone():
     for kind, table in (("vertical", VERTICAL), ("horizontal", HORIZONTAL)):
         known = {key for key, _ in fields_of(kind)}
         assert set(table) <= known
         assert {key for of, key in EXCEPTIONS if of == kind} <= known
-    assert set(METHOD) <= {(name, key) for name in METHODS for key, _ in fields_of_method(name)}
+    bases = {base for name in METHODS for base in METHODS[name].config.__mro__}
+    declared = {base.__name__: set(vars(base).get("__annotations__", {})) for base in bases}
+    for base, rows in METHOD.items():
+        assert set(rows) <= declared[base]
     assert all(reason for reason in EXCEPTIONS.values())
 
 

@@ -67,12 +67,18 @@ def test_a_lane_that_loses_an_end_keeps_its_digest_or_says_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_a_process_keeps_its_digest(tmp_path):
-    """A client of dpzv, the server of a method without a ledger."""
-    script_here("fault_kills.py", "--kills", "2", "--json", str(tmp_path / "k.json"))
+@pytest.mark.parametrize(
+    ("case", "ends"),
+    [
+        ("dpzv", ["client"]),
+        ("frozen", ["client", "server"]),
+        ("decomfl_async", ["driver", "host", "server"]),
+    ],
+)
+def test_a_run_that_loses_a_process_keeps_its_digest(tmp_path, case, ends):
+    """One with a ledger, one without, and one whose clients pull."""
+    kills = ("--case", case, "--kills", str(len(ends)))
+    script_here("fault_kills.py", *kills, "--json", str(tmp_path / "k.json"))
     figures = json.loads((tmp_path / "k.json").read_text())
     assert figures["wrong"] == []
-    assert [(o["end"], o["ended"]) for o in figures["outcomes"]] == [
-        ("client", "same digest"),
-        ("server", "same digest"),
-    ]
+    assert [(o["end"], o["ended"]) for o in figures["outcomes"]] == [(end, "same digest") for end in ends]

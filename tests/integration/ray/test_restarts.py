@@ -12,10 +12,14 @@ import raydpzv
 import scenarios
 from raydpzv.errors import Lost
 from raydpzv.experiment.runner import continued
+from raydpzv.records.checkpoint import CHECKPOINT, before
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
 from tests.helpers import struck as struck_roles
+from tests.helpers.contradictions import change, contradictions, forget_waiting
+from tests.helpers.kills import kill_at
 from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import small as small_rounds
 from tests.helpers.struck import strikes
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -173,3 +177,23 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
     assert run.summary["updates"] == 8
     assert written == list(range(8))
     assert max(ahead) <= 1
+
+
+def test_a_run_whose_checkpoints_contradict_its_ledger_resumes_from_the_ledger(tmp_path):
+    """As an older version wrote them: the epochs that waited are not those of the checkpoint's moment."""
+    spec = small_rounds("asynchronous", "arrivals.rate=9", "record.checkpoint_updates=4", "record.flush=1000")
+    whole, folder = scenarios.run(spec), tmp_path / "run"
+    kill_at(14, spec, folder)
+    for path in (folder / CHECKPOINT, before(folder / CHECKPOINT)):
+        change(path, forget_waiting)
+    prepared, opened, _ = continued(folder)
+    heard = Listening()
+    found = run_prepared(prepared, opened, runner="ray", callbacks=[heard])
+    check_same(found, whole)
+    first, second = contradictions(found)
+    assert first.endswith("the run resumes from its checkpoint after update 8")
+    assert second.endswith("the run resumes from its start")
+    assert [(fault.party, fault.message) for fault in heard.faults] == [
+        ("checkpoint", first),
+        ("checkpoint", second),
+    ]

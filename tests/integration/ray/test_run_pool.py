@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from actors import run_pool as module
-from actors.run_pool import gpu_share, pack, side_by_side, slots, unpack
+from actors.run_pool import pack, side_by_side, slots, unpack
 from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
@@ -132,6 +132,7 @@ def test_a_folder_travels_whole(tmp_path):
         (10, 2, 0.0, {"CPU": 4.0}, 2),
         (10, None, 0.3, {"CPU": 16.0, "GPU": 2.0}, 6),
         (10, 99, 1.0, {"CPU": 16.0, "GPU": 2.0}, 2),
+        (10, None, 2.0, {"CPU": 16.0, "GPU": 5.0}, 2),
     ],
 )
 def test_as_many_at_a_time_as_there_are_cores_and_gpu_shares(todo, jobs, gpus, there, count):
@@ -141,14 +142,3 @@ def test_as_many_at_a_time_as_there_are_cores_and_gpu_shares(todo, jobs, gpus, t
 def test_what_cannot_be_placed_is_refused_with_the_arithmetic():
     with pytest.raises(Unplaceable, match=r"asks 1 CPU and 0.5 GPU, the cluster has 8 and 0"):
         slots(3, None, 0.5, {"CPU": 8.0})
-
-
-def test_a_run_asks_for_what_its_parties_ask_together():
-    def share(*overrides, **there):
-        return gpu_share(next(small_comparison(*overrides).runs()).spec, there)
-
-    assert share() == 0.0
-    assert share("resources.client_gpus=0.1", "resources.server_gpus=0.2") == pytest.approx(0.3)
-    assert share("resources.client_gpus=[0.1, 0.2, 0.3, 0.9]") == 1.0
-    assert share("resources.client_gpus=auto", GPU=1.0) == 1.0
-    assert share("resources.client_gpus=auto") == 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.placement import Share, plan
+import scenarios
+from actors.placement import Share, plan, plan_hosts, whole_run_gpus
 from raydpzv.errors import Unplaceable
 
 
@@ -49,3 +50,67 @@ def test_clients_share_actors_and_lists_add_up(small):
 def test_impossible_shares_are_refused(small, override, said):
     with pytest.raises(Unplaceable, match=said):
         plan(small(override), {"CPU": 2.0, "GPU": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "together"),
+    [
+        ((), 0, 0.0),
+        (("resources.client_gpus=0.1", "resources.server_gpus=0.2"), 1, 0.6),
+        (("resources.client_gpus=0.5",), 2, 2.0),
+        (("resources.client_gpus=0.5", "resources.client_actors=1"), 2, 0.5),
+        (("resources.client_gpus=[0.1, 0.2, 0.3, 0.9]",), 2, 2.0),  # 1.5, which no process can have
+        (("resources.client_gpus=0.3333",), 2, 2.0),
+        (("resources.client_gpus=0.25",), 2, 1.0),
+        (("resources.client_gpus=1", "resources.server_gpus=2"), 8, 6.0),
+        (('resources.client_gpus="auto"', 'resources.server_gpus="auto"'), 0, 0.0),
+        (('resources.client_gpus="auto"', 'resources.server_gpus="auto"'), 8, 1.0),
+    ],
+)
+def test_a_run_in_one_process_has_the_gpus_of_all_its_actors(small, overrides, gpus, together):
+    total = {"CPU": 2.0, "GPU": float(gpus)}
+    assert whole_run_gpus(small(*overrides), total) == together
+    if '"auto"' not in "".join(overrides):
+        found = plan(small(*overrides), {"CPU": 8.0, "GPU": 8.0})
+        reserved = sum(bundle.get("GPU", 0.0) for bundle in found.bundles())
+        assert reserved <= together + 1e-9 < reserved + 1
+
+
+def test_a_run_in_one_process_has_the_gpus_of_its_hosts():
+    def of(*overrides):
+        return whole_run_gpus(scenarios.load("digits_decomfl", overrides), {"CPU": 8.0, "GPU": 2.0})
+
+    assert of() == 0.0
+    assert of("resources.host_gpus=0.5", "resources.hosts=3") == 2.0
+    assert of("resources.host_gpus=0.5") == 0.5  # it is one host
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("resources.client_gpus=1.5",),
+        ("resources.server_gpus=0.00001",),
+        ("resources.client_gpus=0.6",),
+        ("resources.server_gpus=3",),
+    ],
+)
+def test_a_run_in_one_process_is_refused_as_one_on_actors_is(small, overrides):
+    total = {"CPU": 8.0, "GPU": 2.0}
+    said = []
+    for share_out in (plan, whole_run_gpus):
+        with pytest.raises(Unplaceable) as refused:
+            share_out(small(*overrides), total)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+    hosts = scenarios.load("digits_decomfl", ["resources.host_gpus=0.75", "resources.hosts=3"])
+    with pytest.raises(Unplaceable) as on_actors:
+        plan_hosts(hosts, total)
+    with pytest.raises(Unplaceable) as whole:
+        whole_run_gpus(hosts, total)
+    assert str(on_actors.value) == str(whole.value)
+
+
+def test_of_an_unknown_cluster_only_impossible_shares_are_refused(small):
+    assert whole_run_gpus(small("resources.client_gpus=0.6"), None) == 3.0
+    with pytest.raises(Unplaceable, match="above 1 a share must be a whole number"):
+        whole_run_gpus(small("resources.client_gpus=1.5"), None)

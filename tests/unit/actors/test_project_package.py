@@ -62,6 +62,7 @@ def test_links_to_files_are_followed_and_links_to_folders_named(tmp_path):
     what = project(folder)
     assert own(what) == [".gitignore", "data.csv", "own.toml"]
     assert what.links == ["all"]
+    assert what.withheld == "not packed: 1 behind a link to a folder (all)"
     assert what.has(folder / "data.csv")
     assert not what.has(folder / "all" / "data.csv")
     pack(what, tmp_path / "x.zip", 10**8)
@@ -148,12 +149,14 @@ def test_what_bears_a_secrets_name_is_left_out_and_named(tmp_path):
     what = project(tmp_path)
     assert own(what) == sorted(kept)
     assert sorted(what.secrets) == sorted([".ssh", *(name for name in SECRET if "ssh" not in name)])
+    counted = f"not packed: {len(what.secrets)} with the name of a secret ({', '.join(what.secrets[:3])}, "
+    assert what.withheld.startswith(f"{counted}{len(what.secrets) - 3} more); !/NAME in .rayignore")
     put(tmp_path, **{".rayignore": "*.csv\n!/keys/server.pem\n"})
     what = project(tmp_path)
     assert own(what) == sorted([*kept, ".rayignore", "keys/server.pem"])
     # what is left out on purpose needs no word
     put(tmp_path, **{".rayignore": ".env*\nresults/\nkeys\n.ssh\nid_*\n"})
-    assert project(tmp_path).secrets == []
+    assert project(tmp_path).withheld == ""
 
 
 def test_ignore_files_and_names_that_are_no_text_are_said(tmp_path):

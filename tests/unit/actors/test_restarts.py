@@ -13,7 +13,7 @@ from filelock import FileLock
 import actors.restarts
 import scenarios
 from actors.restarts import GoesBack, Restarts
-from raydpzv.errors import Lost, RunError, Stalled
+from raydpzv.errors import Lost, ReplayMismatch, RunError, Stalled
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.prepare import prepare
@@ -59,6 +59,30 @@ def test_every_leg_that_came_no_further_is_charged_to_a_run_of_users(
     place = "its checkpoint after update \\d" if checkpoint else "its start"
     assert re.search(
         rf"^an actor was lost; .* \(0 of 3\), and the run goes on from {place}$", fault["message"]
+    )
+
+
+def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(
+    tmp_path: Path,
+) -> None:
+    spec = small("asynchronous", "record.checkpoint_updates=2", "record.flush=1e-3", "resources.restarts=1")
+    wrong = ReplayMismatch(
+        "update 5: its party is not what the ledger has; another machine or other versions"
+    )
+    with restarts(spec, tmp_path / "run", checkpoints=2) as lost:
+        found, places = [], []
+        while lost.allow(wrong, "server", Status(updates=4), 0):
+            found.append(lost.go_back(wrong, "server", Status(updates=4)).lost)
+            places.append(RunFolder.open(tmp_path / "run").checkpoint())
+        assert lost.allow(LOSS, "server", Status(updates=4), 0), "the one loss that is allowed"
+    assert [place and place.round for place in places] == [2, None]
+    assert found[0] >= 3, "the leg that went on from the checkpoint that was given up"
+    assert found[1] >= found[0] + 3
+    *_, fault = RunFolder.open(tmp_path / "run").rows()["fault"].to_pylist()
+    assert (fault["party"], fault["kind"]) == ("checkpoint", "Contradiction")
+    assert fault["message"] == (
+        "the last one contradicts the ledger (update 5: its party is not what the ledger has), which keeps all "
+        "updates; the run resumes from its start"
     )
 
 

@@ -14,12 +14,12 @@ FOUR = ("split.clients=4",)
 
 
 def test_one_machine_must_have_all_that_a_whole_trial_asks(small):
-    needs = whole_trials([small(), small("resources.client_gpus=0.1", "resources.server_gpus=0.1")], {})
-    assert needs == TrialNeeds(Share(1.0, 0.2))
+    needs = whole_trials([small(), small("resources.client_gpus=0.1", "resources.server_gpus=0.1")], None)
+    assert needs == TrialNeeds(Share(1.0, 0.5))
     needs.check([{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}])
     with pytest.raises(
         Unplaceable,
-        match=r"asks 1 CPU and 0.2 GPU on one machine, .* 2 CPU and 0 GPU; 0 CPU and 1 GPU; lower the GPU",
+        match=r"asks 1 CPU and 0.5 GPU on one machine, .* 2 CPU and 0 GPU; 0 CPU and 1 GPU; lower the GPU",
     ):
         needs.check([{"CPU": 2.0}, {"GPU": 1.0}])
 
@@ -90,4 +90,7 @@ def test_as_many_whole_trials_as_machines_have_room_for():
     assert one.capacity([{"CPU": 2.0}, {"CPU": 1.5, "GPU": 1.0}, {}]) == 3
     third = TrialNeeds(Share(1.0, 0.1))
     assert third.capacity([{"CPU": 64.0, "GPU": 1.0}, {"CPU": 8.0}]) == 10
+    fractions_span_no_devices = TrialNeeds(Share(1.0, 0.6))
+    assert fractions_span_no_devices.capacity([{"CPU": 64.0, "GPU": 3.0}]) == 3
+    assert TrialNeeds(Share(1.0, 2.0)).capacity([{"CPU": 64.0, "GPU": 5.0}]) == 2
     assert one.capacity([{"CPU": 0.5}]) == 1, "who does not fit is refused elsewhere"

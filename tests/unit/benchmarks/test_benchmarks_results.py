@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 
@@ -23,8 +24,8 @@ PART = results.Part(
 )
 
 
-def make(monkeypatch, folder, *words):
-    monkeypatch.setattr(results, "PARTS", (PART,))
+def make(monkeypatch, folder, *words, parts=(PART,)):
+    monkeypatch.setattr(results, "PARTS", parts)
     page = folder / "docs" / "results.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     words = ("results", "--out", folder / "runs", "--page", page, "--runner", "local", *words)
@@ -54,6 +55,19 @@ def test_a_page_is_made_and_made_again_without_a_run(tmp_path, monkeypatch, caps
     capsys.readouterr()
     make(monkeypatch, tmp_path, "--list")
     assert "raydpzv compare delay_times" in capsys.readouterr().out
+
+
+def test_only_some_parts_leave_the_sections_of_the_others(tmp_path, monkeypatch):
+    other = dataclasses.replace(PART, name="other", paper="Paper, Figure 8")
+    page, kept = tmp_path / "docs" / "results.md", "## Paper, Figure 8\n\n**Claim.** Kept.\n"
+    page.parent.mkdir()
+    page.write_text(results.page(["## Paper, Figure 9\n\nold\n", kept], []))
+    words = ("--set", "budget.updates=20", "--only", "times")
+    text = make(monkeypatch, tmp_path, *words, parts=(other, PART)).read_text()
+    assert kept in text
+    assert "old" not in text
+    assert text.index("Figure 8") < text.index("## Paper, Figure 9") < text.index("Waiting costs.")
+    assert text.endswith(results.END)
 
 
 def test_every_part_is_a_comparison_of_the_program():

@@ -98,3 +98,31 @@ def test_values_of_epsilon_take_the_place_of_a_multiplier_and_both_are_refused(t
     path.write_text(BY_MULTIPLIER)
     with pytest.raises(SpecError, match="a grid's choices are made at values of ε"):
         read_grid(path)
+
+
+BY_SIGMA = """
+scenario = "digits_dpzv"
+set = ["budget.updates=4", "evaluate.every=4"]
+seeds = [0]
+
+[[entrants]]
+label = "VAFL, noise N(0, 0.01)"
+scenario = "vafl"
+set = ["privacy.sigma=0.1"]
+"""
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_noise_of_a_fixed_deviation_is_noise_in_tables_and_pictures(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(BY_SIGMA)
+    found = raydpzv.compare(str(path), tmp_path / "own")
+    noisy = found.runs.to_pylist()[0]
+    assert (noisy["sigma"], noisy["epsilon"], noisy["private"]) == (0.1, None, False)
+    assert privacy_line(found.claims, found.runs) == (
+        "Privacy: 0 of 1 lines with noise are private; nothing is proved against the clients"
+    )
+    (without,) = compared_privacy(found.claims, found.runs).without
+    assert "VAFL" not in without
+    titles = {ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes}
+    assert "no noise" not in titles

@@ -35,6 +35,8 @@ def test_every_method_runs_at_every_epsilon_and_the_controls_are_always_there():
         (CONTROLS["frozen"], None), (CONTROLS["central"], None),
     ]  # fmt: skip
     assert [line.control for line in found.lines] == [False] * 4 + [True] * 2
+    alone = comparison(entrants=(MethodEntry(scenario="digits_dpzv"), MethodEntry(scenario="vafl")))
+    assert lines(alone)[:2] == [("digits_dpzv, without noise", None), ("vafl", None)]
     assert [line.spec.method.name for line in found.lines[-2:]] == ["frozen", "sgd"]
 
 
@@ -68,6 +70,15 @@ def test_settings_reach_their_method_with_noise_or_without():
     assert [line.spec.method.lr for line in found.lines[:2]] == [0.5, 0.25]
     assert [line.spec.privacy.clip for line in found.lines[:2]] == [None, 0.2]
     assert [line.spec.privacy.mode for line in found.lines] == ["none", "paper", "none", "none"]
+
+
+def test_a_fixed_deviation_is_noise_that_aims_at_no_epsilon():
+    noisy = MethodEntry(label="noisy", scenario="vafl", set=("privacy.sigma=0.1",))
+    found = comparison("privacy.noise=seeded", entrants=(MethodEntry(scenario="vafl"), noisy))
+    assert lines(found)[:2] == [("vafl", None), ("noisy", None)]
+    plain, own = (line.spec.privacy for line in found.lines[:2])
+    assert (plain.mode, plain.sigma) == ("none", None)
+    assert (own.mode, own.sigma, own.epsilon, own.noise) == ("paper", 0.1, None, "seeded")
 
 
 def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
@@ -148,16 +159,22 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         ({"targets": (0.01, 0.0100000000001)}, (), "targets: wanted different ones"),
         ({"entrants": (MethodEntry(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
         ({"entrants": (MethodEntry(scenario="vafl"),) * 2}, (), "vafl is there twice"),
-        ({"epsilons": (1.0,)}, (), "privacy.clip: wanted.*in vafl at ε=1"),
+        ({"epsilons": (1.0,)}, (), r"privacy.clip: wanted.*\(from vafl at ε=1\)"),
         ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
         ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
+        ({}, ("privacy.sigma=3",), "epsilons say where noise is added"),
+        (
+            {"epsilons": (1.0,), "entrants": (MethodEntry(scenario="vafl", set=("privacy.sigma=1",)),)},
+            (),
+            r'put privacy.sigma in its `set`, with epsilons = \["none"\]',
+        ),
         ({"entrants": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
         ({"entrants": (MethodEntry(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
         ({"entrants": (MethodEntry(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
         (
             {"entrants": (MethodEntry(scenario="vafl", set=("method.lrr=1",)),)},
             (),
-            "lrr: unknown setting in vafl",
+            r"lrr: unknown setting \(from vafl\)",
         ),
     ],
 )

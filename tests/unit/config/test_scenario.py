@@ -15,6 +15,7 @@ from raydpzv.methods.vertical.dpzv import DpzvConfig
 from raydpzv.methods.vertical.frozen import FrozenConfig
 from raydpzv.registry import METHODS
 
+PARTIES = {"parties": {"bank": ["a"], "shop": ["b"]}}
 GOOD = {"budget": {"updates": 10}}
 EXTERNAL = {"epsilon": 1.0, "adversary": "external"}
 PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
@@ -23,20 +24,20 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
-        ({"method": {"clipp": 1}}, r"method.clipp: unknown setting in x.toml"),
+        ({"method": {"clipp": 1}}, r"method.clipp: unknown setting \(from x.toml\)"),
         (
             {"privacy": {"epsilonn": 1}},
-            r'privacy.epsilonn: unknown setting.*Did you mean "epsilon"\?.*clip, delta',
+            r'privacy.epsilonn: unknown setting.*Did you mean "privacy.epsilon"\?.*clip, delta',
         ),
         ({"budgett": {}}, r'budgett: unknown setting.*Did you mean "budget"\?'),
         (
             {"method": {"name": "dpz"}},
             r'method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*, got \'dpz\'.*"dpzv"',
         ),
-        ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' in x.toml"),
+        ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' \(from x.toml\)"),
         ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
-        ({"method": {"lr_at": [[20]]}}, r"method.lr_at.0.1: wanted a value, got \[20\] in x.toml"),
-        ({"method": {"lr_at": [20, 0.1]}}, r"method.lr_at.0: wanted a list, got 20 in x.toml"),
+        ({"method": {"lr_at": [[20]]}}, r"method.lr_at.0.1: wanted a value, got \[20\] \(from x.toml\)"),
+        ({"method": {"lr_at": [20, 0.1]}}, r"method.lr_at.0: wanted a list, got 20 \(from x.toml\)"),
         (
             {"method": {"lr_at": [[20, 0.1, 3]]}},
             r"method.lr_at.0: wanted at most 2 values, got \[20, 0.1, 3\]",
@@ -50,7 +51,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             r"resources.server_gpus: wanted greater than or equal to 0, got -1",
         ),
         ({"resources": {"client_gpus": "half"}}, r'resources.client_gpus: .*"auto"'),
-        ({"resources": {"client_gpus": -0.5}}, r"resources.client_gpus: .*0 or above.*, got -0.5 in x.toml"),
+        (
+            {"resources": {"client_gpus": -0.5}},
+            r"resources.client_gpus: .*0 or above.*, got -0.5 \(from x.toml\)",
+        ),
         ({"resources": {"placement": "tight"}}, r"resources.placement: wanted 'pack', 'spread', .*'tight'"),
         (
             {"resources": {"placement_timeout": -1}},
@@ -67,7 +71,51 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         (
             {"split": {"how": "cols"}},
-            r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* in x.toml',
+            r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* \(from x.toml\)',
+        ),
+        ({"split": {"parties": {"bank": ["a"]}}}, r"split.parties: wanted at least 2 parties, such as"),
+        (
+            {"split": {"parties": {"bank": ["a"], "shop": []}}},
+            r'parties: wanted a list of columns for "shop"',
+        ),
+        ({"split": {"parties": {"bank": ["a"], "7up": ["b"]}}}, r"parties: wanted names that begin with a l"),
+        (
+            {"split": {"parties": {"bank": ["a", "b"], "shop": ["b"]}}},
+            r'split.parties: wanted each column in one party, and once; "b" is in "bank" and "shop"',
+        ),
+        ({"split": {"parties": {"bank": ["a", "a"], "shop": ["b"]}}}, r'"a" is in "bank" and "bank"'),
+        (
+            {"split": {"parties": {"bank": [0], "shop": [True]}}},
+            r"parties: wanted a column's number or its name",
+        ),
+        (
+            {"split": {**PARTIES, "how": "rows"}, **GOOD},
+            r'split.parties: wanted split.how = "columns", got "rows"',
+        ),
+        (
+            {"split": {**PARTIES, "clients": 3}, **GOOD},
+            r"split.clients: wanted 2, .* got 3; leave split.clients out",
+        ),
+        (
+            {"split": {**PARTIES, "columns": [["a"], ["b"]]}, **GOOD},
+            r"split.columns: wanted split.parties or split.col",
+        ),
+        (
+            {"split": PARTIES, "data": {"source": "csv", "file": "f", "target": "b"}, **GOOD},
+            r'split.parties: wanted features for "shop", got "b", which data.target names',
+        ),
+        (
+            {"split": PARTIES, "data": {"source": "csv", "file": "f", "target": "y", "groups": "a"}, **GOOD},
+            r'split.parties: wanted features for "bank", got "a", which data.groups names',
+        ),
+        (
+            {"data": {"scale": "public", "centre": {}}},
+            r"data.centre: wanted one number .* that the table names",
+        ),
+        ({"data": {"scale": "public", "spread": {"a": 0}}}, r"data.spread: wanted one number above 0 "),
+        (
+            {"data": {"scale": "public", "centre": {"a": 1, "b": 2}, "spread": {"a": 1}}, **GOOD},
+            r'data.centre, data.spread: wanted the same columns in both, got "b" in one; add it to the other',
         ),
         ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
         ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),
@@ -144,6 +192,16 @@ def test_overrides_reach_their_setting_and_keep_the_rest():
     changed = override(spec, ["seed=3"])
     assert changed.seed == 3
     assert changed.method == spec.method
+
+
+def test_parties_are_clients_in_their_order_each_with_its_own_columns():
+    spec = scenarios.load(
+        "breast_cancer_dpzv", ['split={parties={b=["mean radius", "mean area"], a=["worst area"]}}']
+    )
+    assert (spec.split.clients, spec.party_names) == (2, ("b", "a"))
+    assert [part.columns for part in prepare_vertical(spec).parts] == [(0, 3), (23,)]
+    assert parse(tomllib.loads(as_toml(spec)), "again").split == spec.split
+    assert scenarios.load("digits_dpzv").party_names == scenarios.load("digits_decomfl").party_names == ()
 
 
 def test_noise_is_switched_off_and_columns_are_given_by_override():
@@ -227,19 +285,52 @@ def test_a_mistyped_method_is_answered_by_the_nearest_name(tmp_path, scenario, n
     known = ", ".join(METHODS)
     for said, where in (
         (lambda: load(path), "mine.toml"),
-        (lambda: scenarios.load(scenario, [f"method.name={name}"]), f"{scenario}.toml with --set"),
-        (lambda: scenarios.load(scenario, [f'method.name="{name}"']), f"{scenario}.toml with --set"),
+        (lambda: scenarios.load(scenario, [f"method.name={name}"]), "--set"),
+        (lambda: scenarios.load(scenario, [f'method.name="{name}"']), "--set"),
         (lambda: parse({"method": {"name": name}}, "a table"), "a table"),
     ):
         with pytest.raises(SpecError) as error:
             said()
-        wanted = f"method.name: wanted one of {known}, got {name!r} in {where}."
+        wanted = f"method.name: wanted one of {known}, got {name!r} (from {where})."
         assert str(error.value) == f'{wanted} Did you mean "{meant}"?'
 
 
 def test_a_method_like_none_is_answered_by_the_names_alone():
-    with pytest.raises(SpecError, match=r"got 'qqqqqq' in digits_dpzv.toml with --set\.$"):
+    with pytest.raises(SpecError, match=r"got 'qqqqqq' \(from --set\)\.$"):
         scenarios.load("digits_dpzv", ["method.name=qqqqqq"])
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("lr=.1", 'lr: unknown setting (from --set). Did you mean "method.lr"? Settings here: arrivals, '),
+        ("epsilon=1", 'Did you mean "privacy.epsilon" or "budget.epsilon"? Settings here: '),
+        ("privacy.lr=1", 'Did you mean "method.lr"? Settings here: adversary, '),
+        ("arrivals.raet=1", 'Did you mean "arrivals.rate"? Settings here: '),
+        ("method.qqqq=1", "method.qqqq: unknown setting (from --set). Settings here: "),
+        ("cohort=3", "cohort: unknown setting (from --set). Settings here: "),  # of horizontal methods alone
+        ("method.lr=fast", "method.lr: wanted a valid number, got 'fast' (from --set)"),
+        ("method.coins=system", 'method.batches = "poisson", got "shuffle" (from bank.toml and --set)'),
+    ],
+)
+def test_a_wrong_override_names_the_nearest_setting_and_its_origin(tmp_path, item, said):
+    path = tmp_path / "bank.toml"
+    path.write_text("[budget]\nupdates = 3\n")
+    with pytest.raises(SpecError) as error:
+        load(path, [item])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "lr"), [(".1", 0.1), ("1.", 1.0), ("+.5e-1", 0.05)])
+def test_an_override_may_be_a_number_as_people_type_it(text, lr):
+    assert scenarios.load("digits_dpzv", [f"method.lr={text}"]).method.lr == lr
+
+
+def test_a_wrong_value_of_the_file_is_not_blamed_on_an_override(tmp_path):
+    path = tmp_path / "bank.toml"
+    path.write_text("[budget]\nupdates = -3\n")
+    with pytest.raises(SpecError, match=r"budget.updates: .* got -3 \(from bank.toml\)$"):
+        load(path, ["method.lr=0.1"])
 
 
 @pytest.mark.parametrize("item", ["lr", "=3", "method..lr=3", "method.lr"])

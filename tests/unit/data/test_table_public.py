@@ -89,6 +89,19 @@ def test_an_image_may_have_a_constant_for_each_of_its_pixels():
         scale_by(Split(pixels, pixels), (0.5,) * 7, 1.0)
 
 
+def test_constants_by_name_leave_other_columns_as_they_are():
+    table = replace(flat(), features=("age", "city", "city"))
+    done = scale_by(Split(table, table), {"age": 50.0}, {"age": 4.0}).train.x
+    np.testing.assert_allclose(done[:, 0], (table.x[:, 0] - 50) / 4, rtol=1e-6)
+    np.testing.assert_array_equal(done[:, 1:], table.x[:, 1:])
+    with pytest.raises(
+        SpecError, match=r'data\.centre: wanted names of features, got "aeg"\. Did you mean "age"\?'
+    ):
+        scale_by(Split(table, table), {"aeg": 50.0}, 1.0)
+    with pytest.raises(SpecError, match=r"data\.spread: .* The data have no column with a name"):
+        scale_by(Split(images(), images()), 1.0, {"age": 4.0})
+
+
 @pytest.mark.parametrize(
     ("centre", "spread", "said"), [((1.0, 2.0), 1.0, "centre"), (1.0, (1.0,) * 4, "spread")]
 )

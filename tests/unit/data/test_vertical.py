@@ -90,6 +90,11 @@ def test_names_that_cannot_be_are_refused(columns, names, words):
         partition((6,), "columns", 2, columns=columns, names=names)
 
 
+def test_messages_about_columns_name_the_party():
+    with pytest.raises(SpecError, match=r'shop wants column "incme".*Did you mean "income"'):
+        partition((6,), "columns", 2, columns=[["age"], ["incme"]], names=NAMES, parties=("bank", "shop"))
+
+
 def test_explicit_columns_keep_their_order_and_may_leave_some_out():
     parts = partition((6,), "columns", 2, columns=[[4, 0, 1], [3]])
     x = np.arange(6)[None]

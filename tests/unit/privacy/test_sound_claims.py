@@ -21,7 +21,7 @@ def setting(**changes: Any) -> SoundSetting:
 
 
 def table(found: SoundSetting) -> dict[str, Claim]:
-    claims = sound_claims(found)
+    claims = [c for c in sound_claims(found) if c.relation == found.relation]
     assert [c.adversary for c in claims] == ["external", "client", "all_clients", "server"]
     return {c.adversary: c for c in claims}
 
@@ -46,6 +46,19 @@ def test_every_row_says_all_that_gives_an_epsilon_its_meaning(relation: str, bat
     assert rows["client"].epsilon == rows["all_clients"].epsilon == pytest.approx(1.0)
     assert rows["client"].accountant == rows["all_clients"].accountant == "closed form (GDP)"
     assert rows["external"].accountant.startswith("PLD" if batches == "poisson" else "closed form")
+
+
+def test_beside_adding_and_removing_a_record_is_what_replacing_it_costs() -> None:
+    both, alone = setting(relation="add_remove"), setting(relation="replace")
+    costs = {c.adversary: c.epsilon for c in sound_claims(both) if c.relation == "replace"}
+    assert set(costs) == {"external", "client", "all_clients"}
+    twice = dataclasses.replace(both, relation="replace")
+    assert set(costs.values()) == {clients_epsilon(twice)}
+    assert clients_epsilon(twice) > 2
+    assert {c.relation for c in sound_claims(alone)} == {"replace"}
+    said = verdict(both).headline()
+    assert "ε = 1 (δ = 0.0001, add or remove one record) is proved" in said
+    assert f"Replace one record: ε = {clients_epsilon(twice):.4g}, " in said
 
 
 def test_nothing_is_proved_against_the_server() -> None:

@@ -28,7 +28,7 @@ def setting(epsilon: float, updates: int, **changes: Any) -> SoundSetting:
 
 
 def claimed(found: SoundSetting, adversary: str) -> float:
-    (row,) = (c for c in sound_claims(found) if c.adversary == adversary)
+    (row,) = (c for c in sound_claims(found) if (c.adversary, c.relation) == (adversary, found.relation))
     assert row.holds
     return row.epsilon
 

@@ -43,6 +43,19 @@ def test_rounding_up_or_to_the_nearest_would_be_longer() -> None:
     assert set(found.ravel().tolist()) == {3}
 
 
+@pytest.mark.parametrize("bits", [20, 28, 30])
+def test_what_double_precision_rounds_away_makes_no_vector_longer(bits: int) -> None:
+    """Of (C', 1) the norm is C' in double precision: divided by that alone, it would stay as it is."""
+    limit = 2**bits - 1
+    vector = np.array([[limit, 1.0]])
+    found, _ = user_integers(vector, clip=1.0, bits=bits)
+    assert sum(int(x) ** 2 for x in found[0]) <= limit**2
+    assert found[0, 0] == limit - 1
+    divided = (vector * (limit / np.linalg.norm(vector))).astype(np.int64)
+    longer = sum(int(x) ** 2 for x in divided[0]) > limit**2
+    assert longer == (bits > 20)
+
+
 def test_short_vectors_keep_their_length() -> None:
     found, _ = user_integers(np.array([[0.03, -0.035]]), clip=0.1, bits=16)
     assert found.tolist() == [[int(0.3 * 65535), -int(0.35 * 65535)]]

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import scenarios
@@ -109,6 +110,19 @@ def test_a_file_that_somebody_else_holds_under_another_name_is_not_written_over(
     for round in range(2, 6):
         put(path, round)
     assert (tmp_path / "copy").read_bytes() == held
+
+
+def test_one_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
+    """Most changed bytes of its arrays are numbers as good as the right ones: the digest alone tells."""
+    path = tmp_path / CHECKPOINT
+    write_checkpoint(path, Checkpoint(3, {"held": np.arange(5.0)}, np.ones(4, np.float32)), {})
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(DataError, match="its sha256 does not fit its content"):
+            read_checkpoint(path)
+    path.write_bytes(whole)
+    assert read_checkpoint(path) is not None
 
 
 def test_nobody_else_may_read_one(tmp_path: Path) -> None:

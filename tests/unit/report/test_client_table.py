@@ -38,6 +38,16 @@ def test_every_client_has_uploads_bytes_and_its_rates(uneven):
     assert all(late.endswith("%") for late in columns["late"])
 
 
+def test_a_named_partys_row_begins_with_its_name(uneven):
+    spec, run = uneven
+    summary = run.summary | {"parties": ["bank", "shop", "post", "rail"]}
+    found = client_table_rows(summary, run.tables, as_tree(spec))
+    assert [row[0] for row in found] == summary["parties"]
+    assert [row[1:] for row in found] == [
+        row[1:] for row in client_table_rows(run.summary, run.tables, as_tree(spec))
+    ]
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_the_page_of_a_run_has_the_client_table(uneven):
     _, run = uneven

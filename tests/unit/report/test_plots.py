@@ -202,6 +202,17 @@ def test_staleness_histograms_are_shares_of_used_rows(private: RunView) -> None:
         assert ax.get_title("right") == f"mean {client.mean:.3g}, max {client.max}"
 
 
+def test_pictures_of_clients_name_their_parties(private: RunView) -> None:
+    names = ["bank", "shop", "post", "rail"]
+    run = replace(private, summary=private.summary | {"parties": names})
+    panels = figure(clients.staleness_by_client([run])).axes
+    assert [ax.get_title("left") for ax in panels] == names
+    trips = figure(clients.timeline([run])).axes[0]
+    assert [tick.get_text() for tick in trips.get_yticklabels()] == names
+    mixed = figure(clients.staleness_by_client([run, private])).axes
+    assert mixed[0].get_title("left") == "client 0", "runs that name their clients otherwise share the panel"
+
+
 def test_ticks_are_the_lowest_age_of_a_bin(private: RunView) -> None:
     ax = figure(clients.staleness_by_client([private])).axes[0]
     labels = {

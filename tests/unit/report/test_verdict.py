@@ -40,7 +40,7 @@ def summary(scenario, *overrides):
     }
 
 
-def test_hidden_state_is_not_private_before_any_number_and_the_papers_accountant_is_named():
+def test_hidden_state_is_not_private_before_any_number_is_said():
     said = headline(summary("digits_dpzv"))
     assert said == (
         'NOT PRIVATE: the server trains w_0 on labels without noise (server "sgd"), and w_0 carries a record into '
@@ -50,7 +50,7 @@ def test_hidden_state_is_not_private_before_any_number_and_the_papers_accountant
     assert re.search(r"\d", said.replace("w_0", "")).start() > said.index("NOT PRIVATE")
 
 
-def test_a_private_run_says_accuracy_and_epsilon_with_its_terms_and_in_words():
+def test_a_private_run_says_accuracy_and_epsilon_in_words():
     assert headline(summary("digits_private")) == (
         "PRIVATE. Test accuracy 86.10 % after 400 updates. ε = 1 (δ = 6.959e-05, replace one record) is proved against "
         "all clients together and anyone who sees the final model: an attacker who knows all else tells two versions "
@@ -86,8 +86,10 @@ def test_an_epsilon_above_ten_is_not_private_and_is_no_headline():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (['data.categories=["city"]'], "categories or gaps are filled in by the training rows"),
-        (["data.missing=mean"], "categories or gaps are filled in by the training rows"),
+        (['data.categories=["city"]'], "categories are read off the training rows (set data.categories"),
+        (["data.missing=mean"], "gaps are filled in by the training rows"),
+        (["data.classes=2"], "classes are numbered by the labels that occur (set data.classes)"),
+        (["data.groups=city"], "which rows are held out depends on a column's values (data.groups)"),
         (["data.split=stratified"], "rows are drawn by class"),
     ],
 )
@@ -95,6 +97,7 @@ def test_what_is_fitted_on_the_training_rows_is_in_the_verdict(tmp_path, changes
     file = tmp_path / "own.csv"
     file.write_text("age,city,y\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(60)))
     table = ["data.source=csv", f"data.file={file}", "data.target=y", "split.clients=2"]
+    table += ["data.classes=[0, 1]"]
     given = ["method.server=frozen", "method.batch=8", "privacy.epsilon=0.1", *table, *PUBLIC]
     assert line("digits_dpzv", *given).startswith("PRIVATE."), "control"
     assert line("digits_dpzv", *given, *changes).startswith(f"NOT PRIVATE: {said}")

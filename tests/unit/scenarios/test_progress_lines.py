@@ -15,10 +15,10 @@ import scenarios
 from raydpzv.compare.plan import Comparison, PlannedLine
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report.text import duration
-from raydpzv.sim.interfaces import PrivacyLoss, Status
+from raydpzv.sim.interfaces import UNACCOUNTED, PrivacyLoss, Status
 from scenarios import progress
 from scenarios.comparison_progress import Watch
-from scenarios.progress import live_progress, progress_line, view
+from scenarios.progress import epsilon_terms, forecast, live_progress, progress_line, view
 
 
 class Heard(io.StringIO):
@@ -92,11 +92,66 @@ def test_the_time_before_a_first_update_foretells_nothing(monkeypatch, begins, f
     assert f"about {duration((600 - first - 20) * 0.1)} left" in stream.getvalue()
 
 
-def test_an_epsilon_in_a_line_has_its_terms():
-    status = Status(updates=5, privacy=PrivacyLoss(mu_of(0.4, 1e-3), math.inf, 1e-3))
-    line = progress_line(status, scenarios.load("digits_dpzv"), 1.0, 1.0)
-    assert "replace one record, δ=0.001" in line
-    assert "0.4 claimed by the paper, not proved and ∞ proved against the clients" in line
+PROVED = PrivacyLoss(math.nan, mu_of(0.7, 1e-5), 1e-5)
+CLAIMED = PrivacyLoss(mu_of(0.4, 1e-3), mu_of(123_456.7, 1e-3), 1e-3)
+OF_USERS = PrivacyLoss(math.nan, mu_of(3, 1e-5), 1e-5, mu_of(2, 1e-5), mu_of(7, 1e-5))
+
+
+def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypatch):
+    said = []
+    monkeypatch.setattr(progress, "repeated", lambda interval, act: nullcontext(said.append(act)))
+    stream, spec = io.StringIO(), scenarios.load("digits_dpzv")
+    with live_progress(spec, console(stream)) as shown:
+        for status in (Status(), STATUS, STATUS._replace(privacy=CLAIMED), STATUS._replace(privacy=CLAIMED)):
+            shown.status(status)
+            said[0]()
+    lines = stream.getvalue().splitlines()
+    terms = "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; proved against the clients; claimed by the paper"
+    assert [line.startswith("ε: ") for line in lines] == [False, False, True, False, False]
+    assert lines[2] == f"{terms}, not proved"
+    assert all("proved ε 1.235e+05, claimed ε 0.4" in line for line in lines[3:])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "privacy", "stated"),
+    [
+        ("digits_dpzv", CLAIMED, "proved ε 1.235e+05, claimed ε 0.4"),
+        ("digits_dpzv", PrivacyLoss(mu_of(0.4, 1e-3), math.inf, 1e-3), "proved ε ∞, claimed ε 0.4"),
+        ("digits_private", PROVED, "accuracy 0.750, loss 0.625, proved ε 0.7"),
+        ("digits_users", OF_USERS, "ε 2 (outsiders), 3 (silo), 7 (server)"),
+        ("digits_decomfl", UNACCOUNTED, "accuracy 0.750, loss 0.625"),
+    ],
+)
+def test_no_line_is_longer_than_120_characters(scenario, privacy, stated):
+    spec, long = scenarios.load(scenario), scenarios.load(scenario, ["budget.updates=100_000_000"])
+    late = STATUS._replace(updates=12_345_678, bytes_up=2**40, bytes_down=10**14, privacy=privacy)
+    for status, of, elapsed in ((STATUS._replace(privacy=privacy), spec, 30.0), (late, long, 359_999.0)):
+        line = progress_line(status, of, elapsed, elapsed)
+        assert len(line) <= 120
+        assert len(epsilon_terms(status, of)) <= 120
+    assert stated in progress_line(STATUS._replace(privacy=privacy), spec, 30.0, 20.0)
+    # what is left out of a long line is the least important
+    assert line.startswith("12,345,678/100,000,000 ")
+    assert "accuracy 0.750" in line
+    assert "up " not in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("budget={updates=500}", "arrivals.rate=2.5"), "takes about 50 s at the scenario's rates"),
+        (("budget={updates=500}", "arrivals.rate=[1, 1, 1, 2]"), "about 1 min 40 s"),
+        (("budget={updates=500}", "arrivals.rate=100", "clock.compute=0.4"), "about 50 s"),  # busy meanwhile
+        (("budget={updates=500, seconds=7}",), "about 7 s"),
+        (("budget={seconds=7}", "arrivals={kind='immediate'}"), "about 7 s"),
+        (("budget={updates=500}", "arrivals={kind='immediate'}"), ""),
+        (("budget={bytes=500}",), ""),
+        (("clock.kind=virtual",), ""),
+    ],
+)
+def test_a_run_under_the_wall_clock_says_beforehand_how_long_it_takes(changes, said):
+    line = forecast(scenarios.load("digits_dpzv", ['privacy={mode="none"}', "clock.kind=wall", *changes]))
+    assert (said in line) if said else line == ""
 
 
 def test_off_a_terminal_the_start_says_what_it_waits_for_and_lines_follow():

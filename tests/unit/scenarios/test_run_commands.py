@@ -1,12 +1,18 @@
-"""By which runner a run goes on where nobody says."""
+"""By which runner a run goes on where nobody says, and what is said while kernels compile."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+import raydpzv
 import scenarios
+from raydpzv.errors import RunError
+from raydpzv.zo import kernels
+from scenarios.cli import app
+from scenarios.progress import COMPILING
 from scenarios.run_commands import _runner_of
 
 
@@ -24,3 +30,17 @@ def test_real_times_come_of_the_runner_that_made_them_and_virtual_ones_of_any(cl
     spec = scenarios.load("vafl", [f"clock.kind={clock}"])
     folder = SimpleNamespace(environment=lambda: {"runner": began} if began else {})
     assert _runner_of(spec, folder) == goes_on
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_first_run_says_that_it_compiles(quiet, monkeypatch, tmp_path):
+    def first_calls(*given, **named):
+        kernels._compiling()
+        kernels._compiling()
+        raise RunError("nothing is trained here")
+
+    monkeypatch.setattr(raydpzv, "run", first_calls)
+    words = ["run", "digits_dpzv", "--out", str(tmp_path / "run"), *(["--quiet"] if quiet else [])]
+    ended = CliRunner().invoke(app, words)
+    assert ended.exit_code == 1
+    assert ended.stderr.count(COMPILING) == (not quiet)

@@ -125,6 +125,10 @@ def test_a_plan_is_read_back_as_it_was(tmp_path):
     found = read_search(tmp_path / "search.toml")
     assert found == made
     assert found.same_as(made)
+    scaled = replace(made, log_scaled=("method.lr",))
+    (tmp_path / "search.toml").write_text(scaled.as_toml())
+    assert read_search(tmp_path / "search.toml").log_scaled == ("method.lr",)
+    assert scaled.same_as(made)
     assert not found.same_as(plan(made.trials, epsilon=1.0))
 
 

@@ -267,6 +267,21 @@ def test_the_picture_shows_every_trial_that_was_measured(finished):
     assert search_figure(plan, partial(type(results), choice=None, spent=())(rows=results.rows[4:])) is None
 
 
+def test_settings_drawn_by_loguniform_are_on_logarithmic_scales(finished):
+    plan, folder = finished
+    found = search_results(folder, plan)
+    rows = [{**row, "epsilon": math.nan, "method.lr": 0.1 + row["trial"] / 50} for row in found.rows]
+    rows = [{**row, "seed": 1 + row["seed"]} for row in rows]
+
+    def scales(*log_scaled):
+        axes = search_figure(replace(plan, log_scaled=log_scaled), replace(found, rows=tuple(rows))).axes
+        return axes[0].get_xlabel(), axes[0].get_xscale(), axes[1].get_ylabel(), axes[1].get_yscale()
+
+    assert scales() == ("method.lr", "linear", "seed", "linear")
+    assert scales("method.lr") == ("method.lr", "log", "seed", "linear")
+    assert scales("seed") == ("method.lr", "linear", "seed", "log")
+
+
 def test_stopped_trials_are_over_only_if_the_scheduler_stopped_them(tmp_path):
     plan = search_of([("method.lr=0.1",), ("method.lr=0.2",)], scheduler="asha", grace=2)
     stop = threading.Event()

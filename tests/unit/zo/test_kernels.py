@@ -27,15 +27,16 @@ STEPPED = """
 import json, sys
 from numba.core import event
 import torch
-from raydpzv.zo.kernels import first_calls
+from raydpzv.zo.kernels import first_calls, told_of_compiling
 from raydpzv.zo.update import Descent, Rule, Step
 
-with event.install_recorder("numba:compile") as compiled:
+told = []
+with event.install_recorder("numba:compile") as compiled, told_of_compiling(lambda: told.append(len(compiled.buffer))):
     x = torch.zeros(10)
     Descent(x, Rule("gaussian", 0.9)).apply([Step([7], [0.5], 1.0)])
 found = [event.data["dispatcher"].py_func for _, event in compiled.buffer if event.is_start]
 names = [function.__name__ for function in found if function.__module__ == "raydpzv.zo.numba_kernel"]
-print(json.dumps([sorted(names), first_calls(), x.tolist()]))
+print(json.dumps([sorted(names), first_calls(), x.tolist(), told]))
 """
 LOADED = """
 import json, sys
@@ -93,7 +94,7 @@ def test_numba_is_not_imported_before_a_kernel_is_called(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bits(tmp_path: Path) -> None:
     together = [script(STEPPED, tmp_path) for _ in range(3)]
-    names, calls, results = zip(*(json.loads(last(process)) for process in together), strict=True)
+    names, calls, results, told = zip(*(json.loads(last(process)) for process in together), strict=True)
     expected = ["_subtract_tile", "_words", "add_scaled", "subtract_directions"]
     assert (
         sorted(name for found in names for name in found) == expected
@@ -101,6 +102,8 @@ def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bit
     assert results[0] == results[1] == results[2]
     # the others were waiting meanwhile
     assert sum(compiled for compiled, _ in calls) == 2
+    # each process that compiles says so once, before it does
+    assert [found == [0] for found in told] == [compiled > 0 for compiled, _ in calls]
     assert all(seconds > 0 for _, seconds in calls)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -203,6 +204,66 @@ def test_who_listens_nowhere_is_named(monkeypatch):
         LaneError, match=r'cannot listen on .* \(no more addresses\); set resources.lane = "ray"'
     ):
         listen("127.0.0.1", SECRET)
+
+
+@pytest.fixture
+def crowded(monkeypatch):
+    """A Unix socket with so many who wait to be accepted that the next one must wait to connect."""
+    monkeypatch.setattr(module, "_BACKLOG", 1)
+    listener, address = listen("", SECRET)
+    waiting = []
+    while True:
+        waiting.append(socket.socket(socket.AF_UNIX))
+        waiting[-1].setblocking(False)
+        try:
+            waiting[-1].connect(listener.getsockname())
+        except BlockingIOError:
+            break
+    yield listener, address, waiting
+    for end in (listener, *waiting):
+        end.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
+def test_who_connects_waits_while_too_many_others_do(crowded):
+    listener, address, waiting = crowded
+    found: list[bytes] = []
+
+    def connect():
+        line = dial(address, 5.0)
+        line.send(b"hello")
+        found.append(bytes(line.receive()))
+        line.close()
+
+    dialling = threading.Thread(target=connect)
+    dialling.start()
+    dialling.join(0.3)
+    assert dialling.is_alive()
+    for _ in waiting[:-1]:
+        listener.accept()[0].close()
+    serve(listener, SECRET, [])
+    dialling.join()
+    assert found == [b"hello"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
+def test_who_connects_waits_no_longer_than_a_handshake_may_take(crowded, monkeypatch):
+    monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT", 0.1)
+    with pytest.raises(LaneError, match="no line to the Unix socket"):
+        dial(crowded[1], 5.0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who connected is known on Linux")
+def test_the_system_says_whether_another_user_connected(monkeypatch):
+    ours, _ = ends = socket.socketpair()
+    assert not module.from_another_user(ours)
+    another = os.getuid() + 1
+    monkeypatch.setattr(module.os, "getuid", lambda: another)
+    assert module.from_another_user(ours)
+    with socket.socket() as over_the_network:
+        assert not module.from_another_user(over_the_network)
+    for end in ends:
+        end.close()
 
 
 def test_all_on_one_machine_nothing_listens_beyond_it():

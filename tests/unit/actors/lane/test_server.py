@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import socket
 import sys
 import threading
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.lane import requests
+from actors.lane import server as module
 from actors.lane.client import LaneConnection
 from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress, dial
@@ -278,6 +280,73 @@ def test_a_flood_of_strangers_takes_a_few_threads_and_no_actors_place(lane, serv
     late.close()
     for end in opened:
         end.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who connected is known on Linux")
+def test_connections_of_other_users_are_hung_up_on_before_those_of_actors(service, monkeypatch):
+    monkeypatch.setattr(module, "MOST_STRANGERS", 3)
+    users = iter([False, True, True, False, False, True, False, False])
+    monkeypatch.setattr(module, "from_another_user", lambda connected: next(users))
+    server = LaneServer(partial(ClientConversation, service), "", b"k" * 32, 2.0, peers=1)
+    idle = []
+    for _ in range(8):
+        idle += strangers(server.address, 1)
+        idle[-1].recv(40)
+    ended = [hung_up_on(end) for end in idle]
+    assert ended == [True, True, True, False, False, True, False, False]
+    late = LaneConnection(server.address, 2.0)
+    monkeypatch.setattr(module, "from_another_user", lambda connected: False)
+    assert late.first(1).order is not None
+    late.close()
+    server.close()
+    for end in idle:
+        end.close()
+
+
+def hung_up_on(end):
+    """Tell whether the server has ended a line that it challenged."""
+    end.settimeout(0.2)
+    try:
+        return end.recv(1) == b""
+    except TimeoutError:
+        return False
+
+
+@pytest.fixture
+def many_files():
+    """Let this process open as many files as 500 lines take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard) if hard > 0 else 4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"], ids=["unix", "tcp"])
+@pytest.mark.parametrize("promised", [500, 2], ids=["as many as were to come", "more than were to come"])
+def test_500_clients_that_connect_at_once_are_all_served(service, many_files, monkeypatch, host, promised):
+    monkeypatch.setattr(module, "MOST_STRANGERS", 500)
+    server = LaneServer(partial(ClientConversation, service), host, b"k" * 32, 20.0, peers=promised)
+    together, failed, connections = threading.Barrier(500), [], []
+
+    def live(client):
+        connection = LaneConnection(server.address, 20.0)
+        connections.append(connection)
+        together.wait(20)
+        try:
+            assert connection.first(client).order.client == client
+        except (LaneError, Stalled) as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=live, args=(client,)) for client in range(500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert sorted(call[1] for call in service.calls) == list(range(500))
+    for connection in connections:
+        connection.close()
+    server.close()
 
 
 def test_a_server_that_cannot_accept_waits_rather_than_spins(lane, connection, monkeypatch):

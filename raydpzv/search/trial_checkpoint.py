@@ -1,0 +1,196 @@
+"""The run of one trial of a user's own Tuner: its folder, and the copies that Ray Tune keeps as its checkpoints.
+
+A copy is the run's folder as it was at an evaluation. Its `trial.json` names the trial and the branch. A run gets a new
+branch when it starts and when it takes over another trial's copy. So a trial that loads a copy of its own branch
+resumes in its folder, which is at least as far, and releases nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raydpzv.compare.run_comparison import set_aside
+from raydpzv.config.paths import locations
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree, override
+from raydpzv.errors import DataError, InputError
+from raydpzv.experiment.finalize import fresh_noise
+from raydpzv.experiment.prepare import Prepared, prepare
+from raydpzv.experiment.runner import continued
+from raydpzv.files import as_json, write_atomically
+from raydpzv.methods.schedule import changes_of, schedule_of
+from raydpzv.records.folder_lock import is_written
+from raydpzv.records.fork import fork
+from raydpzv.records.other_setting import other_setting
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.search.population import step_sizes
+from raydpzv.search.space import literal
+from raydpzv.storage.mirror import FreshNoise
+
+MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
+_FACTS = "trial.json"
+_RELEASED_WITHIN = 60.0
+"""Seconds in which a process that was killed gives up its run's folder."""
+_LOOK = 0.1
+"""Seconds between looks at a folder that another process writes."""
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Whose a folder or a copy is: the trial, its branch, the folder's path, and what the trial reported last."""
+
+    trial: str = ""
+    branch: str = ""
+    folder: str = ""
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TrialRun:
+    """One trial's run. path: its folder; spec: the scenario with the trial's settings; trial: its name in Tune."""
+
+    def __init__(self, path: Path, spec: AnyScenario, trial: str) -> None:
+        self.path, self._spec, self._trial = path, spec, trial
+
+    def started(self) -> tuple[Prepared, Path | RunFolder]:
+        """Return what runs next, and its folder: a new run, or the one on record.
+
+        Raises InputError if the folder holds a run with other settings, or one that cannot be resumed.
+        """
+        if not RunFolder.begun(self.path):
+            self._note(uuid.uuid4().hex)
+            return prepare(self._spec), self.path
+        until = time.monotonic() + _RELEASED_WITHIN
+        while is_written(self.path) and time.monotonic() < until:
+            time.sleep(_LOOK)
+        there = RunFolder.open(self.path, self._moved())
+        if self._changed(there.spec()):
+            raise InputError(
+                f"{self.path}: holds the run of this trial with other step sizes; choose another out folder"
+            )
+        experiment, folder, _ = continued(self.path, self._moved(), in_place=True)
+        return experiment, folder
+
+    def final_report(self) -> dict[str, Any] | None:
+        """Return what a finished run measured at its end; None if the run is not finished."""
+        if not RunFolder.begun(self.path) or RunFolder(self.path).completed_by() is None:
+            return None
+        summary = RunFolder(self.path).summary()
+        names = [f"{part}{name}" for part in ("", "validation_") for name in MEASURED]
+        found = {name: summary.get(name) for name in (*names, "updates", "simulated_seconds")}
+        return {name: value for name, value in found.items() if value is not None and not math.isnan(value)}
+
+    def save(self, copy: Path, report: Mapping[str, Any], *, stands: bool) -> None:
+        """Copy the run's folder into an existing folder.
+
+        report: what the trial reported last; stands: nothing writes the folder now. A run that does not stand, under
+        the wall clock, is not copied: the copy then only says where the run's folder is.
+        """
+        if stands and RunFolder.begun(self.path):
+            shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+        _write(copy, _Facts(self._trial, _facts(self.path).branch, str(self.path), report))
+
+    def load(self, copy: Path) -> dict[str, Any]:
+        """Make the trial's folder that of a run that resumes from a copy; return what was reported then.
+
+        Raises InputError if no run can resume from it under this trial's settings.
+        """
+        facts = _facts(copy)
+        if facts.branch == _facts(self.path).branch:
+            return dict(facts.report)
+        if not RunFolder.begun(copy):
+            raise InputError(
+                f"{copy}: names {facts.folder} as the run's folder and holds no copy of it, since real time does not "
+                "stand still; give trainable() an out folder that all machines see, and leave it in its place"
+            )
+        there = RunFolder.open(copy, self._moved())
+        changed = self._changed(there.spec())
+        if facts.trial == self._trial and not changed:
+            self._take_back(copy, facts)
+        else:
+            self._take_over(copy, there, changed, int(facts.report.get("updates", 0)))
+        return dict(facts.report)
+
+    def _take_back(self, copy: Path, facts: _Facts) -> None:
+        """Resume the trial's own run, whose folder is lost."""
+        complete = RunFolder(copy).completed_by() is not None
+        if not complete and fresh_noise(prepare(self._spec)) != FreshNoise():
+            raise InputError(
+                f"{self.path}: wanted the run's own folder, which may hold releases that {copy} lacks: noise of the "
+                "system's would be drawn a second time and not charged; give trainable() an out folder that lasts and "
+                "that all machines see, or start the trial anew"
+            )
+        made = self.path.with_name(f"{self.path.name}.copy")
+        shutil.rmtree(made, ignore_errors=True)
+        shutil.copytree(copy, made)
+        if self.path.is_dir():
+            self.path.rename(set_aside(self.path)[0])
+        made.rename(self.path)
+        self._note(facts.branch)
+
+    def _take_over(self, copy: Path, there: RunFolder, changed: Mapping[str, float], made: int) -> None:
+        """Resume from another run, with these step sizes after the updates that it had made.
+
+        Those are more than its checkpoint counts where they were its last ones.
+        """
+        checkpoint, method = there.checkpoint(), there.spec().method
+        if checkpoint is None:
+            raise DataError(
+                f"{copy}: has no checkpoint from which another trial could resume: the run is finished, or its noise "
+                "on rows came from the system and was not kept"
+            )
+        first = max(checkpoint.round, made) + 1
+        later = {name: [*changes_of(method, name), (first, value)] for name, value in changed.items()}
+        changes = [f"method.{name}_at={json.dumps(each)}" for name, each in later.items()]
+        fork(copy, self.path, changes, set_aside(self.path)[0])
+        self._note(uuid.uuid4().hex)
+
+    def _changed(self, there: AnyScenario) -> dict[str, float]:
+        """Return the trial's step sizes that differ from those that a run has by now.
+
+        Raises InputError if any other setting differs.
+        """
+        mine, method = self._spec.method, there.method
+        names = step_sizes(method) if mine.name == method.name else []
+        names = [name for name in names if schedule_of(mine, name) != schedule_of(method, name)]
+        same = [f"method.{name}={literal(getattr(method, name))}" for name in names]
+        same += [f"method.{n}_at={json.dumps(made)}" for n in names if (made := changes_of(method, n))]
+        planned = [f"method.{name}_at" for name in names if changes_of(mine, name)]
+        asked = self._spec if planned else override(self._spec, same)
+        if other := other_setting(there, asked):
+            able = " and ".join(f"method.{name}" for name in sorted(step_sizes(method))) or "none"
+            raise InputError(
+                f"the run of trial {self._trial} cannot resume with other settings: {other}; settings that may change "
+                f"in mid-run: {able}"
+            )
+        now = {name: schedule_of(method, name).at(2**63) for name in names}
+        return {name: getattr(mine, name) for name, value in now.items() if getattr(mine, name) != value}
+
+    def _moved(self) -> list[str]:
+        return locations(as_tree(self._spec))
+
+    def _note(self, branch: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self.path, _Facts(self._trial, branch, str(self.path)))
+
+
+def _write(folder: Path, facts: _Facts) -> None:
+    write_atomically(folder / _FACTS, as_json(asdict(facts)).encode())
+
+
+def _facts(folder: Path) -> _Facts:
+    """Return whose a folder is. Raises DataError if the file that says so is damaged."""
+    path = folder / _FACTS
+    if not path.is_file():
+        return _Facts()
+    try:
+        return _Facts(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: is damaged ({error}); start the trial anew") from None

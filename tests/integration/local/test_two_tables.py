@@ -1,0 +1,238 @@
+"""Two raw files that differ by one legal change of one record: readers x modes x methods, from file to query.
+
+With the same releases everything but the query is equal bit for bit, and the query moves by no more than the account
+says. Controls read off the table what is public, and must show. Of users: `test_two_tables_users.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scenarios
+from raydpzv.data.sources import Source
+from raydpzv.errors import InputError, SpecError
+from raydpzv.experiment.prepare import planned_privacy, prepare
+from raydpzv.privacy.statements import claims, missing_premises, verdict
+from raydpzv.registry import DATA_SOURCES, METHODS
+from tests.helpers import raw_tables
+from tests.helpers.proved_modes import (
+    BY_CLIENT,
+    IN_THE_OPEN,
+    MODES,
+    UNPROVED,
+    USER_MODES,
+    USERS,
+    spec_of,
+    user_spec,
+)
+from tests.helpers.raw_tables import CHANGED, FITTED, LABELS, NOT_READ, READERS, STRANGE, raw, write_table
+from tests.helpers.two_tables import Seen, seen
+
+VERTICAL = [
+    pytest.param(reader, method, mode, id=f"{reader}-{method}-{mode}")
+    for reader in READERS
+    if DATA_SOURCES[reader].loss == "cross_entropy"
+    for method, modes in MODES.items()
+    for mode in modes
+]
+
+
+def test_every_reader_and_method_has_a_line_or_a_reason():
+    assert READERS.keys() | NOT_READ.keys() == set(DATA_SOURCES)
+    assert not READERS.keys() & NOT_READ.keys()
+    covered = [MODES, USER_MODES, UNPROVED]
+    assert set().union(*covered) == set(METHODS)
+    assert sum(map(len, covered)) == len(METHODS)
+    for source, reason in NOT_READ.items():
+        found: Source = DATA_SOURCES[source]
+        assert bool(found.fitted) == (reason == FITTED), source
+        assert reason != raw_tables.BUILT_IN or not found.needs
+    for name in UNPROVED:
+        method = METHODS[name]
+        if method.kind == "horizontal":
+            assert method.users(method.config()) is None
+        else:
+            plan = method.noise(method.config())
+            assert plan is None or plan.hidden
+
+
+@pytest.mark.parametrize(("reader", "method", "mode"), VERTICAL)
+def test_everything_but_the_query_is_equal_and_the_query_moves_as_stated(tmp_path, reader, method, mode):
+    files = {change: tmp_path / (change or "as it is") for change in ("", *READERS[reader].changes())}
+    for folder in files.values():
+        folder.mkdir()
+    paths = {change: READERS[reader].write(folder, change) for change, folder in files.items()}
+    spec = spec_of(reader, method, mode, paths[""])
+    assert not missing_premises(planned_privacy(spec))
+    first = seen(spec)
+    again = seen(spec, first)
+    assert differences(first, again, mode) == []
+    moved = 0.0
+    for change, path in paths.items():
+        if not change or (mode in BY_CLIENT and "label" in change):
+            continue
+        other = seen(spec_of(reader, method, mode, path), first)
+        assert differences(first, other, mode) == [], change
+        moved = max(moved, checked_moves(first, other, mode))
+    assert moved > 0, "the record must be seen where it takes part"
+
+
+def differences(first: Seen, other: Seen, mode: str) -> list[str]:
+    """Return what differs beside queries: what is public, and what belongs to other records."""
+    skipped = {"digest"} if mode in IN_THE_OPEN else set()
+    found = [
+        name for name in first.public if name not in skipped and first.public[name] != other.public[name]
+    ]
+    row = row_of(first)
+    pairs = [
+        (a.x_train, b.x_train) for a, b in zip(first.prepared.clients, other.prepared.clients, strict=True)
+    ]
+    pairs += [(first.prepared.server.y_train, other.prepared.server.y_train)]
+    same = all(np.array_equal(np.delete(a, row, 0), np.delete(b, row, 0)) for a, b in pairs)
+    return found if same else [*found, "other records"]
+
+
+def row_of(run: Seen) -> int:
+    """Return the training row of the record that is changed."""
+    (found,) = np.flatnonzero(run.prepared.numbers == CHANGED)
+    return int(found)
+
+
+def checked_moves(first: Seen, other: Seen, mode: str) -> float:
+    """Return the largest move of a query in units of its limit, having seen that only the record's own moved."""
+    row, largest, without = row_of(first), 0.0, 0
+    for address, query in first.tape.queries.items():
+        moved = other.tape.queries[address] - query
+        if address[:2] not in first.tape.rows and mode != "discriminant":
+            continue  # it was under way when the run was over
+        if mode == "rows":
+            own = first.tape.rows[address[:2]] == row
+            assert not moved[~own].any()
+            without += int((~own).sum())
+        elif mode == "discriminant":
+            moved = moved.reshape(-1, first.prepared.spec.model.embedding)
+            assert (moved.any(1)).sum() <= 1
+            without += len(moved) - 1
+        elif row not in first.tape.rows[address[:2]]:
+            assert not moved.any(), address
+            without += 1
+        largest = max(largest, float(np.linalg.norm(moved)) / first.tape.limits[address])
+    assert without > 5
+    assert largest <= 1 + 1e-6
+    return largest
+
+
+@pytest.mark.parametrize("reader", [name for name, found in READERS.items() if found.refused])
+def test_what_no_record_may_have_is_refused_by_name(tmp_path, reader):
+    by_record = DATA_SOURCES[reader].loss == "cross_entropy"
+    for change, said in READERS[reader].refused.items():
+        folder = tmp_path / change
+        folder.mkdir()
+        path = READERS[reader].write(folder, change)
+        of_records, of_users = (spec_of, "dpzv", "frozen"), (user_spec, "uldp_sgd", "records")
+        make, method, mode = of_records if by_record else of_users
+        spec = make(reader, method, mode, path)
+        with pytest.raises(InputError, match=said):
+            prepare(spec)
+
+
+RARE = [
+    ("city", "data.categories", ("category", "new category")),
+    ("label", "data.classes", ("label", "new label")),
+]
+
+
+LISTED = [name for name in READERS if DATA_SOURCES[name].listed]
+READ_OFF = [
+    *((reader, "classes") for reader in LISTED),
+    *((reader, "categories") for reader in LISTED if "category" not in READERS[reader].absent),
+]
+
+
+@pytest.mark.parametrize(("reader", "read"), READ_OFF)
+def test_control_a_list_that_is_read_off_the_table_is_found_out(tmp_path, monkeypatch, reader, read):
+    """The modes refuse such runs, or say that nothing is proved; here that is taken away."""
+    for room in ("config.sound", "experiment.privacy_setting"):
+        monkeypatch.setattr(f"raydpzv.{room}.read_off", lambda data: ())
+    change = {"classes": "new label", "categories": "new category"}[read]
+    update: dict[str, Any] = {
+        "classes": {"classes": 2, "other": None},
+        "categories": {"categories": ("city",)},
+    }[read]
+    runs: list[Seen] = []
+    for name, written in (("one", ""), ("two", change)):
+        (tmp_path / name).mkdir()
+        spec = spec_of(reader, "dpzv", "joint", READERS[reader].write(tmp_path / name, written))
+        fitted = spec.model_copy(update={"data": spec.data.model_copy(update=update)})
+        runs.append(seen(fitted, *runs))
+    first, other = runs
+    known = {"classes": "classes", "categories": "widths"}[read]
+    assert first.public[known] != other.public[known]
+    row = row_of(first)
+    hidden = [a for a, rows in first.tape.rows.items() if a in first.tape.queries and row not in rows]
+    moved = [a for a in hidden if not np.array_equal(first.tape.queries[a], other.tape.queries[a])]
+    assert len(moved) > len(hidden) / 2 > 5
+
+
+@pytest.mark.parametrize("read", ["off the table", "from a list"])
+def test_two_rare_labels_are_told_apart_where_classes_are_read_off_the_table(tmp_path, monkeypatch, read):
+    """Row 3 has a label that nobody else has, sorted before all others or after them."""
+    runs: list[Seen] = []
+    if read == "off the table":
+        for room in ("config.sound", "experiment.privacy_setting"):
+            monkeypatch.setattr(f"raydpzv.{room}.read_off", lambda data: ())
+    for rare in (STRANGE, "zzz"):
+        path = write_table(
+            raw().with_row(CHANGED, labels=rare), tmp_path / f"{rare}.csv", "time", *raw_tables.OWNERS
+        )
+        spec = spec_of("csv", "dpzv", "frozen", path)
+        if read == "off the table":
+            spec = spec.model_copy(
+                update={"data": spec.data.model_copy(update={"classes": 2, "other": None})}
+            )
+        runs.append(seen(spec, *runs))
+    first, other = runs
+    differ = [
+        a for a, query in first.tape.queries.items() if not np.array_equal(query, other.tape.queries[a])
+    ]
+    others = np.delete(first.prepared.server.y_train != other.prepared.server.y_train, row_of(first))
+    if read == "off the table":
+        assert others.all()
+        assert len(differ) > len(first.tape.queries) / 2
+    else:
+        assert first.prepared.server.y_train[row_of(first)] == LABELS.index("other")
+        assert not differ
+        assert first.public == other.public
+
+
+LEFT_OUT = [
+    (reader, method, mode)
+    for reader in LISTED
+    for table in (MODES, USER_MODES)
+    for method, modes in table.items()
+    for mode in modes
+    if table is MODES or not DATA_SOURCES[reader].tokens
+]
+
+
+@pytest.mark.parametrize(("reader", "method", "mode"), LEFT_OUT)
+def test_without_a_public_list_of_classes_nothing_is_proved(tmp_path, reader, method, mode):
+    lists = ("data.classes", "data.other")
+    path, source = READERS[reader].write(tmp_path, ""), READERS[reader]
+    given = [text for text in source.given(path) if not text.startswith(lists)]
+    if method in MODES:
+        scenario, own = MODES[method][mode]
+        given = [*own, *given, *source.vertical]
+    else:
+        own = USER_MODES[method][mode]
+        scenario, given = "digits_users", [f"method={{name='{method}'}}", *USERS, *given, *source.users, *own]
+    if scenario in ("digits_private", "digits_server"):
+        with pytest.raises(SpecError, match=r"data\.classes: classes are numbered by the labels that occur"):
+            scenarios.load(scenario, given)
+        return
+    found = planned_privacy(scenarios.load(scenario, given))
+    assert not any(claim.holds for claim in claims(found))
+    assert "set data.classes" in verdict(found)[1]

@@ -1,0 +1,99 @@
+"""What the columns of one's own table hold."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raydpzv.data.column_facts import MOST_VALUES, column_facts, round_range
+from raydpzv.errors import DataError
+
+ROWS = MOST_VALUES + 1
+TABLE = {
+    "age": [18 + i for i in range(ROWS)],
+    "weight": [None, math.nan, *(i / 4 for i in range(2, ROWS))],
+    "smokes": [i % 2 == 0 for i in range(ROWS)],
+    "city": [None if i == 3 else ("Rome", "Oslo")[i % 2] for i in range(ROWS)],
+    "name": [f"person {i}" for i in range(ROWS)],
+    "country": ["Norway"] * ROWS,
+    "born": [datetime.date(2000, 1, 1)] * ROWS,
+    "empty": pa.nulls(ROWS),
+}
+
+
+@pytest.fixture
+def facts(tmp_path):
+    pq.write_table(pa.table(TABLE), tmp_path / "own.parquet")
+    return column_facts(tmp_path / "own.parquet")
+
+
+def test_numbers_have_the_range_of_their_finite_values(facts):
+    assert [(c.low, c.high) for c in facts.values() if c.numeric] == [(18, 68), (0.5, 12.5), (0, 1)]
+    assert (facts["weight"].missing, facts["weight"].values) == (1, None)
+    assert facts["age"].values is None, "one more than the most values that are listed"
+    assert facts["smokes"].values == (False, True)
+
+
+def test_texts_have_their_values_in_order(facts):
+    assert (facts["city"].values, facts["city"].missing, facts["city"].numeric) == (
+        ("Oslo", "Rome"),
+        1,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ("name", "they name rows"),
+        ("country", "one value"),
+        ("born", "write them as numbers"),
+        ("empty", "empty"),
+    ],
+)
+def test_a_column_that_no_model_can_use_says_why(facts, column, why):
+    assert why in facts[column].unusable
+    assert not any(facts[name].unusable for name in ("age", "weight", "smokes", "city"))
+
+
+def test_a_csv_file_has_the_same_facts_as_far_as_it_can(tmp_path):
+    lines = ["age,city,smokes", "18,Oslo,true", "30,Rome,false", ",Oslo,true"]
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    found = column_facts(tmp_path / "own.csv")
+    assert [(c.name, c.numeric, c.missing, c.values) for c in found.values()] == [
+        ("age", True, 1, (18, 30)),
+        ("city", False, 0, ("Oslo", "Rome")),
+        ("smokes", True, 0, (False, True)),
+    ]
+    with pytest.raises(DataError, match="there is no file"):
+        column_facts(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        (18, 89, (10, 90)),
+        (3_512, 98_764, (0, 100_000)),
+        (-0.034, 0.021, (-0.04, 0.03)),
+        (0, 1, (0, 1)),
+        (7, 7, (6, 8)),
+    ],
+)
+def test_a_proposed_range_has_round_ends(low, high, ends):
+    assert round_range(low, high) == ends
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
+def test_a_proposed_range_holds_the_values_and_is_not_much_wider(low, width):
+    high = low + width
+    below, above = round_range(low, high)
+    slack = 1e-9 * max(1, abs(low), abs(high))
+    assert below - slack <= low
+    assert high <= above + slack
+    assert above - below <= 3 * (high - low) + slack + 2 * (low == high)

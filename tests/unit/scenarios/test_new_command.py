@@ -1,0 +1,136 @@
+"""`raydpzv new`: what it asks of its options, and what it writes."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from raydpzv.data.column_facts import column_facts
+from raydpzv.errors import SpecError
+from scenarios.new_command import even_parties, given_parties
+from tests.helpers.commands import call, complaint
+from tests.helpers.own_table import PARTIES, write_own_table
+
+CONSTANTS = ("classes", "categories", "centre", "spread")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_own_table(tmp_path / "own.csv")
+
+
+def test_parties_are_read_from_one_line():
+    assert given_parties(" bank=income,age  shop=visits ") == {"bank": ("income", "age"), "shop": ("visits",)}
+    assert given_parties("the bank = yearly income, age; shop=visits;") == {
+        "the bank": ("yearly income", "age"),
+        "shop": ("visits",),
+    }
+
+
+@pytest.mark.parametrize("text", ["bank", "bank=", "bank=income age", "bank=income bank=age"])
+def test_a_line_that_names_no_parties_is_refused(text):
+    with pytest.raises(SpecError, match="--parties: wanted"):
+        given_parties(text)
+
+
+def test_left_out_parties_share_the_usable_columns(own):
+    facts = column_facts(own)
+    assert even_parties(facts, "label", private=False) == {
+        "first": ("income", "age", "visits"),
+        "second": ("city", "gaps"),
+    }
+    assert even_parties(facts, "label", private=True) == {
+        "first": ("income", "age"),
+        "second": ("visits", "city"),
+    }
+
+
+def test_what_needs_public_constants_is_written_as_comments(own):
+    assert call("new", "own", "--data", own, "--parties", PARTIES, "--private").exit_code == 0
+    text = (own.parent / "own.toml").read_text()
+    assert not set(CONSTANTS) & set(tomllib.loads(text)["data"])
+    marked = [line for line in text.splitlines() if line.endswith("# PUBLIC?")]
+    assert [line.split()[:2] for line in marked] == [["#", name] for name in CONSTANTS]
+    assert "READ FROM THE DATA (own.csv)" in text
+    refused = complaint(call("run", "own.toml"))
+    assert "data.classes" in refused
+    uncommented = "\n".join(line.removeprefix("# ") if line in marked else line for line in text.splitlines())
+    call("new", "own", "--data", own, "--parties", PARTIES, "--private", "--public-from-data", "--force")
+    assert tomllib.loads(uncommented) == tomllib.loads((own.parent / "own.toml").read_text())
+
+
+@pytest.mark.parametrize("options", [(), ("--private", "--public-from-data")], ids=["open", "private"])
+def test_each_setting_of_the_file_has_a_comment(own, options):
+    assert call("new", "own", "--data", own, "--parties", PARTIES, *options).exit_code == 0
+    lines = (own.parent / "own.toml").read_text().splitlines()
+    settings = [line for line in lines if " = " in line and not line.startswith(("#", "bank", "shop"))]
+    assert len(settings) > 15
+    assert [line for line in settings if "  # " not in line] == []
+    read = [line for line in settings if line.startswith(("classes", "categories"))]
+    assert all(line.endswith(("# read from the data", "# PUBLIC?")) for line in read)
+
+
+def test_a_file_is_replaced_only_by_force(own):
+    assert call("new", "own", "--data", own).exit_code == 0
+    before = (own.parent / "own.toml").read_bytes()
+    assert "--force" in complaint(call("new", "own.toml", "--data", own, "--target", "city"))
+    assert (own.parent / "own.toml").read_bytes() == before
+    assert call("new", "own.toml", "--data", own, "--target", "city", "--force").exit_code == 0
+    assert tomllib.loads((own.parent / "own.toml").read_text())["data"]["target"] == "city"
+
+
+def test_a_table_elsewhere_has_its_whole_path(own):
+    (own.parent / "scenarios").mkdir()
+    assert call("new", "scenarios/own", "--data", "own.csv").exit_code == 0
+    assert tomllib.loads((own.parent / "scenarios/own.toml").read_text())["data"]["file"] == str(own)
+
+
+def test_names_that_toml_quotes_survive(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    heading, *rows = write_own_table(tmp_path / "own.csv").read_text().splitlines()
+    heading = heading.replace("income", "yearly income").replace("city", 'the "city"').replace("age", "Größe")
+    (tmp_path / "own.csv").write_text(
+        "\n".join([heading.replace('the "city"', '"the ""city"""'), *rows]) + "\n"
+    )
+    parties = 'the bank=yearly income,Größe; shop=the "city"'
+    done = call("new", "own", "--data", "own.csv", "--parties", parties, "--private", "--public-from-data")
+    assert done.exit_code == 0, done.output
+    tree = tomllib.loads((tmp_path / "own.toml").read_text())
+    assert tree["split"]["parties"] == {"the bank": ["yearly income", "Größe"], "shop": ['the "city"']}
+    assert list(tree["data"]["centre"]) == ["yearly income", "Größe"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--parties", "bank=incme shop=age"],
+            'wanted columns of "own.csv" for "bank", got "incme". Did you mean "income"',
+        ),
+        (["--parties", "bank=income shop=name"], 'column "name" of "own.csv" cannot be a feature of "shop"'),
+        (["--parties", "bank=income shop=label"], 'for "shop", got "label"'),
+        (["--parties", "bank=income"], "split.parties: wanted at least 2 parties"),
+        (["--parties", "bank=income shop=income"], "split.parties: wanted each column in one party"),
+        (
+            ["--parties", "bank=income shop=age,gaps", "--private"],
+            '--private: column "gaps" of "own.csv" has no value',
+        ),
+        (["--target", "lable"], 'column of "own.csv" to predict, got "lable". Did you mean "label"'),
+        (["--target", "name"], "--target: wanted a column of 2 to 50 classes"),
+        (["--public-from-data"], "--public-from-data: goes with --private"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(own, options, said):
+    assert said in complaint(call("new", "own", "--data", own, *options))
+    assert not (own.parent / "own.toml").exists()
+
+
+def test_a_name_in_no_folder_is_refused(own):
+    assert "wanted a NAME in a folder that exists" in complaint(call("new", "nowhere/own", "--data", own))
+
+
+def test_empty_cells_are_filled_where_nothing_is_claimed(own):
+    assert call("new", "own", "--data", own, "--parties", "bank=income shop=gaps").exit_code == 0
+    assert tomllib.loads((own.parent / "own.toml").read_text())["data"]["missing"] == "mean"
