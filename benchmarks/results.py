@@ -149,11 +149,10 @@ PARTS = (
         real=("mnist_field",),
         files=MNIST_FILES,
         shows=(
-            "The target of 90 % says little: frozen clients, random convolutions that never learn, reach it, with the "
-            "fewest bytes. Without noise DPZV with the SGD head ends two to three points above them, level with VAFL. "
-            "At ε = 1 it is level with them. With the zeroth-order head, at its printed step, it ends far below them. "
-            "ZOO-VFL as published diverges within 50 updates. The zeroth-order head's P and λ were searched on digits "
-            "alone."
+            "The target of 90 % says little: frozen clients, random convolutions that never learn, reach it in the "
+            "median. DPZV with the SGD head ends three points above them without noise, level with VAFL, and one point "
+            "above them at ε = 1. With the zeroth-order head, at its printed step, it ends far below them. ZOO-VFL as "
+            "published diverges. The zeroth-order head's P and λ were searched on digits alone."
         ),
     ),
     Part(
