@@ -14,7 +14,7 @@ import tomli_w
 from raydpzv.config.paths import located
 from raydpzv.config.toml import parse
 from raydpzv.config.tree import read_toml
-from raydpzv.data.column_facts import MOST_VALUES, ColumnFacts, column_facts, round_range
+from raydpzv.data.column_facts import MOST_VALUES, RARE, ColumnFacts, column_facts, round_range
 from raydpzv.data.files import one_line
 from raydpzv.errors import DataError, InputError, SpecError, suggest
 from raydpzv.experiment.prepare import prepare
@@ -140,7 +140,7 @@ def check(proposal: Proposal) -> None:
                 )
             if proposal.private and (missing := proposal.facts[column].missing):
                 raise DataError(
-                    f'--private: column "{column}" of "{name}" has no value in {missing} rows, and what fills them in '
+                    f'--private: column "{column}" of "{name}" has {missing} empty cells, and what fills them in '
                     "would depend on other rows; fill them in, drop the rows or leave the column out of --parties"
                 )
     if proposal.facts[proposal.target].values is None:
@@ -213,10 +213,18 @@ def _warning(proposal: Proposal, active: bool) -> Iterator[str]:
     yield f"# The lines marked PUBLIC? were READ FROM THE DATA ({file}). The proof of ε speaks of constants that are"
     yield "# known without the data: a class, a category or a range that one person's record has added reveals that"
     yield "# record, whatever ε says."
+    yield from (f"# {line}" for line in _rare(proposal))
     if active:
         yield "# --public-from-data confirmed that all of them are public knowledge. Replace each that is not."
     else:
         yield "# Replace each by what is public, then delete the # before it. Until then the scenario does not run."
+
+
+def _rare(proposal: Proposal) -> Iterator[str]:
+    """Yield a line for each class and category that few records have, if the scenario is to be private."""
+    for column in (proposal.facts[proposal.target], *proposal.features) if proposal.private else ():
+        for value in column.rare:
+            yield f'rare: "{value}" of column "{column.name}" is in fewer than {RARE} rows; is it public knowledge?'
 
 
 def _lists(proposal: Proposal) -> dict[str, Any]:
@@ -250,7 +258,7 @@ def _no_privacy(proposal: Proposal) -> Iterator[str]:
 
 def _title(proposal: Proposal) -> str:
     how = "with a proved ε=1" if proposal.private else "without noise"
-    return f"{one_line(proposal.file.name)} at {', '.join(proposal.parties)}, DPZV {how}"
+    return f"Own table at {', '.join(proposal.parties)}, DPZV {how}"
 
 
 def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str]:
@@ -259,6 +267,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     for column in proposal.unused:
         why = column.unusable or (proposal.private and column.missing and f"{column.missing} empty cells")
         yield f"not used: {column.name}" + (f" ({why})" if why else "")
+    yield from _rare(proposal)
     yield f"written: {path}"
     if held_back:
         marked = len(_lists(proposal) | _scaling(proposal))
@@ -267,7 +276,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
             "known without the data, and delete the # before it"
         )
         yield "if they are public knowledge as they are: the same command with --public-from-data --force"
-    yield f"run it: raydpzv run {path}"
+    yield f"{'then run it' if held_back else 'run it'}: raydpzv run {path}"
 
 
 def _target(facts: Mapping[str, ColumnFacts], given: str | None, file: str) -> str:

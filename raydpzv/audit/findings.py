@@ -51,7 +51,7 @@ class Finding:
 def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
     """Return what a ledger audit says."""
     noise, others = audit.noise, sum(c.others for c in audit.canaries)
-    heads = ("row", "canary", "releases with it", "hidden difference", "of releases", "d / σ", "ε seen")
+    heads = ("row", "canary", "scalars with it", "hidden difference", "of releases", "d / σ", "ε seen")
     rows = [(f"{c.canary.row:,}", c.canary.kind, *_seen(c)) for c in audit.canaries]
     hidden = (
         f"Hidden difference: the largest |q - q'| over releases without the record is {_difference(audit.hidden)}"
@@ -59,7 +59,8 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
         if others
         else "Every release is about every record, so that no hidden difference can show."
     )
-    told = f"Noise: {noise.releases:,} releases, deviation at most {text.number(noise.deviation_up)} of the one stated"
+    most = text.number(noise.deviation_up)
+    told = f"Noise: {noise.releases:,} released scalars, deviation at most {most} of the one stated"
     notes = (
         hidden,
         f"{told} (95 %), Kolmogorov-Smirnov p = {text.number(noise.p, 2)}.",

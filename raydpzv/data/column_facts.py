@@ -18,6 +18,8 @@ from raydpzv.data.tabular import is_numeric, read_columns
 
 MOST_VALUES = 50
 """A column of texts with more different values names rows, rather than kinds of them."""
+RARE = 5
+"""A value in fewer rows may reveal them by being listed."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class ColumnFacts:
     """A column. numeric: its cells are numbers, of which `low` and `high` are the least and the largest finite ones.
 
     values: the different values, ascending, of texts, whole numbers and true or false, None if they are more than
-    MOST_VALUES. unusable: why no party can use the column, in words; "" if one can. missing: rows without a value.
+    MOST_VALUES; rare: those of them in fewer than RARE rows. unusable: why no party can use the column, in words; ""
+    if one can. missing: rows without a value.
     """
 
     name: str
@@ -35,6 +38,7 @@ class ColumnFacts:
     values: tuple[str | int | bool, ...] | None
     missing: int
     unusable: str
+    rare: tuple[str | int | bool, ...] = ()
 
 
 def column_facts(file: Path) -> dict[str, ColumnFacts]:
@@ -66,12 +70,13 @@ def _facts(name: str, column: pa.Array) -> ColumnFacts:
         numbers = numbers[np.isfinite(numbers)]
         if len(numbers):
             low, high = float(numbers.min()), float(numbers.max())
-    values = None
+    values, rare = None, ()
     if text or types.is_integer(kind) or types.is_boolean(kind):
-        found = pc.unique(column.drop_null())
-        values = tuple(sorted(found.to_pylist())) if len(found) <= MOST_VALUES else None
+        counts = {c["values"].as_py(): c["counts"].as_py() for c in pc.value_counts(column.drop_null())}
+        values = tuple(sorted(counts)) if len(counts) <= MOST_VALUES else None
+        rare = tuple(value for value in values or () if counts[value] < RARE)
     unusable = _unusable(column, values, numeric=numeric, text=text)
-    return ColumnFacts(one_line(name), numeric, low, high, values, column.null_count, unusable)
+    return ColumnFacts(one_line(name), numeric, low, high, values, column.null_count, unusable, rare)
 
 
 def _unusable(column: pa.Array, values: tuple[object, ...] | None, *, numeric: bool, text: bool) -> str:

@@ -344,9 +344,10 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
             "year, month and day in columns of their own) or drop the column"
         )
     raise DataError(
-        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it or drop the column; without '
-        'privacy.mode = "sound" also: name the column in data.categories to have one column of 0 and 1 for each of its '
-        'values, or leave the cell empty with data.missing = "mean"'
+        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it, drop the column, or '
+        "list its values in data.categories (column = [values]); without "
+        'privacy.mode = "sound" also: name the column alone in data.categories, or leave the cell empty with '
+        'data.missing = "mean"'
     )
 
 

@@ -85,9 +85,12 @@ def relation_cell(claim: Claim) -> str:
 
 
 def adversary_cell(claim: Claim) -> str:
-    """Return against whom a row speaks, for a table's cell: nobody where the paper's accountant speaks."""
+    """Return against whom a row speaks, for a table's cell.
+
+    A number of the paper's accountant holds against outsiders if it holds at all; else it names nobody.
+    """
     if claim["adversary"] == PAPER:
-        return "–"
+        return "external" if claim["holds"] else "–"
     return f"{claim['adversary']}{' (knows counts)' if unit(claim).endswith(COUNTS_KNOWN) else ''}"
 
 

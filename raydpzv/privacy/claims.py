@@ -63,6 +63,6 @@ def large_delta(facts: Mapping[str, Any]) -> str:
     if facts["delta"] * count <= 1:
         return ""
     return (
-        f"δ={facts['delta']:g} is above 1/{letter} ({letter}·δ = {facts['delta'] * count:.3g}): such an ε permits "
+        f"δ={facts['delta']:g} is above 1/{letter} ({letter}·δ = {facts['delta'] * count:.3g}): such a δ permits "
         f"revealing whole {unit}"
     )

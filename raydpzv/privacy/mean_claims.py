@@ -57,7 +57,7 @@ def obstacle(setting: MeanSetting) -> str:
     if (broken := defect(setting)) or not setting.hidden_state:
         return broken
     return (
-        f'the server trains w_0 on labels without noise (server "{setting.server}"), and w_0 carries a record into '
+        f'the server trains its head on labels without noise (server "{setting.server}"), which carries a record into '
         "every later release"
     )
 

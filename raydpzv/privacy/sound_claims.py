@@ -103,7 +103,7 @@ def _claim(
 
 
 def _mechanism(setting: SoundSetting) -> str:
-    noise = f"z={figure(setting.noise_multiplier)} times a record's largest part"
+    noise = f"z={figure(setting.noise_multiplier)} over one record's term"
     if setting.head_alone:
         return f"Gaussian on the head's gradient, {noise}, system noise"
     slopes = f"rounded Gaussian on integers, {noise}"

@@ -24,7 +24,7 @@ CONDITION = "* No guarantee: what ε would be, all else equal, if nobody kept hi
 """What the conditional column means; stands below a table that has one."""
 
 _CONDITIONAL = "if no hidden state*"
-_NOISE = "z\n(σ/sens.)"
+_NOISE = "z (noise\n/sens.)"
 _RIGHT = ("ε", "guess", _NOISE, _CONDITIONAL)
 _ROOMY = 100  # columns from which the table needs not be squeezed
 
@@ -201,7 +201,7 @@ def _row_calibration(facts: Mapping[str, Any]) -> str:
 def _sound_calibration(facts: Mapping[str, Any]) -> str:
     """The same for a `raydpzv.privacy.sound_setting.SoundSetting`."""
     z, updates = text.number(facts["noise_multiplier"]), f"{facts['updates']:,}"
-    noise = f"noise of z = {z} times a record's largest part, and {updates} updates"
+    noise = f"noise of z = {z} (over one record's term), and {updates} updates"
     if facts["target"] is None:
         return f"{noise[0].upper()}{noise[1:]}, are given by the scenario; ε follows from them."
     target, delta = text.number(facts["target"]), text.number(facts["delta"])

@@ -37,7 +37,7 @@ def test_two_commands_lead_from_a_table_to_a_proved_epsilon(folder):
     assert summary["warnings"] == [
         "no client holds the columns name, gaps: they are not used; list them in split.parties"
     ]
-    assert "PRIVATE against the clients" in call("privacy", folder / "own.toml").stdout
+    assert "PRIVATE. ε = 1 (" in call("privacy", folder / "own.toml").stdout
 
 
 def test_tables_and_pages_name_the_parties_and_rows_the_clients(folder):

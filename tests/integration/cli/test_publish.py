@@ -214,7 +214,7 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
     _, run, public = made
     scenarios.run(small(*FROZEN, "method.server=sgd"), tmp_path / "hidden")
     said = complaint(call("publish", tmp_path / "hidden", "--out", tmp_path / "out"))
-    assert "is not private, so nothing of it may leave: the server trains w_0 on labels" in said
+    assert "is not private, so nothing of it may leave: the server trains its head on labels" in said
     stop, progress = stop_after(5)
     scenarios.run(small(*FROZEN), tmp_path / "stopped", progress=progress, stop=stop)
     assert "has not come to its end" in complaint(

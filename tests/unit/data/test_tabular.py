@@ -96,7 +96,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path, form):
 
     good = columns()
     refused(good, "kinds", 'no column "kinds"', 'mean "kind"', "age, weight, smokes, kind")
-    refused(good, "age", 'column "kind"', 'such as "pear" in row 0 ', r"name the column in data.categories")
+    refused(good, "age", 'column "kind"', 'such as "pear" in row 0 ', r"list its values in data.categories")
     refused(good, "weight", 'column "weight"', "double", "whole numbers")
     refused({name: good[name] for name in ("kind",)}, "kind", "no features")
     refused({**good, "kind": ["fig"] * 24}, "kind", 'the one value "fig"')

