@@ -263,6 +263,11 @@ PARTS = (
         picture="accuracy_over_epsilon",
         real=("creditcard_field", "mnist_users_field", "heart_field", "brca_field"),
         files="the files that docs/data.md names",
+        shows=(
+            "Yes. At ε = 3 ULDP-AVG and ULDP-SGD by records reach 86 and 88 %, ULDP-GROUP at most 40 % at its exact ε, "
+            "and ULDP-NAIVE is at chance. ULDP-ZO (ours) is level with ULDP-SGD at a tenth of the bytes. Uniform "
+            "weights cost 10 points at ε = 3 and 36 at ε = 1."
+        ),
     ),
     Part(
         "uldp_1000",
@@ -272,6 +277,10 @@ PARTS = (
         "20,000 generated rows, 1,000 users in 20 silos; ε = .5 for all; step sizes tuned alike.",
         real=("creditcard_1000", "creditcard_weights"),
         files="the files that docs/data.md names",
+        shows=(
+            "Yes: 93 % by records, also with counts capped at 8, against 61 % with uniform weights. ULDP-ZO reaches 92 "
+            "% with 16 scalars a round, ULDP-GROUP 43 % at most."
+        ),
     ),
 )
 
