@@ -255,7 +255,7 @@ class PreparedHorizontal:
         """Return the row types that are not kept: none."""
         return frozenset()
 
-    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
         arrays = [*self.split.train.arrays, *self.split.held_out]
         return fingerprint(self.spec, arrays, key) | self.plan.facts()

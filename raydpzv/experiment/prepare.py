@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.registry import PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
@@ -109,7 +108,7 @@ class Prepared(Protocol):
         """Return what ends the run (besides the privacy filter)."""
         ...
 
-    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
         ...
 
@@ -189,19 +188,19 @@ def load_data(
     return scale(found, data.scale)
 
 
-def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes | None) -> dict[str, str]:
+def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
     """Return digests of a resolved scenario, wherever its data lie, and of the data.
 
-    key: the operator's, without which nobody can try guesses at the data; None: the plain digest of older folders.
+    key: the operator's, without which nobody can try guesses at the data.
     """
-    data = hashlib.sha256() if key is None else hmac.new(key, digestmod="sha256")
+    data = hmac.new(key, digestmod="sha256")
     for array in arrays:
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
     return {
         "scenario_sha256": scenario_sha256(spec),
-        PLAIN_DATA_DIGEST if key is None else DATA_DIGEST: data.hexdigest(),
+        DATA_DIGEST: data.hexdigest(),
     }
 
 
