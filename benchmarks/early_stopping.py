@@ -1,9 +1,9 @@
 """Schedulers of searches on the curves of whole trials: updates made, and how far their best is below the best.
 
 Each space is a search without a scheduler, 16 trials of digits_dpzv to their ends, of which the validation accuracy is
-kept at every evaluation. On these curves three rules are replayed, with trials in random orders and at paces of their
-own, so many at a time: `--scheduler asha` as it promotes, Ray Tune's ASHA (which `--scheduler asha` is where trials
-cannot stand still), and `--scheduler halving`, which depends on no order.
+kept at every evaluation. On these curves two rules are replayed, with trials in random orders and at paces of their
+own, so many at a time: `--scheduler asha` as it promotes, and Ray Tune's ASHA, which `--scheduler asha` is if trials
+cannot pause.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import numpy as np
 from common import environment, options, show, verdict, write
 
 from raydpzv.keys import Key
-from raydpzv.search import halving, promotion
-from raydpzv.search.bracket import FACTOR, Bracket
+from raydpzv.search import promotion
+from raydpzv.search.bracket import Bracket
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, grace_of, read_search
-from raydpzv.search.standing import curve, rungs_from
+from raydpzv.search.standing import curve
 
 SPACE = """method.lr.loguniform = [1e-3, 1e-1]
 method.momentum.uniform = [0.0, 0.95]
@@ -104,7 +104,7 @@ def promoting(found: Curves, workers: int, key: Key) -> Came:
     order, pace = in_order(key)
     budget = found.plan.budget
     first = promotion.first_rung(found.plan.trials, None)
-    rungs = rungs_from(first, budget, FACTOR, promotion.LAST)
+    rungs = promotion.rungs_from(first, budget)
     bracket = Bracket(rungs, budget, order, higher=True)
     busy, made, now = [], dict.fromkeys(order, 0), 0.0
     while True:
@@ -154,21 +154,9 @@ def stopping(found: Curves, workers: int, key: Key) -> Came:
     return Came(sum(made.values()) / (budget * TRIALS), found.points_below(ended))
 
 
-def halved(found: Curves, workers: int, key: Key) -> Came:
-    """Replay `--scheduler halving`."""
-    budget, made, stand = found.plan.budget, 0, list(range(TRIALS))
-    rungs = rungs_from(halving.first_rung(found.plan.trials, None), budget, halving.FACTOR, halving.LAST)
-    for since, rung in zip([0, *rungs], rungs, strict=False):
-        made += len(stand) * (rung - since)
-        stand = halving.better_half({n: found.values[n][rung] for n in stand}, higher=True)
-    made += len(stand) * (budget - rungs[-1])
-    return Came(made / (budget * TRIALS), found.points_below(stand))
-
-
 RULES: dict[str, Callable[[Curves, int, Key], Came]] = {
     "asha, promoting": promoting,
     "Ray Tune's ASHA": stopping,
-    "halving": halved,
 }
 
 
@@ -211,12 +199,12 @@ def main() -> None:
             made.append({"draw_seed": draw, "part": came.part, "below": came.below})
             rows.append([f"asha on Ray, space {draw}", "2", *_cells(_figures([came])), ""])
     for name, replay in RULES.items():
-        for workers in (2, 4) if name != "halving" else (1,):
+        for workers in (2, 4):
             key = Key(0) / "benchmark" / workers
             came_all = [
                 replay(found, workers, key / draw / order)
                 for draw, found in spaces.items()
-                for order in range(orders if name != "halving" else 1)
+                for order in range(orders)
             ]
             told = _figures(came_all)
             target = TARGET if replay is promoting else None

@@ -235,17 +235,16 @@ def tune(
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="With --space: none; asha, whose better trials go on as soon as there is room; halving, which "
-            "decides when all have come as far; or pbt, whose worse trials go on from better ones with other step "
-            "sizes [default: none]."
+            help="With --space: none; asha, whose better trials resume as soon as there is room; or pbt, whose worse "
+            "trials copy better ones and change the step sizes [default: none]."
         ),
     ] = None,
     grace: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="With asha and halving: updates after which trials first stand, or may be stopped [default: an eighth "
-            "of them, with halving a fifth, by Ray Tune's rule a ninth].",
+            help="With asha: updates after which trials first pause, or may be stopped [default: an eighth of them, by "
+            "Ray Tune's rule a ninth].",
         ),
     ] = None,
     interval: Annotated[

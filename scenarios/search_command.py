@@ -29,11 +29,11 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
-from raydpzv.search import halving, promotion
+from raydpzv.search import promotion
 from raydpzv.search.lost_trials import charge_lost_trials, trials_noise
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
-from raydpzv.search.search_folder import SEARCH, decisions, is_search, keep_plan, search_begun, trials_left
+from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
 from raydpzv.search.search_plan import (
     METRICS,
     Drawing,
@@ -199,8 +199,6 @@ def carry_out(
         while True:
             if plan.population:
                 _legs_made(plan, folder, make, watch, stop, storage)
-            elif plan.scheduler == "halving":
-                _rungs_made(plan, folder, make, watch, stop)
             elif plan.promotes:
                 _promotions_made(plan, folder, make, watch, stop)
             else:
@@ -299,22 +297,6 @@ def _legs_made(
             watch.turned(turn)
 
 
-def _rungs_made(
-    plan: SearchPlan, folder: Path, make: _Make, watch: SearchProgress, stop: threading.Event
-) -> None:
-    """Let trials come to a rung, then the better half of them to the next; it ends early as `_legs_made` does."""
-    for rung in halving.rungs(plan):
-        if todo := halving.to_go(folder, plan, rung):
-            watch.leg(rung, todo)
-            make(plan, todo, folder, watch, stop, rung)
-        if rung is None or stop.is_set() or halving.to_go(folder, plan, rung):
-            return
-        known = {decision.updates for decision in decisions(folder)}
-        made = halving.halve(folder, plan, rung)
-        if rung not in known:
-            watch.halved(made)
-
-
 def _promotions_made(
     plan: SearchPlan, folder: Path, make: _Make, watch: SearchProgress, stop: threading.Event
 ) -> None:
@@ -369,13 +351,8 @@ def _grace(trials: Sequence[Trial], options: SearchOptions, *, promotes: bool) -
         return promotion.first_rung(trials, options.grace)
     if options.scheduler == "asha":
         return grace_of(trials, options.grace)
-    if options.scheduler == "halving":
-        _check_whole(options)
-        return halving.first_rung(trials, options.grace)
     if options.grace is not None:
-        raise SpecError(
-            "--grace: goes with --scheduler asha or halving, which stop trials after it; leave it out"
-        )
+        raise SpecError("--grace: goes with --scheduler asha, which stops trials after it; leave it out")
     return 0
 
 
@@ -383,20 +360,16 @@ def _population(
     trials: Sequence[Trial], space: Sequence[Dimension], options: SearchOptions
 ) -> Population | None:
     if options.scheduler == "pbt":
-        _check_whole(options)
+        if options.actors:
+            raise SpecError(
+                "--actors: --scheduler pbt has each trial whole in one process, where it stands until the others have "
+                "come as far; leave it out"
+            )
         return population_of(trials, space, options.interval, options.quantile, options.draw_seed)
     for name, value in (("--interval", options.interval), ("--quantile", options.quantile)):
         if value is not None:
             raise SpecError(f"{name}: goes with --scheduler pbt; leave it out")
     return None
-
-
-def _check_whole(options: SearchOptions) -> None:
-    if options.actors:
-        raise SpecError(
-            f"--actors: --scheduler {options.scheduler} has each trial whole in one process, where it stands until the "
-            "others have come as far; leave it out"
-        )
 
 
 def _check_metric(plan: SearchPlan, first: Trial) -> None:

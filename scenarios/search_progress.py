@@ -19,12 +19,12 @@ from raydpzv.files import as_json as json_text
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report import text
 from raydpzv.report.head_table import HeadTable
-from raydpzv.search import halving, promotion
+from raydpzv.search import promotion
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.composition import sentences
 from raydpzv.search.population import Turn, current, said
-from raydpzv.search.search_folder import Decision, run_path
-from raydpzv.search.search_plan import STOPPING, SearchPlan, Trial
+from raydpzv.search.search_folder import run_path
+from raydpzv.search.search_plan import SearchPlan, Trial
 from raydpzv.search.trial_results import (
     CUT,
     DIVERGED,
@@ -167,11 +167,6 @@ class SearchProgress:
             self._standing.pop(exploit.trial, None)
         for line in () if self._quiet else said(turn):
             self._console.print(Text(line), soft_wrap=True)
-
-    def halved(self, made: Sequence[Decision]) -> None:
-        """Say which trials go on from a rung."""
-        if not self._quiet:
-            self._console.print(Text(halving.said(made)), soft_wrap=True)
 
     def began(self, trial: int) -> None:
         """Show that a trial is at work."""
@@ -357,7 +352,7 @@ def show_search(
     if len(ranked) > _MOST_SHOWN:
         table.caption = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv"
     console.print(table)
-    if plan.scheduler in STOPPING:
+    if plan.scheduler == "asha":
         made = sum(row["updates"] for row in ranked if not math.isnan(row["updates"]))
         updates = f"{made:,.0f} of {plan.budget * len(list(plan.started())):,}"
         console.print(f"updates: {updates} that all trials in full would make", highlight=False)

@@ -70,6 +70,36 @@ def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_com
     assert said(Forked(["-c", code])).strip() == "[]"
 
 
+def imports(source):
+    """Names of the modules that a source imports, also inside functions and for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def circles(sources):
+    """Pairs of modules that import each other; sources: by the modules' names."""
+    known = {name: imports(source) & set(sources) - {name} for name, source in sources.items()}
+    return {(one, other) for one in known for other in known[one] if one < other and one in known[other]}
+
+
+def test_no_two_modules_import_each_other():
+    sources = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text()
+        for path in program_files()
+        if path.stem != "__init__"
+    }
+    assert circles(sources) == set()
+    one, other = "raydpzv.files", "raydpzv.errors"
+    assert f"from {other} import" in sources[one]
+    circle = {**sources, other: f"{sources[other]}\ndef late():\n    from {one} import as_json\n"}
+    assert circles(circle) == {(other, one)}, "control: also inside a function"
+
+
 def test_files_say_what_they_are():
     for path in python_files():
         assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -13,10 +13,8 @@ from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
-from raydpzv.records.environment import PLAIN_DATA_DIGEST
 from raydpzv.records.folder_lock import LOCK
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets, new_key, read_key
-from raydpzv.records.run_folder import RunFolder
 
 
 def is_comparison(folder: Path) -> bool:
@@ -71,9 +69,8 @@ def keep_key(folder: Path) -> None:
     """
     if (folder / OPERATOR).is_file():
         return
-    runs = [RunFolder(path.parent) for path in sorted((folder / RUNS_FOLDER).glob("*/environment.json"))]
-    keyed = [run.path for run in runs if PLAIN_DATA_DIGEST not in run.environment()]
-    OperatorSecrets(read_key(keyed[0]) if keyed else new_key()).write(folder)
+    runs = sorted(path.parent for path in (folder / RUNS_FOLDER).glob("*/environment.json"))
+    OperatorSecrets(read_key(runs[0]) if runs else new_key()).write(folder)
 
 
 def _check_same(folder: Path, comparison: Comparison) -> None:

@@ -19,7 +19,7 @@ from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalSce
 from raydpzv.errors import InputError
 from raydpzv.privacy.claims import Claim
 from raydpzv.records import metrics
-from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.sim.virtual import NOBODY_WAKES
@@ -40,11 +40,11 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """What a run's folder says; data: their digest, by its name; `fault`: why it is not to be believed."""
+    """What a run's folder says; data: their digest; `fault`: why it is not to be believed."""
 
     summary: Mapping[str, Any]
     curve: list[Row]
-    data: tuple[str, str] | None
+    data: str = ""
     fault: str = ""
 
 
@@ -57,11 +57,11 @@ def collect(
     of its summary has failed, whatever its accuracy.
     """
     runs, curves, claims = [], [], []
-    data: dict[tuple[int, str], str] = {}  # by seed and name: a digest with a key is no match for one without
+    data: dict[int, str] = {}  # digests by seed
     for planned in comparison.runs():
         seed = planned.spec.seed
         found = _read(planned, root / RUNS_FOLDER / planned.folder)
-        if found.data and found.data[1] != data.setdefault((seed, found.data[0]), found.data[1]):
+        if found.data and found.data != data.setdefault(seed, found.data):
             found = dataclasses.replace(found, fault="its data are not those of the first run with this seed")
         who = {"label": planned.line.label, "epsilon": planned.line.epsilon, "seed": seed}
         row = who | _run_row(planned, root, found, reasons.get(planned.folder, ""))
@@ -77,21 +77,16 @@ def collect(
 def _read(planned: Planned, path: Path) -> _Read:
     try:
         if not RunFolder(path).has_summary():
-            return _Read({}, [], None)
+            return _Read({}, [])
         check_own(planned, path)
         folder = RunFolder.open(path)
         summary, rows = folder.summary(), folder.rows()
         curve = _curve(rows, planned.spec)
-        data = _data(folder.environment())
+        data = str(folder.environment().get(DATA_DIGEST, ""))
     except (InputError, pa.ArrowException, OSError) as error:
-        return _Read({}, [], None, " ".join(str(error).split()))
+        return _Read({}, [], fault=" ".join(str(error).split()))
     fault = "" if _agree(summary, curve, rows) else "its rows are not those of its summary"
     return _Read(summary, curve, data, fault and f"{fault}; delete the folder to make the run")
-
-
-def _data(environment: Mapping[str, Any]) -> tuple[str, str] | None:
-    names = (DATA_DIGEST, PLAIN_DATA_DIGEST)
-    return next(((name, str(environment[name])) for name in names if name in environment), None)
 
 
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:

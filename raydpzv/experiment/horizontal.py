@@ -14,9 +14,9 @@ import torch
 from raydpzv.accounts.privacy_filter import user_privacy_filter
 from raydpzv.config.scenario import HorizontalScenario
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
-from raydpzv.data.horizontal import Partition, split_rows
+from raydpzv.data.horizontal import Partition
 from raydpzv.data.table import Split
-from raydpzv.data.users import Known, UserLaw, UserParts, check_least, share_users
+from raydpzv.data.users import UserParts
 from raydpzv.engine.choice import WHOLE_MODELS, choose
 from raydpzv.engine.compiled_objective import CompiledObjective
 from raydpzv.engine.objective import Objective
@@ -24,7 +24,7 @@ from raydpzv.engine.row_readers import GeneratedRows, KeptRows, RowReader, share
 from raydpzv.engine.split_model import Metrics, score_parts
 from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
-from raydpzv.experiment.prepare import class_shares, fingerprint, load_data, timing
+from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
@@ -35,8 +35,6 @@ from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint_pace import Pace
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.secure import require_installed
-from raydpzv.settings.sections import DataSection
-from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 from raydpzv.zo.vectors import as_array
@@ -255,7 +253,7 @@ class PreparedHorizontal:
         """Return the row types that are not kept: none."""
         return frozenset()
 
-    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
         arrays = [*self.split.train.arrays, *self.split.held_out]
         return fingerprint(self.spec, arrays, key) | self.plan.facts()
@@ -324,34 +322,6 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
     found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
     _check(found)
     return _with_engine(found)
-
-
-def shared_rows(
-    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key
-) -> tuple[Split | GeneratedSplit, Partition]:
-    """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
-    if generate := DATA_SOURCES[data.source].generate:
-        made: GeneratedSplit = generate(data.source, data, how, key / "data")
-        return made, made.train.parts
-    split = load_data(data, key / "data", columns=users.columns if users else None)
-    if users is not None:
-        train = split.train
-        law = UserLaw(**users.model_dump(exclude={"columns"}))
-        known = Known(train.y, train.users, train.silos)
-        shared = share_users(known, how.clients, law, key / "parts")
-        if train.times is not None:
-            check_least(shared, 2, "with survival times, whose loss compares a user's records")
-        return split, shared
-    parts = split_rows(
-        split.train.y,
-        how.clients,
-        how.how,
-        alpha=how.alpha,
-        sizes=how.sizes,
-        least=how.least,
-        key=key / "parts",
-    )
-    return split, parts
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:

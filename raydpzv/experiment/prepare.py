@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,8 @@ from raydpzv.config.timing import links
 from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.builtin import Mixture
 from raydpzv.data.encoding import encoded
-from raydpzv.data.horizontal import Partition
+from raydpzv.data.generated import GeneratedSplit
+from raydpzv.data.horizontal import Partition, split_rows
 from raydpzv.data.sources import load
 from raydpzv.data.table import (
     Limits,
@@ -31,12 +31,13 @@ from raydpzv.data.table import (
     with_validation,
 )
 from raydpzv.data.text import Text
+from raydpzv.data.users import Known, UserLaw, check_least, share_users
 from raydpzv.errors import DataError
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.keys import Key
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
-from raydpzv.registry import PREPARERS
+from raydpzv.records.environment import DATA_DIGEST
+from raydpzv.registry import DATA_SOURCES, PREPARERS
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import CommonSections, DataSection, SplitSection
 from raydpzv.settings.sections_horizontal import HorizontalSplitSection, UsersSection
@@ -109,7 +110,7 @@ class Prepared(Protocol):
         """Return what ends the run (besides the privacy filter)."""
         ...
 
-    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
         ...
 
@@ -189,19 +190,47 @@ def load_data(
     return scale(found, data.scale)
 
 
-def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes | None) -> dict[str, str]:
+def shared_rows(
+    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key
+) -> tuple[Split | GeneratedSplit, Partition]:
+    """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
+    if generate := DATA_SOURCES[data.source].generate:
+        made: GeneratedSplit = generate(data.source, data, how, key / "data")
+        return made, made.train.parts
+    split = load_data(data, key / "data", columns=users.columns if users else None)
+    if users is not None:
+        train = split.train
+        law = UserLaw(**users.model_dump(exclude={"columns"}))
+        known = Known(train.y, train.users, train.silos)
+        shared = share_users(known, how.clients, law, key / "parts")
+        if train.times is not None:
+            check_least(shared, 2, "with survival times, whose loss compares a user's records")
+        return split, shared
+    parts = split_rows(
+        split.train.y,
+        how.clients,
+        how.how,
+        alpha=how.alpha,
+        sizes=how.sizes,
+        least=how.least,
+        key=key / "parts",
+    )
+    return split, parts
+
+
+def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, str]:
     """Return digests of a resolved scenario, wherever its data lie, and of the data.
 
-    key: the operator's, without which nobody can try guesses at the data; None: the plain digest of older folders.
+    key: the operator's, without which nobody can try guesses at the data.
     """
-    data = hashlib.sha256() if key is None else hmac.new(key, digestmod="sha256")
+    data = hmac.new(key, digestmod="sha256")
     for array in arrays:
         data.update(str((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
     return {
         "scenario_sha256": scenario_sha256(spec),
-        PLAIN_DATA_DIGEST if key is None else DATA_DIGEST: data.hexdigest(),
+        DATA_DIGEST: data.hexdigest(),
     }
 
 
@@ -340,6 +369,4 @@ def _rows(data: str, split: str, seed: int) -> int:
 @functools.lru_cache(1)
 def _parts(data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int) -> Partition:
     """Return whose the rows of a data section are, given as JSON."""
-    from raydpzv.experiment.horizontal import shared_rows
-
     return shared_rows(DataSection.model_validate_json(data), how, users, Key(seed))[1]

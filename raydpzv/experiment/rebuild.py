@@ -14,13 +14,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.errors import DataError, InputError, ReplayMismatch
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.model_evaluator import RESUMED
 from raydpzv.experiment.privacy_setting import has_secret_coins
 from raydpzv.experiment.reexecute import check_new_leg, check_resumable, check_same
-from raydpzv.experiment.run_horizontal import own_models
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
@@ -173,14 +172,9 @@ def _require_newest(folder: RunFolder) -> None:
 def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
     """Return how many updates a run's ledger has; raise what keeps it from going on, before any row is dropped.
 
-    DataError: its ledger is damaged or ends before its checkpoint; NotRecomputable: its clients' own models are lost.
+    DataError: its ledger is damaged or ends before its checkpoint.
     """
     checkpoint = folder.checkpoint()
-    if checkpoint and prepared.drifts and own_models(checkpoint) is None:
-        raise NotRecomputable(
-            f'{folder.path}: with method.revert = "add_back" every client has a model of its own, and this run\'s '
-            "checkpoint, of an earlier version, keeps none, so it cannot go on; start a new one with --out"
-        )
     if not prepared.seeded or (checkpoint is None and not (folder.ledger / "header.json").exists()):
         return 0
     made = checkpoint.round if checkpoint else 0

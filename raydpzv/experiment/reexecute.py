@@ -6,7 +6,6 @@ the releases are on record. Giving recorded releases out again costs no privacy.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.recorder import Recorder
@@ -93,7 +92,7 @@ def _check_what_can_be(experiment: PreparedVertical, folder: RunFolder) -> str:
 
     A replay may do without: it compares every loss, which other training rows would change.
     """
-    if PLAIN_DATA_DIGEST in folder.environment() or (folder.path / OPERATOR).is_file():
+    if (folder.path / OPERATOR).is_file():
         check_same(experiment, folder)
         return ""
     _check_scenario(folder, scenario_sha256(experiment.spec))
@@ -245,8 +244,8 @@ def check_new_leg(experiment: Prepared, folder: RunFolder) -> None:
     ledger = folder.ledger.exists()
     if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
         raise NotRecomputable(
-            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from (earlier versions took "
-            "none); start a new run with --out, or look at this one with: raydpzv replay"
+            f"{folder.path}: has rows of a wall-clock run and no checkpoint to go on from; "
+            "start a new run with --out, or look at this one with: raydpzv replay"
         )
 
 
@@ -255,19 +254,14 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
 
     Raises DataError where the data cannot be told, since the operator's file is away.
     """
-    began = folder.environment()
-    key = None if PLAIN_DATA_DIGEST in began else read_key(folder.path)
-    now = experiment.fingerprint(key)
+    now = experiment.fingerprint(read_key(folder.path))
     _check_scenario(folder, now["scenario_sha256"])
-    name = PLAIN_DATA_DIGEST if key is None else DATA_DIGEST
-    if began.get(name) != now[name]:
+    if folder.environment().get(DATA_DIGEST) != now[DATA_DIGEST]:
         raise _changed(folder, "the data")
 
 
 def _check_scenario(folder: RunFolder, now: str) -> None:
-    """Older folders have the digest of scenario.toml itself, the paths of the data included."""
-    written = hashlib.sha256(folder.scenario().encode()).hexdigest()
-    if folder.environment().get("scenario_sha256") not in (now, written):
+    if folder.environment().get("scenario_sha256") != now:
         raise _changed(folder, "scenario.toml")
 
 

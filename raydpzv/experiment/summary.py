@@ -21,8 +21,7 @@ from raydpzv.records import interruptions, metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
-from raydpzv.records.summary_fields import NEWEST
-from raydpzv.records.summary_format import SUMMARY_FORMAT
+from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
 from raydpzv.sim.interfaces import Spent
 
 _ROUNDING = 1e-6

@@ -108,7 +108,7 @@ class PreparedVertical:
             return None
         return BottomPlan(self.spec, tuple(c.x_train.shape[1:] for c in self.clients))
 
-    def fingerprint(self, key: bytes | None) -> dict[str, Any]:
+    def fingerprint(self, key: bytes) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its models take in."""
         arrays = [array for c in self.clients for array in (c.x_train, c.x_held_out)]
         found = fingerprint(self.spec, [*arrays, self.server.y_train, self.server.y_held_out], key)

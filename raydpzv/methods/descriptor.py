@@ -245,7 +245,6 @@ class VerticalMethod(Generic[C]):
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
     unrecorded: noise that no record keeps, so that a run neither goes on nor is computed again, or None.
-    older: what run folders stand for that say nothing of a setting, where it is not the setting's default.
     """
 
     config: type[C]
@@ -259,7 +258,6 @@ class VerticalMethod(Generic[C]):
     unreplayable: Callable[[C], str | None] = _none
     unrecorded: Callable[[C], str | None] = _none
     engines: tuple[Engine, ...] = ENGINES
-    older: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     control: bool = False
 
     kind: ClassVar[str] = "vertical"

@@ -167,8 +167,6 @@ def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Fo
     """
     last, older = path.is_file(), before(path).is_file()
     if not last and not older:
-        if (old := path.with_suffix(".npz")).is_file():
-            raise _unreadable(old, "an earlier version wrote it")
         return None
     if only_last and not last:
         raise DataError(

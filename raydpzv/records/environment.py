@@ -12,9 +12,9 @@ import torch
 
 from raydpzv.version import __version__
 
-DATA_DIGEST, PLAIN_DATA_DIGEST = "data_hmac_sha256", "data_sha256"
-"""Where environment.json says what the data are: by a digest with the operator's key. Older folders have a plain one,
-by which whoever knows all of a table but a label finds the label."""
+DATA_DIGEST = "data_hmac_sha256"
+"""Names the data's digest in environment.json. Its key is the operator's: from a plain digest anyone who knows all of a
+table but a label finds the label."""
 LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
 
 

@@ -13,7 +13,6 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.claim_words import withheld
-from raydpzv.records.environment import PLAIN_DATA_DIGEST
 from raydpzv.records.outcome_words import shown
 from raydpzv.records.publication import Publication, publication
 from raydpzv.records.run_folder import RunFolder
@@ -61,10 +60,6 @@ def _publication(folder: RunFolder) -> Publication:
             "NOT PRIVATE: "
         )
         raise InputError(f"{folder.path}: is not private, so nothing of it may leave: {reason}")
-    if PLAIN_DATA_DIGEST in environment:
-        raise InputError(
-            f"{folder.path}: is of a version whose claims were wider than what is proved; run it again to publish it"
-        )
     found = publication(summary, as_tree(folder.spec()), environment)
     if not found.adversary:
         raise InputError(

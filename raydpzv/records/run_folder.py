@@ -36,7 +36,7 @@ from raydpzv.records.checkpoint import (
     settle,
     write_checkpoint,
 )
-from raydpzv.records.environment import DATA_DIGEST, PLAIN_DATA_DIGEST
+from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.folder_lock import LOCK, is_written
 from raydpzv.records.folder_rows import FolderRows
 from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
@@ -52,9 +52,7 @@ from raydpzv.records.store import (
     read_all,
     read_rows,
 )
-from raydpzv.records.summary_fields import faults
-from raydpzv.records.summary_format import todays
-from raydpzv.registry import METHODS
+from raydpzv.records.summary_fields import check_format, faults
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
@@ -259,8 +257,7 @@ class RunFolder:
         """By what this run is told from others: the digest of its data, whose key each run has of its own."""
         if not (self.path / _ENVIRONMENT).is_file():
             return ""
-        environment = self.environment()
-        return str(environment.get(DATA_DIGEST) or environment.get(PLAIN_DATA_DIGEST, ""))
+        return str(self.environment().get(DATA_DIGEST, ""))
 
     @property
     def is_recomputed(self) -> bool:
@@ -312,16 +309,7 @@ class RunFolder:
 
     def spec(self) -> AnyScenario:
         """Return the resolved scenario, with the data where they are now."""
-        tree = self.settings()
-        model = tree.get("model")
-        if isinstance(model, dict):  # older folders do not say which engine it was
-            tree = {**tree, "model": {"engine": "torch", **model}}
-        method = tree.get("method")
-        if isinstance(method, dict) and (name := str(method.get("name"))) in METHODS:
-            descriptor = METHODS[name]
-            older = descriptor.older if descriptor.kind == "vertical" else {}
-            tree = {**tree, "method": {**older, **method}}
-        found = parse({"name": "scenario", **tree}, str(self.path / _SCENARIO))
+        found = parse({"name": "scenario", **self.settings()}, str(self.path / _SCENARIO))
         return found.noted(self._note())
 
     def _note(self) -> str:
@@ -381,9 +369,10 @@ class RunFolder:
         return (self.path / self._summary).is_file()
 
     def summary(self) -> dict[str, Any]:
-        """Return summary.json, or what was published of it, in today's format; DataError if there is none yet."""
+        """Return summary.json, or what was published of it; DataError if there is none yet."""
         name = self._summary
-        found = todays(self._json(name, self.unended), self.path / name)
+        found = self._json(name, self.unended)
+        check_format(found, self.path / name)
         for fault in faults(found):
             raise self._damaged(name, "what a run writes", fault)
         return found

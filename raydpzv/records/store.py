@@ -32,7 +32,7 @@ _UNDIGESTED = (
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
 """What the digest covers. Areas and balanced accuracies are of scores whose accuracy and loss are digested, numbers say
 nothing that messages do not, ε of users follows from settings and releases, attempts show in the noise of these, pairs
-are the data's, work takes another time in each run; runs of before they were recorded keep their digests."""
+are the data's, work takes another time in each run."""
 _BETWEEN = "\x00"
 """What stands between texts that are digested."""
 _ROW_GROUP = 1 << 13

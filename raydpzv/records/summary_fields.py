@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from raydpzv.errors import DataError
 
 NEWEST = "newest"
 """What is evaluated and kept of a run that averages nothing (`evaluated_model`)."""
@@ -38,6 +41,19 @@ _NUMBERS = (
 )
 _CLAIM_TEXTS = ("adversary", "mechanism", "relation", "accountant", "note", "scope")
 _CLAIM_NUMBERS = ("epsilon", "delta", "sensitivity", "direct_only", "guess", "multiplier")
+SUMMARY_FORMAT = 3
+"""Format of summary.json."""
+
+
+def check_format(summary: Mapping[str, Any], path: Path) -> None:
+    """Raise DataError, which names the path, for a summary of another format."""
+    found = summary.get("format")
+    if found != SUMMARY_FORMAT:
+        has = "no format number" if found is None else f"format {found!r}"
+        raise DataError(
+            f"{path}: has {has}, this program reads format {SUMMARY_FORMAT}; read it with the version that wrote it "
+            "(environment.json names it)"
+        )
 
 
 def faults(summary: Mapping[str, Any]) -> Iterator[str]:

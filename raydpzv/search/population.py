@@ -39,7 +39,7 @@ from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
 from raydpzv.search.space import Dimension, literal, rounded
-from raydpzv.search.standing import figure, metric_at, ranked, stands_after, why_not_standing
+from raydpzv.search.standing import figure, metric_at, ranked, stands_after, without_checkpoint
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""
@@ -149,8 +149,15 @@ def _check_space(spec: AnyScenario, space: Sequence[Dimension]) -> None:
 
 
 def _check_going_on(spec: AnyScenario) -> None:
-    if why := why_not_standing(spec, "pbt"):
-        raise SpecError(why)
+    if spec.clock.kind == "wall":
+        raise SpecError(
+            "clock.kind: --scheduler pbt goes on from checkpoints after so many updates, and real time does not stand "
+            'still there; use "virtual"'
+        )
+    if why := without_checkpoint(spec):
+        raise SpecError(
+            f"--scheduler pbt: goes on from checkpoints, and these runs have none, since {why}; use asha"
+        )
     if isinstance(spec, HorizontalScenario):
         return
     if spec.privacy.mode != "none" and spec.privacy.noise == "seeded":

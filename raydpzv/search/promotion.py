@@ -12,26 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raydpzv.compare.run_comparison import finished
-from raydpzv.errors import DataError
+from raydpzv.config.scenario import AnyScenario
+from raydpzv.errors import DataError, SpecError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.bracket import FACTOR, SHARE, Bracket, TrialLeg
 from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
-from raydpzv.search.standing import (
-    at_evaluation,
-    figure,
-    metric_at,
-    one_budget,
-    other_budget,
-    rungs_from,
-    stands_there,
-    without_checkpoint,
-)
+from raydpzv.search.standing import figure, metric_at, stands_there, without_checkpoint
 
 FIRST = 8
 """The first rung is after this part of the budget, where none is given."""
 LAST = 2
 """No rung but the first is after more than this part of the budget: near its end stopping saves little."""
+_OTHERS = ("seconds", "bytes", "epsilon")
+"""Budgets beside that of updates."""
 
 
 def why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
@@ -41,9 +35,14 @@ def why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
     for trial in trials:
         if why := without_checkpoint(trial.spec):
             return f"{trial} leaves no checkpoint to go on from: {why}"
-        if name := other_budget(trial.spec):
+        if name := _other_budget(trial.spec):
             return f"{name}: {trial} may end before it has made its updates"
     return ""
+
+
+def _other_budget(spec: AnyScenario) -> str:
+    """Return the name of a budget that may end a run before its updates are made, or nothing."""
+    return next((f"budget.{name}" for name in _OTHERS if getattr(spec.budget, name)), "")
 
 
 def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
@@ -52,13 +51,37 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
     Raises SpecError for trials that are not held against one another there.
     """
     started = [trial for trial in trials if not trial.skipped]
-    one_budget(started, "asha")
-    return at_evaluation(started, grace, FIRST)
+    budgets = {trial.spec.budget.updates for trial in started}
+    budget = max((b for b in budgets if b is not None), default=0)
+    if len(budgets) > 1 or not budget or any(_other_budget(trial.spec) for trial in started):
+        raise SpecError(
+            "--scheduler asha: wanted one budget.updates for all trials and no other budget, since all make the same "
+            "updates before they are held against one another; set it, and leave out the others"
+        )
+    every = math.lcm(*(trial.spec.evaluate.every for trial in started))
+    found = max(1, round(budget / FIRST / every)) * every if grace is None else grace
+    if found % every or not every <= found < budget:
+        raise SpecError(
+            f"--grace: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: "
+            "trials are held against one another at evaluations; set another, or lower evaluate.every"
+        )
+    return found
 
 
 def rungs(plan: SearchPlan) -> list[int]:
     """Return after how many updates trials stand."""
-    return rungs_from(plan.grace, plan.budget, FACTOR, LAST)
+    return rungs_from(plan.grace, plan.budget)
+
+
+def rungs_from(first: int, budget: int) -> list[int]:
+    """Return after how many updates trials stand: each rung FACTOR times as far, up to budget / LAST.
+
+    The first is one in any case.
+    """
+    found = [first]
+    while found[-1] * FACTOR <= budget // LAST:
+        found.append(found[-1] * FACTOR)
+    return found
 
 
 def rule(plan: SearchPlan) -> str:

@@ -39,9 +39,7 @@ METRICS = {
     )
 }
 """What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
-SCHEDULERS = ("none", "asha", "halving", "pbt")
-STOPPING = ("asha", "halving")
-"""Those that stop trials by their results."""
+SCHEDULERS = ("none", "asha", "pbt")
 REDUCTION = 3
 """Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third go on to thrice as many updates."""
 _TOLERANCE = 1 + 1e-9
@@ -115,7 +113,7 @@ class Population:
 class SearchPlan:
     """Trials, and how the search goes about them.
 
-    metric: see METRICS; grace: updates before asha's or halving's first decision, 0 without either; epsilon: what
+    metric: see METRICS; grace: updates before asha's first decision, 0 without asha; epsilon: what
     no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
     trials are chosen, None where all are here. population: how trials go on from one another, None: they do not.
     promotes: do asha's trials stand at rungs and go on later (`raydpzv.search.promotion`)? Else Ray Tune stops them.
@@ -141,8 +139,9 @@ class SearchPlan:
                 f'--metric: wanted one of {", ".join(METRICS)}, got "{self.metric}". {near}'.rstrip()
             )
         if self.scheduler not in SCHEDULERS:
+            known, near = ", ".join(SCHEDULERS[:-1]), suggest(self.scheduler, SCHEDULERS)
             raise SpecError(
-                f'--scheduler: wanted {", ".join(SCHEDULERS[:-1])} or {SCHEDULERS[-1]}, got "{self.scheduler}"'
+                f'--scheduler: wanted {known} or {SCHEDULERS[-1]}, got "{self.scheduler}". {near}'.rstrip()
             )
         for trial in self.trials:
             if self.metric.startswith("validation_") and not trial.spec.data.validation_fraction:
@@ -363,7 +362,7 @@ class _PopulationFile(Section):
 class _SearchFile(Section):
     name: str
     metric: str
-    scheduler: Literal["none", "asha", "halving", "pbt"]
+    scheduler: Literal["none", "asha", "pbt"]
     grace: Annotated[int, Field(ge=0)]
     epsilon: Positive | None = None
     actors: bool = False
@@ -389,8 +388,8 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
         terms = (found.name, found.metric, found.scheduler, found.grace, found.epsilon)
         if (found.scheduler == "pbt") != (found.population is not None):
             raise SpecError("scheduler: wanted pbt with [population], or neither")
-        if (found.scheduler in STOPPING) != (found.grace > 0):
-            raise SpecError(f"grace: wanted updates above 0 with {' or '.join(STOPPING)}, and 0 without")
+        if (found.scheduler == "asha") != (found.grace > 0):
+            raise SpecError("grace: wanted updates above 0 with asha, and 0 without")
         if found.promotes and found.scheduler != "asha":
             raise SpecError("promotes: is of asha alone")
         more = (

@@ -25,12 +25,12 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from raydpzv.search import halving, promotion
+from raydpzv.search import promotion
 from raydpzv.search.composition import Composed, compose, sentences
 from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.population import as_trained, facts_of, legs, turns
 from raydpzv.search.search_folder import cut_short, run_path
-from raydpzv.search.search_plan import METRICS, STOPPING, SearchPlan, Trial, planned_claim, planned_claims
+from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
 from raydpzv.search.standing import metric_at
 from raydpzv.search.suggest import Outcome
 
@@ -124,7 +124,7 @@ def search_results(
     winner = choice.trials[0] if choice and not stopped else None
     # a run that broke off, as one does that diverges, ended where its releases had it end
     broken = any(summary and summary["status"] != "done" for summary in summaries.values())
-    cut_short_by_results = stopped or plan.scheduler in STOPPING or broken
+    cut_short_by_results = stopped or plan.scheduler == "asha" or broken
     spent = _spent(folder, plan, summaries, winner, cut=cut_short_by_results)
     return SearchResults(tuple(rows), choice, tuple(spent))
 
@@ -162,9 +162,7 @@ def trial_standing(folder: Path, plan: SearchPlan, number: int) -> TrialStanding
 
 def _stands(plan: SearchPlan) -> Sequence[int | None]:
     """Return after how many updates trials stand before their end."""
-    if plan.promotes:
-        return promotion.rungs(plan)
-    return halving.rungs(plan) if plan.scheduler == "halving" else legs(plan)
+    return promotion.rungs(plan) if plan.promotes else legs(plan)
 
 
 def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str) -> str:

@@ -13,6 +13,7 @@ from raydpzv.records import metrics
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows
+from raydpzv.records.summary_fields import SUMMARY_FORMAT
 from raydpzv.report.figure import RunView
 
 NO_NOISE = "NOT PRIVATE: no noise is added in this run, and no ε is claimed."
@@ -99,7 +100,7 @@ def _summary(method: str, rows: Rows, updates: int, pause: float) -> dict[str, A
         "throughput": metrics.throughput(rows["service"]) if pause else None,
         "staleness": lag_summary(rows["sync"], rows["service"]),
         "epsilon": [],
-        "format": 2,
+        "format": SUMMARY_FORMAT,
         "private": False,
         "private_reason": NO_NOISE,
         "privacy_verdict": NO_NOISE,

@@ -15,6 +15,7 @@ from raydpzv.keys import Key
 from raydpzv.records import metrics
 from raydpzv.records.schema import AGE_BINS, SCHEMAS
 from raydpzv.records.store import append_rows, read_all
+from raydpzv.records.summary_fields import SUMMARY_FORMAT
 
 BATCH = 64
 SCENARIO = 'name = "synthetic <b>"\n\n[method]\nname = "dpzv"\nsigma = 2.5\n'
@@ -183,7 +184,7 @@ def summary(folder: Path, clients: int, seed: int, method: str, private: bool) -
         "simulated_seconds": last,
         "staleness": metrics.staleness_summary(rows["staleness"], rows["service"], clients),
         "epsilon": CLAIMS if private else [CLAIMS[1] | nothing],
-        "format": 2,
+        "format": SUMMARY_FORMAT,
         "private": private,
         "private_reason": None if private else NO_NOISE,
         "privacy_verdict": PROVED if private else NO_NOISE,

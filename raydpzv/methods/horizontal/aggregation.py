@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from raydpzv.data.users import UserParts
 from raydpzv.errors import RunError, SpecError
-from raydpzv.methods.horizontal.absences import of_absences, telling
+from raydpzv.methods.descriptor import MethodConfig, UserPlan
+from raydpzv.methods.horizontal.absences import Absences, of_absences, telling
 from raydpzv.methods.horizontal.rounds import RoundServer
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts
 from raydpzv.secure.attempts import Attempt
+from raydpzv.settings.bounds import Bounds, Count
 from raydpzv.wire.grid_sums import UserSum
 from raydpzv.wire.messages import Body
 from raydpzv.wire.secure_sums import (
@@ -40,7 +42,6 @@ from raydpzv.wire.seeds import CatchUp
 from raydpzv.wire.weights import Weights
 
 if TYPE_CHECKING:
-    from raydpzv.methods.horizontal.user_sums import SumsOverUsers
     from raydpzv.secure.masked import MaskedSilo
     from raydpzv.secure.private_silo import PrivateSilo
     from raydpzv.secure.set_up import AgreeingSilo, SetUp
@@ -52,6 +53,43 @@ R = TypeVar("R", bound="AgreeingSilo")
 
 _MOST = 10
 """Set-ups for one round, at most."""
+
+
+@dataclass(frozen=True)
+class ReleasedOnGrid(MethodConfig):
+    """Settings of methods that release whole numbers of a grid."""
+
+    value_bits: Annotated[int, Bounds(ge=4, le=20)] = 16
+    """Bits b of the grid: a clipped vector is a whole-numbered one of norm at most 2^b - 1."""
+
+
+@dataclass(frozen=True)
+class SumsOverUsers(Absences, ReleasedOnGrid):
+    """Settings of methods whose silos send sums over users."""
+
+    weights: Literal["uniform", "records"] = "records"
+    """Weight of a user in a silo: 1/S, or its share of the user's records, which whoever weighs must know."""
+    count_cap: Count | None = None
+    """Records of a user in a silo that count for its weight, at most; left out: all."""
+    sampling: Annotated[float, Bounds(gt=0, le=1)] = 1.0
+    """Probability q with which each user takes part in a round, by a coin that all silos share."""
+    aggregation: Literal["plain", "masked", "private_weights"] = "plain"
+    """The server sees every silo's sum; their total alone; or that with weights by records that nobody learns."""
+    key_bits: Literal[2048, 3072] = 3072
+    """Bits of the key under which private weights are encrypted."""
+
+    @property
+    def plan(self) -> UserPlan:
+        """What is released about users, for the account."""
+        return UserPlan(
+            "sum",
+            weights=self.weights,
+            sampling=self.sampling,
+            aggregation=self.aggregation,
+            fewest=self.fewest,
+            late=self.dropout > 0 and self.late_uploads > 0,
+            bits=self.value_bits,
+        )
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import numpy as np
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod
-from raydpzv.methods.horizontal.aggregation import of_aggregation
+from raydpzv.methods.horizontal.aggregation import SumsOverUsers, of_aggregation
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
-from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, UserSumServer, mean_over_users
+from raydpzv.methods.horizontal.user_sums import UserSums, UserSumServer, mean_over_users
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Positive
 

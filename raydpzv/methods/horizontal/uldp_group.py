@@ -20,11 +20,12 @@ from raydpzv.data.sources import Source
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
+from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
 from raydpzv.methods.horizontal.compression import Whole
 from raydpzv.methods.horizontal.fedavg import FedAvgServer
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.rounds import cohorts
-from raydpzv.methods.horizontal.user_sums import ReleasedOnGrid, blocks, release_of, users_of
+from raydpzv.methods.horizontal.user_sums import blocks, release_of, users_of
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.models.losses import Loss
 from raydpzv.privacy.user_release import Integers, user_integers

@@ -33,6 +33,7 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, Horiz
 from raydpzv.methods.horizontal.aggregation import (
     Aggregation,
     AgreeingRounds,
+    SumsOverUsers,
     aggregation_of,
     in_the_open,
     of_aggregation,
@@ -46,7 +47,7 @@ from raydpzv.methods.horizontal.seeded_clients import (
     chooses_seeds,
     seeds_to_try,
 )
-from raydpzv.methods.horizontal.user_sums import SumsOverUsers, UserSums, mean_over_users, release_of, sum_of
+from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users, release_of, sum_of
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
 
 import numpy as np
 
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import Pairs, UserParts
 from raydpzv.errors import SpecError
-from raydpzv.methods.descriptor import HorizontalServerParts, MethodConfig, UserPlan
-from raydpzv.methods.horizontal.absences import Absences, attempt_of
+from raydpzv.methods.descriptor import HorizontalServerParts
+from raydpzv.methods.horizontal.absences import attempt_of
 from raydpzv.methods.horizontal.aggregation import (
     AgreeingRounds,
     MaskedSilos,
     PrivateSilos,
+    SumsOverUsers,
     added,
     aggregation_of,
     in_the_open,
@@ -36,50 +35,12 @@ from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers
 from raydpzv.secure.attempts import Attempt
-from raydpzv.settings.bounds import Bounds, Count
 from raydpzv.wire.grid_sums import UserSum
 
 _BLOCK_NUMBERS = 1 << 20
 """Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
 _BLOCK_PAIRS = 2_048
 """Pairs at a time: under private weights each has a table of powers beside it, 13 kB at 3072 bits and 16 values."""
-
-
-@dataclass(frozen=True)
-class ReleasedOnGrid(MethodConfig):
-    """Settings of methods that release whole numbers of a grid."""
-
-    value_bits: Annotated[int, Bounds(ge=4, le=20)] = 16
-    """Bits b of the grid: a clipped vector is a whole-numbered one of norm at most 2^b - 1."""
-
-
-@dataclass(frozen=True)
-class SumsOverUsers(Absences, ReleasedOnGrid):
-    """Settings of methods whose silos send sums over users."""
-
-    weights: Literal["uniform", "records"] = "records"
-    """Weight of a user in a silo: 1/S, or its share of the user's records, which whoever weighs must know."""
-    count_cap: Count | None = None
-    """Records of a user in a silo that count for its weight, at most; left out: all."""
-    sampling: Annotated[float, Bounds(gt=0, le=1)] = 1.0
-    """Probability q with which each user takes part in a round, by a coin that all silos share."""
-    aggregation: Literal["plain", "masked", "private_weights"] = "plain"
-    """The server sees every silo's sum; their total alone; or that with weights by records that nobody learns."""
-    key_bits: Literal[2048, 3072] = 3072
-    """Bits of the key under which private weights are encrypted."""
-
-    @property
-    def plan(self) -> UserPlan:
-        """What is released about users, for the account."""
-        return UserPlan(
-            "sum",
-            weights=self.weights,
-            sampling=self.sampling,
-            aggregation=self.aggregation,
-            fewest=self.fewest,
-            late=self.dropout > 0 and self.late_uploads > 0,
-            bits=self.value_bits,
-        )
 
 
 class UserSums:

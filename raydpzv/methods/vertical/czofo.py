@@ -272,5 +272,4 @@ CZOFO = VerticalMethod(
         "embedding", calibration=c.calibration, traffic=lambda batch, width: traffic(c, batch, width)
     ),
     contradictions=_contradictions,
-    older={"variant": "per_row"},
 )

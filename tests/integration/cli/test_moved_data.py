@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tomllib
 from pathlib import Path
 
 import pytest
-import tomli_w
 
-from raydpzv.config.toml import as_toml
-from raydpzv.records.run_folder import RunFolder
 from tests.helpers.commands import call, complaint
 
 SCENARIO = """
@@ -134,22 +130,6 @@ def test_a_changed_scenario_is_still_found_out(run):
     path = run / "scenario.toml"
     path.write_text(path.read_text().replace("batch = 8", "batch = 9"))
     assert "scenario.toml changed since the run began" in complaint(call("replay", run))
-
-
-def test_a_run_of_an_older_version_goes_on(run, tmp_path):
-    """Its paths are as they were typed, and in the digest of its scenario."""
-    tree = tomllib.loads(as_toml(RunFolder.open(run).spec()))
-    tree["data"]["file"], tree["arrivals"]["file"] = "mine/rows.csv", "mine/trace.csv"
-    (run / "scenario.toml").write_text(tomli_w.dumps(tree))
-    environment = json.loads((run / "environment.json").read_text())
-    environment["scenario_sha256"] = hashlib.sha256((run / "scenario.toml").read_bytes()).hexdigest()
-    (run / "environment.json").write_text(json.dumps(environment))
-    assert call("replay", run).exit_code == 0
-    digest = as_stopped(run)
-    moved = move(tmp_path)
-    result = call("resume", run, *moved, "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["digest"] == digest
 
 
 @pytest.mark.usefixtures("unrendered")

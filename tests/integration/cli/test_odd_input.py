@@ -115,7 +115,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
     """Stop where the input has been judged: runs and comparisons are prepared and not made, pictures not drawn."""
 
     def prepared_alone(experiment: Prepared, options: RunOptions) -> NoReturn:
-        experiment.fingerprint(None)
+        experiment.fingerprint(b"")
         raise SystemExit(0)
 
     def planned_alone(

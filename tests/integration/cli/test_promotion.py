@@ -9,6 +9,11 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
+import scenarios
+from raydpzv.compare.plan import Planned, PlannedLine
+from raydpzv.compare.run_comparison import STOPPED, run_planned
+from raydpzv.experiment.runner import run
+from raydpzv.records.run_folder import RunFolder
 from raydpzv.search import promotion
 from raydpzv.search.bracket import SHARE
 from raydpzv.search.search_folder import decisions
@@ -91,6 +96,26 @@ def test_who_goes_on_to_the_end_has_the_bits_of_the_run_alone_and_who_does_not_h
 
 def test_no_update_is_made_twice(promoted):
     check_no_update_was_made_twice(promoted[1], TRIALS)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes"),
+    [
+        ("digits_decomfl", ("method.name=fedavg",)),
+        ("digits_decomfl", ("method.replicas=per_client", "method.revert=add_back")),
+        ("vafl_digits", ()),
+        ("sgd", ()),
+    ],
+)
+def test_runs_of_all_kinds_pause_at_rungs_and_reach_the_bits_of_the_run_alone(place, scenario, changes):
+    spec = scenarios.load(scenario, ["budget.updates=20", "evaluate.every=5", *changes])
+    planned = Planned(PlannedLine("a", None, False, spec), spec, "a")
+    path = place / "-".join((scenario, str(len(changes)))).replace(".", "_")
+    for rung in (5, 10):
+        assert run_planned(planned, path, until=rung) == STOPPED
+        assert RunFolder(path).summary()["updates"] == RunFolder(path).checkpoint().round == rung
+    assert run_planned(planned, path) == ""
+    assert RunFolder(path).summary()["digest"] == run(spec).summary["digest"]
 
 
 @pytest.mark.parametrize("moment", ["runs/0006/scenario.toml", "decisions.jsonl"])

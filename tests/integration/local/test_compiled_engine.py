@@ -85,28 +85,6 @@ def test_a_client_is_rebuilt_from_the_ledger_to_the_same_bits(tmp_path: Path) ->
         assert np.array_equal(rebuilt.models[f"client {client}"], run.models[f"client {client}"])
 
 
-def test_a_run_of_an_older_version_goes_on_with_torch(tmp_path: Path) -> None:
-    """Its scenario.toml does not say what computed it."""
-    run = scenarios.run(loaded("dpzv", "torch"), tmp_path / "run")
-    path = tmp_path / "run" / "scenario.toml"
-    path.write_text(path.read_text().replace('engine = "torch"\n', ""))
-    spec = RunFolder.open(tmp_path / "run").spec()
-    assert spec.model.engine == "torch"
-    assert scenarios.run(spec).summary["model_digest"] == run.summary["model_digest"]
-
-
-def test_a_czofo_run_of_an_older_version_goes_on_by_rows(tmp_path: Path) -> None:
-    """Its scenario.toml has no variant, and there was one."""
-    run = scenarios.run(loaded("czofo", "torch", "method.variant=per_row"), tmp_path / "run")
-    path = tmp_path / "run" / "scenario.toml"
-    written = path.read_text()
-    assert 'variant = "per_row"\n' in written
-    path.write_text(written.replace('variant = "per_row"\n', ""))
-    assert RunFolder.open(tmp_path / "run").spec().method.variant == "per_row"
-    assert replay(tmp_path / "run").verified
-    assert scenarios.run(loaded("czofo", "torch")).summary["model_digest"] != run.summary["model_digest"]
-
-
 def test_the_parties_work_without_torch() -> None:
     prepared = [prepare(loaded(method, "auto")) for method in METHODS]
     done = subprocess.run(

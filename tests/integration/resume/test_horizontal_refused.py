@@ -13,10 +13,9 @@ from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
-from raydpzv.experiment.run_horizontal import OWN_MODELS
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import folder_rows
-from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import CHECKPOINT, read_checkpoint
 from raydpzv.records.checkpoint import before as before_it
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_horizontal import OFTEN, contents, one_line, resume, small, stopped
@@ -119,7 +118,7 @@ def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Pa
 
 
 def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
-    """A folder of an earlier version: its pairs would lead elsewhere."""
+    """Its pairs would lead elsewhere."""
     spec = small("decomfl", OFTEN)
     stopped(spec, tmp_path / "run")
     folder = tmp_path / "run" / "ledger"
@@ -142,20 +141,6 @@ def test_a_run_that_adds_back_shows_its_drift_also_where_it_was_continued(tmp_pa
     assert 0 < whole["largest"] < 1e-4
     restore = scenarios.run(small("per_client")).summary["drift"]
     assert restore == {"largest": 0.0, "share": 0.0}
-
-
-def test_a_run_that_adds_back_cannot_go_on_where_its_clients_models_are_gone(tmp_path: Path) -> None:
-    """A folder of an earlier version, whose checkpoints kept none."""
-    stopped(small("add_back", OFTEN), tmp_path / "run")
-    path = tmp_path / "run" / "checkpoint.state"
-    found = read_checkpoint(path, RunFolder(path.parent).identity)
-    assert found is not None
-    state = {name: held for name, held in found.checkpoint.state.items() if name != OWN_MODELS}
-    write_checkpoint(path, Checkpoint(found.checkpoint.round, state), found.extents, found.log, found.run)
-    before = contents(tmp_path / "run")
-    with pytest.raises(InputError, match=r"add_back.*of an earlier version, keeps none"):
-        resuming_horizontal(tmp_path / "run")
-    assert contents(tmp_path / "run") == before
 
 
 def test_adding_back_without_rounds_is_refused() -> None:

@@ -44,19 +44,17 @@ def test_where_the_order_of_trials_never_changes_the_best_is_found_for_half_of_t
         came = bench.promoting(found, workers, Key(0) / order)
         assert came.below == 0
         assert 0.3 < came.part <= 0.5
-    assert bench.halved(found, 1, Key(0)) == bench.Came(0.45, 0.0)
 
 
-def test_who_is_worst_at_first_is_lost_to_halving_and_the_replay_says_by_how_much(bench):
+def test_a_trial_that_is_worst_until_its_end_is_lost_and_the_replay_counts_the_points(bench):
     found = space(
         bench, lambda trial, updates: 0.9 if (trial, updates) == (3, bench.UPDATES) else (trial == 5) / 2
     )
-    assert bench.halved(found, 1, Key(0)).below == pytest.approx(40)
+    assert max(bench.promoting(found, 2, Key(0) / order).below for order in range(20)) == pytest.approx(40)
 
 
 def test_a_trial_that_diverged_is_no_best(bench):
     found = space(bench, lambda trial, updates: math.nan if trial == 15 else trial / 20)
-    assert bench.halved(found, 1, Key(0)) == bench.Came(0.45, 0.0)
     assert bench.promoting(found, 2, Key(0)).below == 0
     assert found.points_below([15]) == pytest.approx(70), "as if it had nothing right"
 

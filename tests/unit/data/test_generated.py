@@ -137,7 +137,7 @@ def test_rows_are_cut_to_what_is_asked_for() -> None:
 
 def test_the_datas_digest_follows_everything_that_rows_follow_from() -> None:
     def digest(*overrides: str) -> str:
-        digest: str = prepare_horizontal(spec_of(*overrides)).fingerprint(None)["data_sha256"]
+        digest: str = prepare_horizontal(spec_of(*overrides)).fingerprint(b"")["data_hmac_sha256"]
         return digest
 
     changes = ("seed=1", "data.rows=1300", "split.clients=99", 'split.how="dirichlet"', 'data.scale="none"')

@@ -260,17 +260,6 @@ def test_whoever_reads_sees_the_checkpoint_that_another_wrote_meanwhile(tmp_path
     assert seen == [1, 2, 3]
 
 
-def test_a_checkpoint_of_the_form_of_before_is_named(tmp_path: Path) -> None:
-    """Without it the run would begin anew, and release once more what it has released."""
-    run, _ = folder_with_two_checkpoints(tmp_path)
-    np.savez(run / "checkpoint.npz", facts=np.zeros(3, np.uint8))
-    assert RunFolder(run).checkpoint() is not None  # one of today's form counts
-    for path in (run / CHECKPOINT, before(run / CHECKPOINT)):
-        path.unlink()
-    with pytest.raises(DataError, match=r"checkpoint\.npz: cannot be read \(an earlier version wrote it\)"):
-        RunFolder(run).checkpoint()
-
-
 def test_a_forks_size_counts_rows_that_are_in_no_part(tmp_path: Path) -> None:
     run, folder = folder_with_two_checkpoints(tmp_path)
     held = fork_size(run)

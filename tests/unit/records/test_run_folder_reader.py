@@ -1,8 +1,7 @@
-"""One reader of run folders: older summaries, damage, and data that have moved."""
+"""One reader of run folders: summaries of other formats, damage, and data that have moved."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from raydpzv.errors import DataError, RaydpzvError, SpecError
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.runner import continued
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.summary_format import SUMMARY_FORMAT
-from raydpzv.report.page import read_runs, write_report
-
-REASON = "NOT PRIVATE: no noise is added"
+from raydpzv.records.summary_fields import SUMMARY_FORMAT
+from raydpzv.report.page import read_runs
 
 
 def folder_with(path: Path, summary: str, scenario: str = "seed = 1\n", environment: str = "{}") -> RunFolder:
@@ -28,38 +25,23 @@ def folder_with(path: Path, summary: str, scenario: str = "seed = 1\n", environm
 
 
 @pytest.mark.parametrize(
-    ("stored", "private", "reason"),
+    ("stored", "has"),
     [
-        ({"private": REASON, "privacy_verdict": "other"}, False, REASON),
-        ({"private": True, "privacy_verdict": "PRIVATE"}, True, None),
-        ({"privacy_verdict": REASON}, False, REASON),
-        ({}, False, None),
-        ({"format": 2, "private": False, "private_reason": REASON}, False, REASON),
-        ({"format": 3, "private": False, "private_reason": REASON}, False, REASON),
+        ("{}", "no format number"),
+        ('{"format": 1}', "format 1"),
+        ('{"format": 2, "private": false}', "format 2"),
+        ('{"format": 4}', "format 4"),
+        ('{"format": [3]}', r"format \[3\]"),
     ],
 )
-def test_a_summary_of_any_format_says_private_as_true_or_false(tmp_path, stored, private, reason):
-    summary = folder_with(tmp_path / "run", json.dumps(stored)).summary()
-    assert (summary["format"], summary["private"]) == (SUMMARY_FORMAT, private)
-    assert summary["private_reason"] == reason
-
-
-@pytest.mark.parametrize("stored", [{}, {"format": 2}])
-def test_what_older_runs_call_their_best_accuracy_was_chosen_on_test_rows(tmp_path, stored):
-    summary = folder_with(tmp_path / "run", json.dumps(stored | {"best_accuracy": 0.9})).summary()
-    assert (summary["best_accuracy"], summary["peak_accuracy"]) == (None, 0.9)
-
-
-def test_a_summary_of_a_format_to_come_is_refused(tmp_path):
-    folder = folder_with(tmp_path / "run", '{"format": 4}')
-    with pytest.raises(DataError, match="has format 4, this program reads up to 3"):
-        folder.summary()
-
-
-def test_an_old_run_is_reported_with_its_reason(tmp_path):
-    old = {"private": REASON, "method": "dpzv", "seed": 0, "status": "done", "scenario": "s"}
-    folder_with(tmp_path / "run", json.dumps(old))
-    assert REASON.removeprefix("NOT PRIVATE: ") in write_report([tmp_path / "run"]).read_text()
+def test_a_summary_of_another_format_is_refused_by_every_reader(tmp_path, stored, has):
+    folder = folder_with(tmp_path / "run", stored)
+    for read in (folder.summary, lambda: read_runs([folder.path])):
+        with pytest.raises(
+            DataError, match=rf"run.summary\.json: has {has}, this program reads format 3"
+        ) as error:
+            read()
+        assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")

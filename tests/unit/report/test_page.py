@@ -10,6 +10,7 @@ import pytest
 from raydpzv.errors import DataError, InputError
 from raydpzv.records.publication import STAYS
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.summary_fields import SUMMARY_FORMAT
 from raydpzv.report import text
 from raydpzv.report.page import write_report
 from tests.helpers.report_views import Page, names
@@ -152,7 +153,9 @@ def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
         "method": "dpzv",
         "seed": 0,
         "status": "failed",
-        "private": "it failed",
+        "format": SUMMARY_FORMAT,
+        "private": False,
+        "private_reason": "it failed",
     }
     (folder / "summary.json").write_text(json.dumps(stated))
     (folder / "scenario.toml").write_text("")

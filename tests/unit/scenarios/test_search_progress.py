@@ -177,7 +177,7 @@ def test_before_a_trial_is_over_the_best_is_one_of_those_that_stood_after_most_u
 
 
 def test_a_trial_that_breaks_off_is_not_the_best_any_more(plan, record):
-    plan = replace(plan, scheduler="halving", grace=10)
+    plan = replace(plan, scheduler="pbt", population=Population(space=(), interval=10, quantile=0.5, seed=0))
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
         record[0] = TrialStanding(STOPPED, "", 10, 0.5)

@@ -74,6 +74,18 @@ def test_a_first_rung_between_evaluations_or_behind_the_end_is_refused(grace):
         first_rung(trials(), grace)
 
 
+def test_the_first_rung_is_an_evaluation_of_all_trials():
+    points = [(f"evaluate.every={n}",) for n in (2, 3, 2, 3)]
+    assert first_rung(trials(points=points), None) == 12
+    with pytest.raises(SpecError, match=r"a multiple of evaluate.every \(6\)"):
+        first_rung(trials(points=points), 20)
+
+
+def test_trials_with_another_budget_are_refused():
+    with pytest.raises(SpecError, match="no other budget"):
+        first_rung(trials("budget.seconds=9"), None)
+
+
 def test_trials_of_several_lengths_are_refused():
     with pytest.raises(SpecError, match=r"--scheduler asha: wanted one budget\.updates for all"):
         first_rung(trials(points=[*RATES, ("budget.updates=50",)]), None)
@@ -87,9 +99,43 @@ def test_a_plan_says_that_it_promotes_and_one_that_says_nothing_does_not(tmp_pat
     path.write_text(found.as_toml().replace("promotes = true\n", ""))
     assert read_search(path) == replace(found, promotes=False)
     assert not found.same_as(replace(found, promotes=False))
-    path.write_text(found.as_toml().replace('"asha"', '"halving"'))
+    path.write_text(found.as_toml().replace('"asha"', '"none"').replace("grace = 10", "grace = 0"))
     with pytest.raises(DataError, match="promotes: is of asha alone"):
         read_search(path)
+
+
+def test_a_plan_without_a_first_rung_is_damaged(tmp_path):
+    found, path = plan(), tmp_path / "search.toml"
+    for wrong in (replace(found, grace=0), replace(found, scheduler="none")):
+        path.write_text(wrong.as_toml())
+        with pytest.raises(DataError, match="grace: wanted updates above 0 with asha"):
+            read_search(path)
+
+
+def test_a_plan_of_an_unknown_scheduler_is_damaged(tmp_path):
+    path = tmp_path / "search.toml"
+    path.write_text(plan().as_toml().replace('"asha"', '"halving"'))
+    with pytest.raises(DataError, match="no readable plan of a search"):
+        read_search(path)
+
+
+def test_decisions_made_together_are_written_all_or_none(tmp_path, monkeypatch):
+    add_decisions(tmp_path, [Decision(0, 5, 0.1, True)])
+
+    def fails(*of):
+        raise OSError("killed here")
+
+    monkeypatch.setattr("os.replace", fails)
+    monkeypatch.setattr("pathlib.Path.replace", fails)
+    with pytest.raises(OSError, match="killed here"):
+        add_decisions(tmp_path, [Decision(1, 10, 0.1, True), Decision(2, 10, 0.1, False)])
+    assert decisions(tmp_path) == [Decision(0, 5, 0.1, True)]
+
+
+def test_trials_that_are_not_started_do_not_count_for_the_first_rung():
+    points = [("budget.updates=50",), *RATES]
+    first, *others = trials(points=points)
+    assert first_rung([replace(first, skipped="its ε is too large"), *others], None) == 10
 
 
 class Runs:

@@ -223,11 +223,10 @@ def test_how_far_a_trial_has_come_is_where_it_stands_or_its_end(finished, tmp_pa
     with search_begun(tmp_path / "alone", alone):
         run(tmp_path / "alone", alone.trials[0], until=2)
     assert trial_standing(tmp_path / "alone", alone, 0) is None
-    halved = replace(alone, scheduler="halving", grace=2)
-    stands = trial_standing(tmp_path / "alone", halved, 0)
+    promoting = replace(alone, scheduler="asha", grace=2, promotes=True)
+    stands = trial_standing(tmp_path / "alone", promoting, 0)
     assert (stands.status, stands.updates) == (STOPPED, 2)
     assert stands.value == metric_at(run_path(tmp_path / "alone", alone.trials[0]), "accuracy", 2)
-    assert trial_standing(tmp_path / "alone", replace(halved, scheduler="asha", promotes=True), 0) == stands
     space = (Dimension("method.lr", "uniform", (0.1, 0.2)),)
     population = replace(alone, scheduler="pbt", population=Population(space, 2, 0.5, 0))
     assert trial_standing(tmp_path / "alone", population, 0) == stands
