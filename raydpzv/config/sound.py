@@ -131,8 +131,14 @@ def _table(spec: VerticalScenario) -> Iterator[str]:
             f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; '
             'use data.split = "plain"'
         )
-    for found in read_off(data):
-        yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}"
+    lists = list(read_off(data))
+    missing = [found.setting for found in lists]
+    missing += ["data.centre"] * (data.scale == "public" and data.centre is None)
+    missing += ["data.spread"] * (data.scale == "public" and data.spread is None)
+    for found in lists:
+        others = ", ".join(name for name in missing if name != found.setting)
+        also = f"; missing as well: {others}" if others else ""
+        yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}{also}"
     for name, fitted in (("data.missing", data.missing == "mean"), ("data.groups", data.groups)):
         if fitted:
             yield f'{name}: makes other rows depend on a record, which mode = "sound" does not allow; leave it out'

@@ -148,3 +148,8 @@ def test_a_value_of_few_rows_is_named_before_it_is_listed_as_public(tmp_path, mo
         assert rare in said.output
         assert f"# {rare}" in (tmp_path / "own.toml").read_text()
     assert "rare" not in call("new", "own", "--data", tmp_path / "more.csv", "--force").output
+
+
+def test_a_refusal_names_every_public_constant_that_is_missing(own):
+    assert call("new", "own", "--data", own, "--parties", PARTIES, "--private").exit_code == 0
+    assert "; missing as well: data.centre, data.spread (from own.toml)" in complaint(call("run", "own.toml"))
