@@ -155,7 +155,7 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
     classes = proposal.facts[proposal.target].values or ()
     lines = [
         f"# Made by: {proposal.command}{' --private' if proposal.private else ''}",
-        f"# Run it:  raydpzv run {path}      (every setting: raydpzv list --settings)",
+        f"# Run it:  raydpzv run {shlex.quote(one_line(path))}      (every setting: raydpzv list --settings)",
         f"title = {_toml(_title(proposal))}  # in lists and reports",
         "",
         *_data(proposal, path, active),
@@ -224,7 +224,8 @@ def _rare(proposal: Proposal) -> Iterator[str]:
     """Yield a line for each class and category that few records have, if the scenario is to be private."""
     for column in (proposal.facts[proposal.target], *proposal.features) if proposal.private else ():
         for value in column.rare:
-            yield f'rare: "{value}" of column "{column.name}" is in fewer than {RARE} rows; is it public knowledge?'
+            which = f'"{one_line(value)}" of column "{one_line(column.name)}"'
+            yield f"rare: {which} is in fewer than {RARE} rows; is it public knowledge?"
 
 
 def _lists(proposal: Proposal) -> dict[str, Any]:
@@ -266,7 +267,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
         yield f"{party}: {', '.join(columns)}"
     for column in proposal.unused:
         why = column.unusable or (proposal.private and column.missing and f"{column.missing} empty cells")
-        yield f"not used: {column.name}" + (f" ({why})" if why else "")
+        yield f"not used: {one_line(column.name)}" + (f" ({why})" if why else "")
     yield from _rare(proposal)
     yield f"written: {path}"
     if held_back:
@@ -276,7 +277,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
             "known without the data, and delete the # before it"
         )
         yield "if they are public knowledge as they are: the same command with --public-from-data --force"
-    yield f"{'then run it' if held_back else 'run it'}: raydpzv run {path}"
+    yield f"{'then run it' if held_back else 'run it'}: raydpzv run {shlex.quote(str(path))}"
 
 
 def _target(facts: Mapping[str, ColumnFacts], given: str | None, file: str) -> str:

@@ -184,10 +184,11 @@ def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
 def _check_heads(lines: Sequence[PlannedLine]) -> None:
     """Refuse heads that learn differently: what a method reaches may be its head's merit, not its own.
 
-    Central SGD has one step size for the whole model, and is no entrant.
+    Central SGD has one step size for the whole model, and is no entrant. A head that nobody trains has no merit.
     """
     found = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
     first, alike = found[0]  # the frozen control is always there
+    found = [(line, head) for line, head in found if head["server"] != "frozen"]
     for line, head in found:
         if head != alike:
             here, there = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from raydpzv.config.public_lists import read_off
 from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.timing import sizes_in_order
 from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.registry import DATA_SOURCES
 
@@ -171,4 +172,9 @@ def _outsider(spec: VerticalScenario) -> Iterator[str]:
         yield (
             'privacy.adversary: "external" needs a run that ends by its number of updates; leave out '
             f"{' and '.join(limits)}"
+        )
+    if timed := sizes_in_order(spec):
+        yield (
+            'privacy.adversary: "external" needs an order of updates that does not depend on how large batches are; '
+            f"leave out {timed}"
         )

@@ -20,6 +20,13 @@ def links(spec: CommonSections, clients: int) -> Network:
     )
 
 
+def sizes_in_order(spec: VerticalScenario) -> str:
+    """Return the settings by which larger batches take longer, so that the order of updates tells their sizes."""
+    network = {"network.up": spec.network.up, "network.down": spec.network.down}
+    found = [name for name, rate in network.items() if rate is not None]
+    return " and ".join([*found, *(['clock.kind = "wall"'] if spec.clock.kind == "wall" else [])])
+
+
 def barrier(spec: VerticalScenario) -> int:
     """Return how many clients' uploads the server waits for before it answers: 1 if nobody waits for another."""
     return spec.descriptor.barrier(spec.method, spec.split.clients)

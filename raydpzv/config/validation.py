@@ -8,7 +8,7 @@ from typing import Any
 
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.config.sound import ALONE, sound_contradictions
-from raydpzv.config.timing import stands_still
+from raydpzv.config.timing import sizes_in_order, stands_still
 from raydpzv.config.user_mode import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import NoisePlan
@@ -213,6 +213,11 @@ def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterato
         yield (
             'budget.adversary: "external" needs a run that ends by its number of updates; leave out '
             f"{' and '.join(limits)}"
+        )
+    if budget.adversary == "external" and (timed := sizes_in_order(spec)):
+        yield (
+            'budget.adversary: "external" needs an order of updates that does not depend on how large batches are; '
+            f"leave out {timed}"
         )
 
 

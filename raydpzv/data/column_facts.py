@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from raydpzv.data.files import one_line
 from raydpzv.data.tabular import is_numeric, read_columns
 
 MOST_VALUES = 50
@@ -76,7 +75,7 @@ def _facts(name: str, column: pa.Array) -> ColumnFacts:
         values = tuple(sorted(counts)) if len(counts) <= MOST_VALUES else None
         rare = tuple(value for value in values or () if counts[value] < RARE)
     unusable = _unusable(column, values, numeric=numeric, text=text)
-    return ColumnFacts(one_line(name), numeric, low, high, values, column.null_count, unusable, rare)
+    return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare)
 
 
 def _unusable(column: pa.Array, values: tuple[object, ...] | None, *, numeric: bool, text: bool) -> str:

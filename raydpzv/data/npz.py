@@ -39,6 +39,12 @@ def numbered(
         labels["y"] = labels["y"].astype(np.int64)
         labels["y"][list(strangers)] = 1 + max(int(found.max()) for found in labels.values())
     if known is None:
+        for part, found in labels.items():
+            if found.max() >= len(labels["y"]):
+                raise DataError(
+                    f'array {part} of "{name}" has the label {found.max()}, more than there are rows: number the '
+                    "classes 0, 1, 2, ... without gaps, or list them in data.classes"
+                )
         return labels, 1 + max(int(found.max()) for found in labels.values())
     placed = {}
     for part, found in labels.items():
@@ -81,9 +87,4 @@ def _check(name: str, arrays: dict[str, np.ndarray], axes: Container[int], form:
             raise DataError(
                 f'array {array} of "{name}" is {arrays[array].dtype} of shape {arrays[array].shape}: save '
                 "one whole number a row, counted from 0"
-            )
-        if arrays[array].max() >= len(arrays["y"]):
-            raise DataError(
-                f'array {array} of "{name}" has the label {arrays[array].max()}, more than there are rows: number '
-                "the classes 0, 1, 2, ... without gaps"
             )

@@ -13,7 +13,7 @@ import numpy as np
 
 from raydpzv.config.public_lists import read_off
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
-from raydpzv.config.timing import round_trips
+from raydpzv.config.timing import round_trips, sizes_in_order
 from raydpzv.data.horizontal import Partition
 from raydpzv.data.sources import Source
 from raydpzv.data.users import UserParts
@@ -146,7 +146,10 @@ def _exposed(spec: VerticalScenario) -> str:
         return (
             'the coins of the batches come from the run\'s seed, which can be guessed (method.coins = "seed")'
         )
-    return f"when the run ends may depend on its batches ({limits})" if limits else ""
+    if limits:
+        return f"when the run ends may depend on its batches ({limits})"
+    timed = sizes_in_order(spec)
+    return f"the order of the ledger's updates tells how large batches are ({timed})" if timed else ""
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowSetting:

@@ -105,8 +105,8 @@ def guess(claim: Claim) -> str:
     chance = claim.get("guess")
     if chance is None or not proves(claim) or math.isnan(chance):
         return ""
-    digits = 0 if 0.51 <= chance < 0.99 or chance >= 0.9995 else 1
-    return f"{100 * chance:.{digits}f} %"
+    up = math.ceil(1000 * chance - 1e-6) / 10  # a bound: never rounded down
+    return f"{up:.{0 if up == 100 else 1}f} %"
 
 
 def claim_text(claim: Claim) -> str:

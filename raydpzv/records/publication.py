@@ -69,7 +69,7 @@ def publication(
     summary: Mapping[str, Any], settings: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> Publication:
     """Return what may leave of a private run, given its summary, its settings as a tree and its environment."""
-    adversary, claims = _leaving(summary.get("epsilon") or (), settings)
+    adversary, claims = _leaving(summary.get("epsilon") or ())
     facts = {name: summary[name] for name in _FACTS if name in summary}
     if summary.get("status") != "done":
         facts.pop("stopped_by", None)  # an error's text may say anything
@@ -86,25 +86,16 @@ def publication(
     )
 
 
-def _leaving(claims: Sequence[Claim], settings: Mapping[str, Any]) -> tuple[str, list[Claim]]:
+def _leaving(claims: Sequence[Claim]) -> tuple[str, list[Claim]]:
     """Return whom the rows speak of that hold where the ledger is seen ("": none does), and the rows that leave."""
     known: dict[str, float] = {}
     for c in (c for c in claims if c["adversary"] in _KNOW_BATCHES):
         known[c["relation"]] = max(_proved(c), known.get(c["relation"], 0.0))
     outsiders = [c for c in claims if c["adversary"] == "external"]
     if any(_proved(c) < known.get(c["relation"], math.inf) for c in outsiders):
-        if not _order_tells_sizes(settings):
-            return "external", [c for c in claims if c["adversary"] in ("external", "server")]
-        claims = [c for c in claims if c["adversary"] != "external"]
+        return "external", [c for c in claims if c["adversary"] in ("external", "server")]
     proved = {c["adversary"] for c in claims if _proved(c) < math.inf}
     return next((who for who in (*_KNOW_BATCHES, "server") if who in proved), ""), list(claims)
-
-
-def _order_tells_sizes(settings: Mapping[str, Any]) -> bool:
-    """Tell whether the order of the ledger's updates depends on how large batches are, through the time they take."""
-    network = settings.get("network") or {}
-    wall = (settings.get("clock") or {}).get("kind") == "wall"
-    return wall or any(network.get(name) is not None for name in ("up", "down"))
 
 
 def _proved(claim: Claim) -> float:

@@ -162,6 +162,15 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             },
             r'budget.adversary: "external" needs a run that ends by its number of updates; leave out budget.bytes',
         ),
+        (
+            {
+                "privacy": PAPER,
+                "method": {"server": "frozen", "batches": "poisson", "coins": "system"},
+                "network": {"up": 1e6},
+                "budget": {**GOOD["budget"], **EXTERNAL},
+            },
+            r'budget.adversary: "external" needs an order of updates that .*; leave out network.up',
+        ),
         ({"method": {"lr": 1e-300}}, r"method.lr: wanted greater than or equal to 0.000000001, got 1e-300"),
         ({"clock": {"service": 1e308}}, r"clock.service: wanted less than or equal to"),
         ({"model": {"hidden": [10**12]}}, r"model.hidden.0: wanted less than or equal to 1000000"),

@@ -47,6 +47,8 @@ def load(*overrides: str) -> VerticalScenario:
         (["privacy.adversary=external", *POISSON], ['method.coins = "system"', "guessed"]),
         ([*OUTSIDER, "budget.seconds=5"], ["number of updates", "budget.seconds"]),
         ([*OUTSIDER, "budget.epsilon=5"], ["number of updates", "budget.epsilon"]),
+        ([*OUTSIDER, "network.up=1e6"], ["how large batches are", "leave out network.up"]),
+        ([*OUTSIDER, "clock.kind=wall"], ["how large batches are", 'leave out clock.kind = "wall"']),
         (["budget.adversary=paper"], ["budget.adversary", '"client"', '"paper"']),
         (["method.name=vafl"], ["vafl", 'mode = "paper"']),
         (["data.missing=mean"], ["data.missing", "other rows depend on a record"]),

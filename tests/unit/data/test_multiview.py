@@ -48,10 +48,16 @@ def test_views_without_a_test_set_are_divided(tmp_path):
     assert sorted(split.test.y) == [0, 1, 2]
 
 
-def test_bytes_are_taken_for_pixels(tmp_path):
+def test_one_records_value_does_not_rescale_the_others(tmp_path):
+    """256 in one record makes NumPy keep the whole array as int16, .5 as float64."""
     x, y = views(dtype=np.uint8)
-    split = get("multiview", file=save(tmp_path / "v", x=x, y=y, x_test=x, y_test=y))
-    np.testing.assert_allclose(split.train.x, x / 255, rtol=1e-6)
+    kept = get("multiview", file=save(tmp_path / "v", x=x, y=y, x_test=x, y_test=y)).train.x
+    np.testing.assert_array_equal(kept, x)
+    for kind, value in ((np.int16, 256), (np.float64, 0.5)):
+        changed = x.astype(kind)
+        changed[3].flat[0] = value
+        found = get("multiview", file=save(tmp_path / "w", x=changed, y=y, x_test=x, y_test=y)).train.x
+        np.testing.assert_array_equal(np.delete(found, 3, 0), np.delete(kept, 3, 0))
 
 
 def test_archives_that_do_not_fit(tmp_path):

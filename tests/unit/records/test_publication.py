@@ -50,24 +50,8 @@ def test_the_largest_epsilon_of_who_knows_batches_is_what_an_outsiders_is_held_a
     assert published([{**large, "epsilon": 1.01}, small, CLAIMS[3]]).adversary != "external", "control"
 
 
-@pytest.mark.parametrize(
-    ("settings", "tells"),
-    [
-        ({"clock": {"kind": "wall"}}, True),
-        ({"network": {"latency": 0.1, "up": 1e6}}, True),
-        ({"network": {"latency": 0.1, "down": [1e6, 2e6]}}, True),
-        ({"network": {"latency": 0.1}, "clock": {"kind": "virtual"}}, False),
-    ],
-)
-def test_where_the_order_of_updates_tells_batch_sizes_the_outsiders_row_stays(settings, tells):
-    found = published(CLAIMS, settings)
-    assert found.adversary == ("client" if tells else "external")
-    assert (("external", "replace") in left(found)) is not tells
-
-
 def test_without_a_row_that_holds_where_the_ledger_is_seen_there_is_no_adversary():
     assert published([CLAIMS[3]]).adversary == "external", "control"
-    assert published([CLAIMS[3]], {"clock": {"kind": "wall"}}).adversary == ""
     assert published([CLAIMS[0], CLAIMS[4]]).adversary == ""
     assert published([{**CLAIMS[1], "epsilon": None}]).adversary == ""
     assert published([{**CLAIMS[1], "epsilon": "infinity"}]).adversary == ""

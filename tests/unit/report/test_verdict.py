@@ -54,17 +54,17 @@ def test_a_private_run_says_accuracy_and_epsilon_in_words():
     assert headline(summary("digits_private")) == (
         "PRIVATE. Test accuracy 86.10 % after 400 updates. ε = 1 (δ = 6.959e-05, replace one record) is proved against "
         "all clients together and anyone who sees the final model: an attacker who knows all else tells two versions "
-        "of one record apart at most 56 % of the time (50 % is guessing)."
+        "of one record apart at most 56.1 % of the time (50 % is guessing)."
     )
 
 
 def test_both_relations_are_said_where_they_differ():
     said = line("digits_users")
     assert "ε = 3 (δ = 1e-05, add or remove one user)" in said
-    assert "tells whether one user took part at most 64 % of the time" in said
-    assert "Replace one user: ε = 6.706, 76 %." in said
+    assert "tells whether one user took part at most 64.1 % of the time" in said
+    assert "Replace one user: ε = 6.706, 76.4 %." in said
     assert (
-        "Against one silo it is ε = 7.665 (add, remove or replace one user, its record counts known): 79 %."
+        "Against one silo it is ε = 7.665 (add, remove or replace one user, its record counts known): 79.0 %."
         in said
     )
     assert "Replace one user, its record counts known: no useful ε is proved." in said

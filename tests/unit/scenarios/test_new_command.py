@@ -153,3 +153,18 @@ def test_a_value_of_few_rows_is_named_before_it_is_listed_as_public(tmp_path, mo
 def test_a_refusal_names_every_public_constant_that_is_missing(own):
     assert call("new", "own", "--data", own, "--parties", PARTIES, "--private").exit_code == 0
     assert "; missing as well: data.centre, data.spread (from own.toml)" in complaint(call("run", "own.toml"))
+
+
+def test_column_names_with_blanks_stay_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{i}.5, {i * 7 % 13}, {i % 2}" for i in range(40))
+    (tmp_path / "own.csv").write_text("\n".join(["age, income, label", *rows]) + "\n")
+    words = ("new", "s 1", "--data", "own.csv", "--target", " label", "--private", "--public-from-data")
+    said = call(*words)
+    assert said.exit_code == 0, said.output
+    assert "not used" not in said.output
+    assert "raydpzv run 's 1.toml'" in said.output
+    assert tomllib.loads((tmp_path / "s 1.toml").read_text())["split"]["parties"] == {
+        "first": ["age"],
+        "second": [" income"],
+    }
