@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raydpzv
-from raydpzv.config.user_mode import user_contradictions
+from raydpzv.config.validation import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydpzv.secure.packing import Packing
+from raydpzv.secure.weighting import Packing
 
 SLOT = 20
 VALUES = st.lists(st.integers(-(2 ** (SLOT - 1)) + 1, 2 ** (SLOT - 1) - 1), min_size=1, max_size=12)
