@@ -149,10 +149,6 @@ class Packing:
     slot: int
     per_plaintext: int
 
-    def plaintexts(self, values: int) -> int:
-        """Return how many plaintexts hold so many values, ⌈D / m⌉."""
-        return -(-values // self.per_plaintext)
-
     def slices(self, values: int) -> list[slice]:
         """Return which values each plaintext holds."""
         starts = range(0, values, self.per_plaintext)
