@@ -17,8 +17,6 @@ _BUSY = 30.0
 """Seconds to wait for a cluster that has what is asked, but not free."""
 _KNOWN_WITHIN = 60.0
 """Seconds in which Ray takes a machine that is gone for lost; its usual settings take up to half of it."""
-_LABELS_SINCE = (2, 49)
-"""The first Ray whose placement groups heed labels of machines."""
 _LOOK = 0.5
 """Seconds between looks at what is missing."""
 _USUAL = 5.0

@@ -37,7 +37,7 @@ from rounds import Rounds
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import batch_rows
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal

@@ -26,11 +26,11 @@ from common import environment, median, options, show, verdict, write
 from processes import GROUPS
 from watch import Pace, Watch
 
-from actors.lane.client import LaneConnection
 from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress
 from actors.lane.server import LaneServer
 from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
+from actors.vertical.executor import LaneConnection
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare

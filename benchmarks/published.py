@@ -23,8 +23,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from raydpzv.data.batch_rows import batch_rows
-from raydpzv.data.horizontal import Parts
+from raydpzv.data.horizontal import Parts, batch_rows
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.models.bottoms import SlicedMaxPool

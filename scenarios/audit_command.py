@@ -14,10 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from raydpzv.audit import findings
-from raydpzv.audit.audit_page import write_audit
+from raydpzv.audit.audit_page import label_accuracy_over_epsilon, noise_histogram, write_audit
 from raydpzv.audit.canaries import LABEL, Canary, chosen
 from raydpzv.audit.canary_runs import audit_runs
-from raydpzv.audit.figures import label_accuracy_over_epsilon, noise_histogram
 from raydpzv.audit.findings import FALSIFIED, Finding
 from raydpzv.audit.label_inference import infer_labels
 from raydpzv.audit.ledger_audit import audit_ledger

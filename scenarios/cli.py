@@ -334,8 +334,7 @@ def tune(
                 "--to: goes with a grid; with --space the best is best.toml in the folder (--out)"
             )
         with leaving_at_once():
-            from scenarios.search_command import search
-            from scenarios.search_options import SearchOptions
+            from scenarios.search_command import SearchOptions, search
         options = SearchOptions(
             *(samples, metric, scheduler or "none", grace, epsilon),
             *(draw_seed or 0, actors, search_ or "random", interval, quantile),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from raydpzv.compare.compare_methods import write
@@ -14,13 +15,13 @@ from raydpzv.compare.results import collect
 from raydpzv.errors import InputError
 from raydpzv.experiment.rebuild import check_rebuilt, from_ledger
 from raydpzv.experiment.reexecute import replay as replay_run
+from raydpzv.files import sha256, write_npz
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.settings.party_names import client_number, named
 from raydpzv.storage.copies import check_not_midway, midway
 from scenarios import screen
-from scenarios.model_output import one_model, print_models, whose
 
 
 def replay(run: Path, at: int | None, who: str | None, moved: Sequence[str], out: Path | None) -> None:
@@ -109,3 +110,27 @@ def report(runs: Sequence[Path], moved: Sequence[str], out: Path | None, *, oper
         print(write(plan, runs[0], collect(plan, runs[0]), out))
         return
     print(write_report(runs, out, moved=moved, operator=operator))
+
+
+def whose(client: int | None, at: int | None) -> str:
+    """Say whose model was rebuilt: a client holds the one that its last update, or catching up, made."""
+    if client is None:
+        return "rebuilt: the model"
+    return f"rebuilt: what client {client} last had{'' if at is None else f' by update {at}'}, the model"
+
+
+def print_models(models: Mapping[str, np.ndarray], out: Path | None, names: Sequence[str] = ()) -> None:
+    """Write models to a file, if one is given, and print what they are. names: those of the clients' parties."""
+    if out:
+        write_npz(out, models)
+        print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")
+    for name, values in models.items():
+        print(f"{named(name, names)}: {values.size} parameters, sha256 {sha256(values)}")
+
+
+def one_model(models: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
+    """Return one client's model; InputError if there is no such client."""
+    name = f"client {client}"
+    if name not in models:
+        raise InputError(f"--client: wanted 0..{len(models) - 2}, got {client}")
+    return {name: models[name]}

@@ -9,7 +9,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,13 +58,44 @@ from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
 from scenarios.options import output_folder
 from scenarios.progress import stop_on_signal
-from scenarios.search_options import SearchOptions
 from scenarios.search_progress import SearchProgress, show_search
 from scenarios.storage_options import copy_folder, waits
 
 LEARNED_DRAWS = 30
 """Trials of a search that learns where no number is given: the first ten are random."""
 SEARCHES = ("random", "optuna")
+DRAWS = 10
+"""Draws where something in the space is random and no number is given."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the command line says of a search; None: left to the scenario or the space."""
+
+    samples: int | None
+    metric: str | None
+    scheduler: str
+    grace: int | None
+    epsilon: float | None
+    draw_seed: int
+    actors: bool = False
+    search: str = "random"
+    interval: int | None = None
+    quantile: float | None = None
+
+    def draws(self, space: Sequence[Dimension]) -> int:
+        """Return how many draws a search makes that does not learn, at each point of its grid."""
+        return self.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
+
+    def words(self) -> Iterator[str]:
+        """Yield the words of the command line that ask for this, but for those that nobody has to say."""
+        usual = SearchOptions(None, None, "none", None, None, 0)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != getattr(usual, field.name):
+                yield f"--{field.name.replace('_', '-')}"
+                if value is not True:
+                    yield str(value)
 
 
 def search(

@@ -53,7 +53,7 @@ class SearchProgress:
     """Shows progress while its block runs: which trials are over, and where those at work stand.
 
     On a terminal that is a table under a bar, trials at work first, then the best of those that are over; elsewhere a
-    line for each trial that ends, and one every `interval` seconds. Where trials stand and go on one by one, nobody
+    line for each trial that ends, and one every `INTERVAL` seconds. Where trials stand and go on one by one, nobody
     knows which of them are over: those that have begun are counted. The best is one at its end that did not diverge;
     before there is any, one of those that stood after most updates. reasons: filled with why trials have no result, by
     their numbers; folder: the search's, which says what trials have come to; quiet: show nothing.
@@ -68,10 +68,9 @@ class SearchProgress:
         folder: Path,
         *,
         quiet: bool = False,
-        interval: float = INTERVAL,
     ) -> None:
         self._plan, self._console, self._reasons, self._folder = plan, console, reasons, folder
-        self._quiet, self._interval = quiet, interval
+        self._quiet = quiet
         self._at_work: dict[int, Mapping[str, Any]] = {}
         self._values: dict[int, float] = {}
         self._standing: dict[int, TrialStanding] = {}
@@ -103,7 +102,7 @@ class SearchProgress:
             live = Live(self._bar, console=self._console, refresh_per_second=4)
             self._live = self._stack.enter_context(live)
         else:
-            self._stack.enter_context(repeated(self._interval, self._say))
+            self._stack.enter_context(repeated(INTERVAL, self._say))
         return self
 
     def __exit__(self, *details: object) -> None:

@@ -13,10 +13,9 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.prepare import prepare
 from raydpzv.records.other_setting import other_setting
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage.copies import fetch, link_of
+from raydpzv.storage.copies import fetch, link_of, stored_scenario
 from raydpzv.storage.lease import Waits
 from raydpzv.storage.place import is_uri
-from raydpzv.storage.stored_scenario import stored_scenario
 from scenarios.screen import complain, console
 
 

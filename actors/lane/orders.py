@@ -24,9 +24,9 @@ class Sent:
     raised. Raises LaneError where that is not what was asked for.
     """
 
-    def __init__(self, what: str, most: int, read: Callable[[memoryview], Any], outcome: Any = None) -> None:
+    def __init__(self, what: str, most: int, read: Callable[[memoryview], Any]) -> None:
         self.what, self.most, self.read = what, most, read
-        self.outcome = outcome
+        self.outcome: Any = None
 
 
 def ordered(order: Order) -> Sent:

@@ -1,4 +1,4 @@
-"""An audit in a folder of its own: audit.json, its pictures, and one self-contained HTML page."""
+"""An audit in a folder of its own: audit.json, its pictures (the noise seen, labels guessed), and one HTML page."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
+import numpy as np
+from matplotlib.ticker import PercentFormatter
 
 from raydpzv.audit.findings import NOT_FALSIFIED, Finding
+from raydpzv.audit.label_inference import LabelGuesses
+from raydpzv.audit.ledger_audit import LedgerAudit
 from raydpzv.errors import InputError
 from raydpzv.files import as_json, write_atomically
-from raydpzv.report import style
-from raydpzv.report.figure import ReportFigure
+from raydpzv.privacy.gdp import mu_of
+from raydpzv.report import style, text
+from raydpzv.report.figure import ReportFigure, chart
 
 
 def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], out: Path) -> Path:
@@ -43,3 +48,57 @@ def _page(run: Path, finding: Finding, pictures: Sequence[tuple[str, bytes]]) ->
         holds=finding.verdict == NOT_FALSIFIED,
         pictures=[{"caption": c, "image": base64.b64encode(i).decode()} for c, i in pictures],
     )
+
+
+def noise_histogram(audit: LedgerAudit) -> ReportFigure:
+    """Draw the releases less their queries, in stated deviations, against the standard normal law."""
+    residuals = audit.noise.residuals
+    figure, ax = chart("Noise seen", "release less query, in stated deviations", "density")
+    ax.hist(residuals, bins=min(60, max(10, len(residuals) // 25)), density=True, color=style.FAINT)
+    edge = max(4.0, float(np.abs(residuals).max()))
+    x = np.linspace(-edge, edge, 400)
+    (law,) = ax.plot(
+        x, np.exp(-x * x / 2) / np.sqrt(2 * np.pi), **style.line(0), label="as stated: standard normal"
+    )
+    style.legend(figure, [law])
+    caption = (
+        f"{audit.noise.releases:,} releases less their recomputed queries, over the deviation that the run states "
+        f"(Kolmogorov-Smirnov p = {text.number(audit.noise.p, 2)})."
+    )
+    return ReportFigure("audit_noise", caption, figure)
+
+
+def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure:
+    """Draw the share of labels that clients guess right over ε, with the bound Φ(μ/2)."""
+    from scipy.special import ndtr
+
+    delta, at = guesses[0].delta, np.array([g.epsilon for g in guesses])
+    shares = np.array([g.right / g.count for g in guesses])
+    figure, ax = chart("Labels guessed right", "ε proved against the clients", "share of labels")
+    x = np.geomspace(at.min() / 1.5, at.max() * 1.5, 200)
+    mus = np.array([mu_of(float(epsilon), delta) for epsilon in x])
+    (bound,) = ax.plot(x, ndtr(mus / 2), **style.line(0), label="bound Φ(μ/2)")
+    expected = ax.scatter(
+        at,
+        [g.expected for g in guesses],
+        color=style.PALETTE[2],
+        zorder=3,
+        label="to be expected of this attack",
+    )
+    low, high = (np.array([getattr(g, end) for g in guesses]) for end in ("low", "high"))
+    seen = ax.errorbar(
+        at, shares, np.stack([shares - low, high - shares]), fmt="s", color=style.PALETTE[1], capsize=3
+    )
+    seen.set_label("seen, 95 % together")
+    ax.axhline(0.5, color=style.FAINT, zorder=0)
+    ax.set_xscale("log")
+    ax.set_xticks(at, [text.number(float(epsilon), 3) for epsilon in at], minor=False)
+    ax.minorticks_off()
+    ax.set_ylim(0, 1.02)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    style.legend(figure, [bound, expected, seen], columns=3)
+    caption = (
+        f"Share of {guesses[0].count:,} labels that all clients together guess right of two candidates, knowing all "
+        f"else, in one run at each ε (δ = {text.number(delta)}, one record's label). Chance is one half."
+    )
+    return ReportFigure("audit_labels", caption, figure)

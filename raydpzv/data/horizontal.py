@@ -300,3 +300,12 @@ def _parts(owner: np.ndarray, clients: int) -> Parts:
     for array in (ids, offsets):
         array.flags.writeable = False
     return Parts(ids, offsets)
+
+
+def batch_rows(parts: Partition, key: Key, client: int, round: int, step: int, batch: int) -> np.ndarray:
+    """Return min(B, n_i) different row ids of the client, drawn uniformly."""
+    held = parts.rows(client)
+    if batch >= len(held):
+        return held
+    generator = (key / "rows" / client / round / step).generator()
+    return held[generator.choice(len(held), batch, replace=False)]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.data.files import one_line
-from raydpzv.data.grouped import grouped_rows
-from raydpzv.data.stratified import stratified_rows
+from raydpzv.data.stratified import grouped_rows, stratified_rows
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.keys import Key
 
@@ -223,8 +222,8 @@ class Split:
 def stratified_split(table: Table, test_fraction: float, key: Key) -> Split:
     """Divide the rows at random, every class in (nearly) the same proportion on both sides.
 
-    Groups stay whole (`raydpzv.data.grouped`), and the fraction is then one of groups. Raises SpecError for a fraction
-    outside (0, 1) and DataError where a class has too few rows or groups to appear on both sides.
+    Groups stay whole (`grouped_rows`), and the fraction is then one of groups. Raises SpecError for a fraction outside
+    (0, 1) and DataError where a class has too few rows or groups to appear on both sides.
     """
     if not 0 < test_fraction < 1:
         raise SpecError(f"test_fraction is {test_fraction}: choose a number between 0 and 1, such as 0.2")

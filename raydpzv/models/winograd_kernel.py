@@ -337,7 +337,7 @@ def _transform_filters(filters_DC25, u):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _padded(x_BHW, records, out):  # type: ignore[no-untyped-def]
+def _padded(x_BHW, out):  # type: ignore[no-untyped-def]
     """Write images to out [H + 4, 4, W/4 + 1, n]: two pixels of padding, columns by their number modulo 4."""
     count, height, width = x_BHW.shape
     for y in range(height):
@@ -499,7 +499,7 @@ def scores(points_Pd, x_BHW, channels, filters, classes, out_PBK):  # type: igno
     # records of zeros make room for a block in a row of tiles
     records = max(count, (_WIDTH + groups - 1) // groups)
     image = np.zeros((height + 4, 4, groups + 1, records), np.float32)
-    _padded(x_BHW, records, image)
+    _padded(x_BHW, image)
     middle = np.zeros((channels, height // 2 + 4, 2 * (groups + 2) * records), np.float32)
     columns = np.empty((6, channels, 2 * (groups + 2) * records), np.float32)
     v, m = np.empty((36, channels, _WIDTH), np.float32), np.empty((36, _ROWS, _WIDTH), np.float32)

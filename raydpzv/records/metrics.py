@@ -216,9 +216,9 @@ def user_epsilons(table: pa.Table) -> dict[str, tuple[NDArray[Any], NDArray[Any]
     return {who: (rounds, _column(table, who)) for who in ("external", "client", "server")}
 
 
-def accuracy_series(evaluation: pa.Table, message: pa.Table, part: str = "test") -> AccuracySeries:
-    """Return the evaluations on one part of the data, each with the bytes sent up to its round."""
-    chosen = _of_part(evaluation, part)
+def accuracy_series(evaluation: pa.Table, message: pa.Table) -> AccuracySeries:
+    """Return the evaluations on the test rows, each with the bytes sent up to its round."""
+    chosen = _of_part(evaluation, "test")
     rounds, up, down = bytes_by_round(message)
     total = np.concatenate([np.zeros(1, dtype=np.int64), up + down])
     at = _column(chosen, "round")

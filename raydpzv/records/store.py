@@ -155,10 +155,10 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
     )
 
 
-def cut_parts(run: Path, extents: Mapping[str, Extent], where: str = "rows") -> None:
+def cut_parts(run: Path, extents: Mapping[str, Extent]) -> None:
     """Delete the parts of each row type beyond its count."""
     for name in SCHEMAS:
-        for part in (run / where / name).glob("part-*.parquet"):
+        for part in (run / "rows" / name).glob("part-*.parquet"):
             if _number(part) >= extents.get(name, Extent()).parts:
                 part.unlink()
 

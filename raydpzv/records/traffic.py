@@ -50,12 +50,12 @@ def bytes_of_participants(message: pa.Table) -> tuple[IntArray, IntArray]:
     return _summed(message, places, len(clients))
 
 
-def to_target(evaluation: pa.Table, message: pa.Table, target: float, part: str = "test") -> Reached:
-    """Return what it took until an evaluation's accuracy was at least `target` (a share of 1) for the first time.
+def to_target(evaluation: pa.Table, message: pa.Table, target: float) -> Reached:
+    """Return what it took until an evaluation's test accuracy was at least `target` (a share of 1) for the first time.
 
     Bytes count all messages up to and including that evaluation's round.
     """
-    chosen = evaluation.filter(pc.equal(evaluation.column("part"), part)).sort_by("round")
+    chosen = evaluation.filter(pc.equal(evaluation.column("part"), "test")).sort_by("round")
     reached = np.flatnonzero(chosen.column("accuracy").to_numpy() >= target)
     if not len(reached):
         return Reached(math.nan, math.nan, math.nan, math.nan)

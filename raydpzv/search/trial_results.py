@@ -20,14 +20,16 @@ import pyarrow as pa
 
 from raydpzv.compare.run_comparison import check_own, set_aside
 from raydpzv.config.paths import unlocated
-from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.scenario import AnyScenario, VerticalScenario
+from raydpzv.config.timing import barrier
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError
+from raydpzv.experiment.diagnostics import LATE
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.report.client_table import rates_asked
 from raydpzv.search import promotion
 from raydpzv.search.composition import Composed, compose, sentences
-from raydpzv.search.pace import missed, rate_asked
 from raydpzv.search.population import as_trained, facts_of, legs, turns
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
@@ -45,6 +47,8 @@ _NUMBERS = (
 )
 
 Row = dict[str, Any]
+_DEVIATIONS = 3.0
+"""Standard deviations of a Poisson count by which uploads may fall short of what the rates ask for."""
 
 
 @dataclass(frozen=True)
@@ -344,3 +348,28 @@ def _column(values: Sequence[Any]) -> pa.Array:
     if kinds <= {int, float} or (len(kinds) == 1 and list not in kinds):
         return pa.array([float(v) for v in values] if float in kinds else values)
     return pa.array([value if isinstance(value, str) else json.dumps(value) for value in values])
+
+
+def rate_asked(spec: AnyScenario) -> float:
+    """Return uploads per second of all clients as `[arrivals]` asks for them; NaN where nothing is asked of a machine.
+
+    That is under the virtual clock, where clients come as soon as they can, and where they wait for one another.
+    """
+    if spec.clock.kind != "wall" or (isinstance(spec, VerticalScenario) and barrier(spec) > 1):
+        return math.nan
+    rate = spec.arrivals.rate
+    return sum(rates_asked(spec.arrivals.kind, rate, spec.split.clients))
+
+
+def missed(row: Mapping[str, Any]) -> str:
+    """Return in what a trial missed the pace asked, by its row; "" if it kept it or none was asked."""
+    asked, measured, late, uploads = (row[name] for name in ("rate_asked", "throughput", "late", "uploads"))
+    if math.isnan(asked) or math.isnan(measured):
+        return ""
+    found = []
+    if late > LATE:
+        found.append(f"{late:.0%} of its activations began late")
+    expected = uploads / measured * asked
+    if uploads < (1 - LATE) * expected and uploads < expected - _DEVIATIONS * math.sqrt(expected):
+        found.append(f"{measured:.3g} uploads a second came, {asked:.3g} are asked")
+    return " and ".join(found)

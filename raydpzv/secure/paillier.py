@@ -54,7 +54,7 @@ class PrivateKey(Secret):
     def __init__(self, p: int, q: int) -> None:
         self.public = PublicKey(p * q)
         self._halves = _Half(p, q), _Half(q, p)
-        self._q, self._weight = q, q * inverse(q, p)
+        self._weight = q * inverse(q, p)
         self._square_weight = q * q * inverse(q * q, p * p)
 
     def encrypt(self, plain: int) -> int:

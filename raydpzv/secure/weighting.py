@@ -3,7 +3,7 @@
 Weights are w_su = n_su / N_u for counts capped at `cap`, so that N_u = Σ_s n_su is at most cap · S and divides Λ.
 """
 
-# S silos, U users, D values of a release, C' = 2^b - 1
+# S silos, U users, D values of a release, m of them to a plaintext, C' = 2^b - 1
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import SpecError
-from raydpzv.secure.packing import Packing
 
 SHIFT_BITS = 128
 """Bits by which a blinding a_u is longer than what it hides: what is seen is within 2^-128 of uniform."""
@@ -138,3 +137,36 @@ def check_masked_range(users: int, silos: int, value_bits: int, multiplier: floa
             f"{silos} silos + {TAIL} × {multiplier:g} × {silos} × {limit} of noise = {largest:.3g} is not below 2^63 = "
             f"{1 << 63:.3g}: use fewer value_bits"
         )
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Several signed values in one plaintext, Σ_j x_j 2^(w j): m slots (`per_plaintext`) of w bits (`slot`).
+
+    A value lies below 2^(w-1) in size.
+    """
+
+    slot: int
+    per_plaintext: int
+
+    def slices(self, values: int) -> list[slice]:
+        """Return which values each plaintext holds."""
+        starts = range(0, values, self.per_plaintext)
+        return [slice(start, min(start + self.per_plaintext, values)) for start in starts]
+
+    def packed(self, values: Sequence[int]) -> list[int]:
+        """Return the plaintexts, signed integers."""
+        return [
+            sum(value << self.slot * j for j, value in enumerate(values[some]))
+            for some in self.slices(len(values))
+        ]
+
+    def unpacked(self, plaintexts: Sequence[int], values: int) -> list[int]:
+        """Return the D values, from the lowest slot up by signed remainders."""
+        found, half = [], 1 << self.slot - 1
+        for plaintext, some in zip(plaintexts, self.slices(values), strict=True):
+            for _ in range(some.start, some.stop):
+                value = ((plaintext + half) & (2 * half - 1)) - half
+                found.append(value)
+                plaintext = (plaintext - value) >> self.slot
+        return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import CHECKPOINT
@@ -19,7 +22,9 @@ from raydpzv.records.operator_file import OPERATOR
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.storage.commits import (
     ANNOUNCED,
+    COMMITS,
     NO_NOISE,
+    OBJECTS,
     UNBOUNDED,
     Commit,
     commit_names,
@@ -27,8 +32,7 @@ from raydpzv.storage.commits import (
     latest,
     newest_epoch,
 )
-from raydpzv.storage.contents import check_unused
-from raydpzv.storage.lease import Lease, Waits, last_writer
+from raydpzv.storage.lease import LEASES, Lease, Waits, last_writer
 from raydpzv.storage.mirror import Mirror, StorageTimes
 from raydpzv.storage.missing import add_missing
 from raydpzv.storage.place import StorageFolder, open_place, reason
@@ -40,6 +44,11 @@ PACE = StorageTimes()
 """How storages are written."""
 _OWN_ALONE = (OPERATOR, CHECKPOINT)
 """Files that nobody but their owner may read."""
+_OWN = re.compile(rf"{COMMITS}|{LEASES}|{OBJECTS}\d{{8}}")
+_NAMED = 3
+"""Names of others' files that are said."""
+_READ = ("scenario.toml", "environment.json")
+"""What tells of a run's scenario: in all its commits, and never written over."""
 
 
 @dataclass(frozen=True)
@@ -329,3 +338,45 @@ def naming(uri: str) -> Iterator[None]:
         raise InputError(
             f"{uri}: cannot be read or written ({reason(error)}); see to its permissions and to the way there"
         ) from None
+
+
+def check_unused(place: StorageFolder) -> None:
+    """Raise InputError for a place that holds other things, unless somebody has ever written to a storage there.
+
+    What is laid beside a storage later does not make it another one; and of one that was begun and interrupted its
+    folders alone may be there, empty.
+    """
+    others = [name for name in place.entries() if not _OWN.fullmatch(name)]
+    others.sort(key=lambda name: name.startswith("."))
+    if not others or last_writer(place)[0] or newest_epoch(place):
+        return
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    raise InputError(
+        f"{place.uri}: holds other things ({', '.join(others[:_NAMED])}{more}) and no storage; give the URI of a "
+        "folder that is empty or not there yet"
+    )
+
+
+def stored_scenario(uri: str, moved: Sequence[str] = ()) -> AnyScenario | None:
+    """Return the scenario of the run that a storage holds; None where it holds nothing yet.
+
+    moved: where its data are now, see `RunFolder.open`. Raises InputError for the storage of a search, DataError where
+    what it holds is damaged.
+    """
+    place = open_place(uri)
+    with naming(uri):
+        found = latest(place)
+        if found is None:
+            return None
+        if found.kind != "run":
+            raise InputError(f"{uri}: holds a {found.kind}; choose another --storage")
+        files = {name: content(place, name, found.files[name]) for name in _READ}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, data in files.items():
+            if data is None:
+                raise DataError(f"{uri}: objects of {name} are missing; bring them back from a copy")
+            (Path(scratch) / name).write_bytes(data)
+        try:
+            return RunFolder.open(Path(scratch), moved).spec()
+        except InputError as error:
+            raise type(error)(str(error).replace(scratch, uri)) from None

@@ -47,14 +47,10 @@ class Mirror:
     """
 
     def __init__(
-        self,
-        place: StorageFolder,
-        lease: Lease,
-        kind: str,
-        pace: StorageTimes | None = None,
-        base: Commit | None = None,
+        self, place: StorageFolder, lease: Lease, kind: str, pace: StorageTimes | None = None
     ) -> None:
-        self._place, self._lease, self._kind, self._base = place, lease, kind, base
+        self._place, self._lease, self._kind = place, lease, kind
+        self._base: Commit | None = None
         self._pace = pace or StorageTimes()
         self.horizon = Horizon(self._ask)
         self.traffic = Traffic()

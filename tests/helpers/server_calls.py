@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import ray
+
 from raydpzv.sim.interfaces import Status
 
 
@@ -39,6 +42,20 @@ class ServerCalls:
             pieces, self.pieces = self.pieces, []
             return pieces
         return self._answers.get(name)
+
+
+def answer_at_once(monkeypatch: pytest.MonkeyPatch, room: str, looks: int) -> None:
+    """Let drivers of a room have references as answers; loops 0 and 1 end after so many looks at what is done."""
+    ended = iter([*([] for _ in range(looks)), ["loop 0"], ["loop 1"]])
+
+    def wait(calls: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
+        return [call for call in calls if "loop" not in str(call)] or next(ended), []
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    for place in ("actors.driver.get", f"actors.{room}.driver.get"):
+        monkeypatch.setattr(place, lambda reference, timeout, what: reference)
+    monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
 
 
 class _Call:

@@ -77,4 +77,4 @@ def test_the_opened_integers_are_the_plaintext_sum(
                 for j, total in enumerate(rest)
             ]
         assert played.server.opened(uploads) == [a + b for a, b in zip(plain, rest, strict=True)]
-        assert uploads[0].wire_bytes == 80 * weighting.packing.plaintexts(values)
+        assert uploads[0].wire_bytes == 80 * -(-values // weighting.packing.per_plaintext)

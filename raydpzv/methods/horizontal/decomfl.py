@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
-from raydpzv.data.batch_rows import batch_rows
-from raydpzv.data.horizontal import Partition
+from raydpzv.data.horizontal import Partition, batch_rows
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import RunError
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds

@@ -11,8 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from raydpzv.data.batch_rows import batch_rows
-from raydpzv.data.horizontal import Partition
+from raydpzv.data.horizontal import Partition, batch_rows
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.compression import Codec

@@ -6,10 +6,11 @@ which derives the same directions, makes the gradient of them. variant = "per_ro
 difference for every row and sends the gradient. The client is VAFL's.
 """
 
-# B batch, E embedding width, n perturbations
+# B batch, E embedding width, n perturbations; c numbers compressed, b bits for each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,13 +36,14 @@ from raydpzv.wire.messages import (
     Gradient,
     LossDifferences,
 )
-from raydpzv.wire.uniform_scale import compress, compressed_bytes, decompress
 from raydpzv.zo.directions import Direction
 
 if TYPE_CHECKING:
     from raydpzv.settings.sections import Sections
 
 _TINY = np.finfo(np.float64).tiny
+_LIMITS = 8
+"""Bytes of the two limits, smallest and largest number as float32."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,47 @@ def _contradictions(config: CzofoConfig, sections: Sections) -> Iterator[str]:
             f'method.directions: wanted "uniform" with variant = "per_row", got "{config.directions}"; '
             'set variant = "published" or leave directions out'
         )
+
+
+def compressed_bytes(count: int, bits: int | None) -> int:
+    """Return the bytes of so many numbers: ⌈cb / 8⌉ + 8; 4c for float32 (bits None)."""
+    return 4 * count if bits is None else -(-count * bits // 8) + _LIMITS
+
+
+def compress(values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the packed levels, uint8 [⌈cb / 8⌉], and the limits, float32 [2], of float32 numbers of any shape.
+
+    Levels are spaced evenly from the smallest number to the largest, and a number goes to the nearest. This is biased
+    and deterministic, unlike FedCom's quantiser (`raydpzv.methods.horizontal.compression.Quantised`), whose coins make
+    its mean right and need an address. If a number is not finite, the limits are NaN.
+    """
+    limits = np.zeros(2, np.float32)
+    if values.size:
+        limits[:] = values.min(), values.max()
+    levels, (low, high) = np.zeros(values.size, np.int64), limits.astype(np.float64)
+    if not np.isfinite(limits).all():
+        limits[:] = np.nan
+    elif high > low:
+        share = (values.ravel().astype(np.float64) - low) / (high - low)
+        levels = np.rint(share * _top(bits)).astype(np.int64)
+    bits_cb = (levels[:, None] >> np.arange(bits)) & 1
+    return np.packbits(bits_cb.astype(np.uint8), bitorder="little"), limits
+
+
+def decompress(packed: np.ndarray, limits: np.ndarray, bits: int, shape: Sequence[int]) -> np.ndarray:
+    """Return the numbers that the levels stand for, float32 of this shape. ValueError: levels of another count."""
+    count = math.prod(shape)
+    if len(packed) != -(-count * bits // 8):
+        raise ValueError(f"wanted {count} levels of {bits} bits, got {len(packed)} bytes")
+    bits_cb = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+    levels = (bits_cb.astype(np.int64) << np.arange(bits)).sum(1)
+    low, high = limits.astype(np.float64)
+    return (low + levels * ((high - low) / _top(bits))).astype(np.float32).reshape(shape)
+
+
+def _top(bits: int) -> int:
+    """The highest level."""
+    return (1 << bits) - 1
 
 
 CZOFO = VerticalMethod(

@@ -8,16 +8,10 @@ import re
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from typer.testing import CliRunner
 
-from scenarios.cli import app
+from tests.helpers.commands import call as raydpzv
 
 SHORT = ("--set", "budget.updates=40", "--set", "evaluate.every=20", "--runner", "local")
-
-
-def raydpzv(*words):
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

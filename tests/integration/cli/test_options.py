@@ -10,17 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.config.catalog import names
 from scenarios import screen
-from scenarios.cli import app
 from scenarios.options import comparable_names, scenario_names
-
-
-def call(*arguments: object):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+from tests.helpers.commands import call
 
 
 def complaint(result) -> str:

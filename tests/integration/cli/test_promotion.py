@@ -107,7 +107,7 @@ def test_no_update_is_made_twice(promoted):
         ("sgd", ()),
     ],
 )
-def test_runs_of_all_kinds_pause_at_rungs_and_reach_the_bits_of_the_run_alone(place, scenario, changes):
+def test_runs_of_all_kinds_pause_at_rungs_and_reach_the_same_bits(place, scenario, changes):
     spec = scenarios.load(scenario, ["budget.updates=20", "evaluate.every=5", *changes])
     planned = Planned(PlannedLine("a", None, False, spec), spec, "a")
     path = place / "-".join((scenario, str(len(changes)))).replace(".", "_")

@@ -13,22 +13,17 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from actors import ray_watcher
 from raydpzv.search.search_plan import read_search
-from scenarios.cli import app
 from scenarios.search_progress import SearchProgress
+from tests.helpers.commands import call as raydpzv
 from tests.helpers.programs import Forked
 
 SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "privacy.noise=seeded")
 SEARCH = ["tune", "digits_dpzv", "--samples", "3", *(w for change in SHORT for w in ("--set", change))]
 LIMIT = 120
-
-
-def raydpzv(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def rows(folder):

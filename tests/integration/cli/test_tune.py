@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from raydpzv.compare.file import read_entrants, resolved
-from scenarios.cli import app
+from tests.helpers.commands import call as raydpzv
 
 GRID = """
 title = "VAFL's step size"
@@ -26,10 +25,6 @@ label = "central"
 set = ["method.name=sgd"]
 grid = { "method.lr" = [0.05] }
 """
-
-
-def raydpzv(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

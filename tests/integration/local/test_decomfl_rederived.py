@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import raydpzv
 from raydpzv.config.scenario import HorizontalScenario
-from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import batch_rows
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.keys import Key, perturbation_seeds
 from raydpzv.methods.horizontal.decomfl import decomfl_settings

@@ -139,12 +139,6 @@ def test_what_no_record_may_have_is_refused_by_name(tmp_path, reader):
             prepare(spec)
 
 
-RARE = [
-    ("city", "data.categories", ("category", "new category")),
-    ("label", "data.classes", ("label", "new label")),
-]
-
-
 LISTED = [name for name in READERS if DATA_SOURCES[name].listed]
 READ_OFF = [
     *((reader, "classes") for reader in LISTED),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raydpzv
-from raydpzv.config.user_mode import user_contradictions
+from raydpzv.config.validation import user_contradictions
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
@@ -19,6 +19,7 @@ from raydpzv.experiment.runner import continued, run_local
 from raydpzv.privacy import group_accountant
 from raydpzv.privacy.user_accountant import user_epsilon
 from raydpzv.privacy.user_setting import UserSetting
+from tests.helpers.kills import Killed
 
 BASE = (
     *("data.train_rows=120", "data.test_rows=30", "evaluate.every=50", "model.kind=logistic"),
@@ -108,10 +109,6 @@ def test_a_budget_of_epsilon_ends_before_the_round_that_would_pass_it(against: s
     assert "would exceed the budget" in run.summary["stopped_by"]
     assert stated(run, against) <= limit
     assert len(run.rows("release")) == 9
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def cut_off(name: str, folder: Path, after: int, *overrides: str) -> None:

@@ -180,7 +180,7 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
 
 
 def test_a_run_whose_checkpoints_contradict_its_ledger_resumes_from_the_ledger(tmp_path):
-    """As an older version wrote them: the epochs that waited are not those of the checkpoint's moment."""
+    """The epochs that waited are not those of the checkpoint's moment."""
     spec = small_rounds("asynchronous", "arrivals.rate=9", "record.checkpoint_updates=4", "record.flush=1000")
     whole, folder = scenarios.run(spec), tmp_path / "run"
     kill_at(14, spec, folder)

@@ -16,8 +16,6 @@ from raydpzv.records import folder_rows, run_folder
 from scenarios.exit_codes import failures
 from tests.helpers.runs import run_prepared
 
-WRITES = ("append_rows", "write_checkpoint", "write_atomically", "ledger")
-
 
 @pytest.fixture
 def full(monkeypatch):

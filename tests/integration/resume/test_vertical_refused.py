@@ -141,7 +141,7 @@ def test_a_wall_clock_run_whose_legs_nobody_could_account_for_is_not_continued(
 
 
 def test_rows_of_a_wall_clock_run_without_a_checkpoint_are_left_as_they_are(tmp_path):
-    """Earlier versions took none; to begin anew there would drop a record."""
+    """To start again there would drop a record."""
     stop, progress = stop_after(10)
     scenarios.run(scenarios.load("vafl", [*WALL]), tmp_path / "run", progress=progress, stop=stop)
     folder = RunFolder.open(tmp_path / "run")

@@ -228,7 +228,7 @@ def test_a_trial_of_a_search_under_the_wall_clock_goes_on(tmp_path):
 
 
 def test_a_ledger_without_a_checkpoint_is_gone_on_with_from_its_first_update(tmp_path):
-    """As earlier versions leave it: every release counts, though nobody knows how long ago it was."""
+    """Every release counts, though nobody knows how long ago it was."""
     spec, folder = scenario("dpzv"), tmp_path / "run"
     kill_at(40, spec, folder, checkpoints=2)
     RunFolder.open(folder).drop_checkpoints()

@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 import actors.driver
-import scenarios
 from actors.driver import Driver, RunHooks
 from raydpzv.errors import RunError
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.callbacks import Callbacks, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
-from tests.helpers.numbered_rows import evaluations, numbers
+from tests.helpers.numbered_rows import begun, evaluations, numbers
 from tests.helpers.server_calls import ServerCalls
 
 
@@ -53,8 +51,7 @@ def _answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    operator = OperatorSecrets(bytes(16), None)
-    with RunFolder.create(tmp_path / "run", scenarios.load("frozen"), {}, operator) as folder:
+    with begun(tmp_path) as folder:
         yield folder
 
 

@@ -46,7 +46,7 @@ def test_where_the_order_of_trials_never_changes_the_best_is_found_for_half_of_t
         assert 0.3 < came.part <= 0.5
 
 
-def test_a_trial_that_is_worst_until_its_end_is_lost_and_the_replay_counts_the_points(bench):
+def test_a_trial_that_is_worst_until_its_end_is_lost_by_so_many_points(bench):
     found = space(
         bench, lambda trial, updates: 0.9 if (trial, updates) == (3, bench.UPDATES) else (trial == 5) / 2
     )

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import batch_rows
 from raydpzv.errors import RunError
 from raydpzv.keys import Key
 from raydpzv.methods.horizontal.rounds import Cohorts

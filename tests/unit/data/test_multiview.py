@@ -3,23 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from raydpzv.data.sources import load
 from raydpzv.errors import DataError
-from raydpzv.keys import Key
-
-KEY = Key(3)
-
-
-def get(name: str, folder: Path | None = None, **options):
-    return load(name, folder, **{"test_fraction": 0.25, "key": KEY, **options})
-
-
-def refusal(kind: type[Exception], *words: str):
-    """The message has all the words, in any place, and is one line."""
-    pattern = "".join(f"(?=.*{word})" for word in words)
-    return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")
+from tests.helpers.loading import get, refusal
 
 
 def views(rows: int = 12, dtype: type = np.float32) -> tuple[np.ndarray, np.ndarray]:

@@ -6,22 +6,10 @@ import numpy as np
 import pytest
 
 from raydpzv.data.builtin import Mixture
-from raydpzv.data.sources import load
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES
-
-KEY = Key(3)
-
-
-def get(name: str, folder: Path | None = None, **options):
-    return load(name, folder, **{"test_fraction": 0.25, "key": KEY, **options})
-
-
-def refusal(kind: type[Exception], *words: str):
-    """The message has all the words, in any place, and is one line."""
-    pattern = "".join(f"(?=.*{word})" for word in words)
-    return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")
+from tests.helpers.loading import get, refusal
 
 
 @pytest.mark.parametrize(

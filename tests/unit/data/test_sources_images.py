@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raydpzv.data.sources import load
 from raydpzv.errors import DataError
-from raydpzv.keys import Key
+from tests.helpers.loading import KEY, get, refusal
 
-KEY = Key(3)
 IDX = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -19,16 +17,6 @@ IDX = (
     "t10k-labels-idx1-ubyte",
 )
 CIFAR = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
-
-
-def get(name: str, folder: Path | None = None, **options):
-    return load(name, folder, **{"test_fraction": 0.25, "key": KEY, **options})
-
-
-def refusal(kind: type[Exception], *words: str):
-    """The message has all the words, in any place, and is one line."""
-    pattern = "".join(f"(?=.*{word})" for word in words)
-    return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -12,6 +12,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from raydpzv.data.table import Split, Table, limit, scale, standardise, stratified_split, with_validation
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
+from tests.helpers.loading import refusal
 
 KEY = Key(7)
 
@@ -25,12 +26,6 @@ def flat(rows: int = 60, columns: int = 4, classes: int = 3, name: str = "here")
 def images(rows: int, *shape: int) -> Table:
     x = (KEY / "images" / rows).generator().normal(2, 5, (rows, *shape))
     return Table("images", x, np.arange(rows) % 2, 2)
-
-
-def refusal(kind: type[Exception], *words: str):
-    """The message has all the words, in any place, and is one line."""
-    pattern = "".join(f"(?=.*{word})" for word in words)
-    return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")
 
 
 def test_types_are_brought_to_float32_and_int64():

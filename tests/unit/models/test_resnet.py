@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from raydpzv.errors import SpecError
@@ -14,8 +13,8 @@ from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.resnet import resnet18
 from raydpzv.registry import BOTTOMS
-from raydpzv.zo.directions import LAWS, Direction
-from raydpzv.zo.perturbation import LayerwisePerturbation
+from raydpzv.zo.directions import LAWS
+from tests.helpers.perturbed import check_perturbed
 
 FULL = (64, 128, 256, 512)
 TINY = (4, 6, 16, 32)
@@ -107,22 +106,7 @@ def test_rows_do_not_mix_and_views_are_folded() -> None:
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_perturbed_forward_pass_is_that_of_a_perturbed_copy(law) -> None:
-    model, x = tiny(), images(2, 3, 16, 16)
-    perturb, direction = LayerwisePerturbation(model.module, model.offsets), Direction(5, model.size, law)
-    before = model.flat.clone()
-    for amount in (0.1, -1e-3):
-        moved = model.flat.clone()
-        direction.add_to(moved, amount)
-        copies = {
-            name: moved[model.offsets[name] :][: p.numel()].view(p.shape)
-            for name, p in model.module.named_parameters()
-        }
-        with torch.no_grad(), perturb.at(direction, amount):
-            seen = model.module(x)
-        with torch.no_grad():
-            assert torch.equal(seen, functional_call(model.module, copies, (x,)))
-            assert not torch.equal(seen, model.module(x))
-    assert torch.equal(model.flat, before)
+    perturb = check_perturbed(tiny(), images(2, 3, 16, 16), law)
     assert perturb._buffer.numel() == 9 * TINY[-1] ** 2, "one layer, not the model"
 
 

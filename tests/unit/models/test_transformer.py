@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from raydpzv.errors import InputError, SpecError
@@ -17,6 +16,7 @@ from raydpzv.models.flat import FlatModel
 from raydpzv.models.transformer import Transformer, transformer
 from raydpzv.zo.directions import LAWS, Direction
 from raydpzv.zo.perturbation import LayerwisePerturbation
+from tests.helpers.perturbed import check_perturbed
 
 VOCABULARY = 50
 
@@ -136,23 +136,8 @@ def test_order_matters_and_rows_do_not_mix() -> None:
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_perturbed_forward_pass_is_that_of_a_perturbed_copy(law) -> None:
-    model, x = small(), texts()
-    perturb, direction = LayerwisePerturbation(model.module, model.offsets), Direction(5, model.size, law)
-    before = model.flat.clone()
-    for amount in (0.1, -1e-3):
-        moved = model.flat.clone()
-        direction.add_to(moved, amount)
-        copies = {
-            name: moved[model.offsets[name] :][: p.numel()].view(p.shape)
-            for name, p in model.module.named_parameters()
-        }
-        for training in (True, False):  # in evaluation torch's own layer takes a fast path without hooks
-            model.module.train(training)
-            with torch.no_grad(), perturb.at(direction, amount):
-                seen = model.module(x)
-            assert torch.equal(seen, functional_call(model.module, copies, (x,)))
-            assert not torch.equal(seen, model.module(x))
-    assert torch.equal(model.flat, before)
+    # in evaluation torch's own layer takes a fast path without hooks
+    check_perturbed(small(), texts(), law, modes=(True, False))
 
 
 def test_torchs_own_layer_could_not_be_perturbed() -> None:

@@ -11,10 +11,7 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.records import operator_file, run_folder
 from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
-
-
-class Killed(BaseException):
-    """Nothing catches it, as nothing catches kill -9."""
+from tests.helpers.kills import Killed
 
 
 def create(path):

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 
 import actors.driver
 import scenarios
@@ -22,13 +21,12 @@ from raydpzv.experiment.finalize import RowWriter, RunOptions
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import LegBegin
-from tests.helpers.numbered_rows import evaluations
-from tests.helpers.server_calls import ServerCalls
+from tests.helpers.numbered_rows import begun, evaluations
+from tests.helpers.server_calls import ServerCalls, answer_at_once
 
 SMALL = ("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12")
 PRIVATE = (
@@ -58,8 +56,7 @@ STEPS = ("warm_up", "bring_leg", "open_wall", "keep_leg", "run", "look", "stop",
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    operator = OperatorSecrets(bytes(16), None)
-    with RunFolder.create(tmp_path / "run", scenarios.load("frozen"), {}, operator) as folder:
+    with begun(tmp_path) as folder:
         yield folder
 
 
@@ -97,16 +94,7 @@ def led(
     folder: RunFolder, leg: LegBegin, statuses: list[Status], monkeypatch: pytest.MonkeyPatch, *changed: str
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
     """Let a driver go through a leg whose hosts end after the statuses; return what was asked, and the order."""
-    looks = iter([*([] for _ in statuses[1:]), ["loop 0"], ["loop 1"]])
-
-    def wait(calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-        return [call for call in calls if "loop" not in str(call)] or next(looks), []
-
-    monkeypatch.setattr(ray, "wait", wait)
-    monkeypatch.setattr(ray, "get", lambda reference: reference)
-    for place in ("actors.driver.get", "actors.horizontal.driver.get"):
-        monkeypatch.setattr(place, lambda reference, timeout, what: reference)
-    monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
+    answer_at_once(monkeypatch, "horizontal", len(statuses) - 1)
     log = list[str]()
     server = ServerCalls("server", log, leg=leg, look="an evaluation", keep_leg="a checkpoint")
     hosts = [ServerCalls(f"host {host}", log, run=f"loop {host}") for host in range(2)]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from actors.lane import actor_lines as module
 from actors.lane import requests
 from actors.lane.actor_lines import ActorLines
 from actors.lane.hosts import HostConnection, HostConversation, HostLines, serve_host
@@ -21,6 +18,7 @@ from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.sim.interfaces import Activation
 from raydpzv.wire.messages import Slopes
 from raydpzv.wire.seeds import CatchUp, Scalars
+from tests.helpers.lane_actors import LaneActor, Lost, lane_server
 
 SECRET = b"k" * 32
 HOW = Activation(1.0, 1.25, True, 1.5)
@@ -28,44 +26,18 @@ LARGE = 300_000
 """Numbers of a message that does not fit into what the system keeps for a peer that receives nothing."""
 
 
-class Lost(Exception):
-    """What Ray says of an actor that is lost."""
-
-
-class Host:
-    """A host in threads, `join` and `serve_orders` as of `ClientGroupActor`; killed at its n-th batch of orders."""
+class Host(LaneActor):
+    """A host in threads, as `ClientGroupActor`; killed at its n-th batch of orders."""
 
     def __init__(self, killed_at=0, size=1):
-        self._left, self._size, self._line, self.dead = killed_at, size, None, False
-        self.done = []
-        self.join = SimpleNamespace(remote=lambda *given: lambda: self._join(*given))
-        self.serve_orders = SimpleNamespace(remote=self._serve)
+        super().__init__(killed_at)
+        self._size, self.done = size, []
 
-    def _join(self, address, number):
-        self._line = dial(address, 30.0)
-        self._line.send(*requests.join(number))
-
-    def _serve(self):
-        thread = threading.Thread(target=self._work, daemon=True)
-        thread.start()
-
-        def told():
-            thread.join(5)
-            if self.dead:
-                raise Lost
-
-        return told
-
-    def _work(self):
-        with suppress(LaneError):
-            serve_host(self._line, self._process, self._look)
-        self._line.close()
+    def _serve_line(self, line):
+        serve_host(line, self._process, self._look)
 
     def _process(self, orders):
-        self._left -= 1
-        if self._left == 0:
-            self.dead = True
-            self._line.close()
+        self._count()
         self.done.append([order.client for order in orders])
         if orders[0].client < 0:
             raise Diverged("not finite")
@@ -92,11 +64,8 @@ def orders(*clients, size=1, promised=None):
 @pytest.fixture
 def lines(monkeypatch):
     """Make the server's lines to hosts."""
-    monkeypatch.setattr(module, "get", lambda call, timeout, what: call())
-    monkeypatch.setattr(module, "lost", lambda error: isinstance(error, Lost))
-    server = LaneServer(None, "", SECRET, 30.0, peers=2)
-    yield lambda *hosts: HostLines(ActorLines(server, hosts, 10.0, "host"), lean=False)
-    server.close()
+    with lane_server(monkeypatch, SECRET, 30.0) as server:
+        yield lambda *hosts: HostLines(ActorLines(server, hosts, 10.0, "host"), lean=False)
 
 
 def clients(uploads):

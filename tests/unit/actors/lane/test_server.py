@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from actors.lane import requests
 from actors.lane import server as module
-from actors.lane.client import LaneConnection
 from actors.lane.client_service import ClientConversation
 from actors.lane.line import LaneAddress, dial
 from actors.lane.server import MOST_STRANGERS, LaneServer
+from actors.vertical.executor import LaneConnection
 from raydpzv.errors import Diverged, LaneError, RunError, Stalled
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.mechanisms import Receipt

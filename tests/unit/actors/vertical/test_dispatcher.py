@@ -2,73 +2,32 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from actors.lane import actor_lines as module
-from actors.lane import requests
-from actors.lane.line import dial
 from actors.lane.orders import serve_orders
-from actors.lane.server import LaneServer
 from actors.vertical.dispatcher import LaneDispatcher
 from raydpzv.errors import LaneError
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Slopes, Start
+from tests.helpers.lane_actors import LaneActor, Lost, lane_server
 
 
-class Lost(Exception):
-    """What Ray says of an actor that is lost."""
+class Actor(LaneActor):
+    """A client actor in threads, as `ClientActor`; killed at its n-th order or before."""
 
-
-class Actor:
-    """A client actor in threads: `join` and `serve_orders` as of `ClientActor`, killed at its n-th order or before."""
-
-    def __init__(self, killed_at=0):
-        self._orders_left, self._line, self.dead = killed_at, None, killed_at < 0
-        self.join = SimpleNamespace(remote=lambda *given: lambda: self._join(*given))
-        self.serve_orders = SimpleNamespace(remote=self._serve)
-
-    def _join(self, address, number):
-        if self.dead:
-            raise Lost
-        self._line = dial(address, 5.0)
-        self._line.send(*requests.join(number))
-
-    def _serve(self):
-        thread = threading.Thread(target=self._work, daemon=True)
-        thread.start()
-
-        def told():
-            thread.join(5)
-            if self.dead:
-                raise Lost
-
-        return told
-
-    def _work(self):
-        with suppress(LaneError):
-            serve_orders(self._line, self._process)
-        self._line.close()
+    def _serve_line(self, line):
+        serve_orders(line, self._process)
 
     def _process(self, order):
-        self._orders_left -= 1
-        if self._orders_left == 0:
-            self.dead = True
-            self._line.close()
+        self._count()
         return Upload(order.client, order.round, Slopes(np.ones(1, np.float32)))
 
 
 @pytest.fixture
 def lane(monkeypatch):
-    monkeypatch.setattr(module, "get", lambda call, timeout, what: call())
-    monkeypatch.setattr(module, "lost", lambda error: isinstance(error, Lost))
-    server = LaneServer(None, "", b"k" * 32, 5.0, peers=2)
-    yield server
-    server.close()
+    with lane_server(monkeypatch, b"k" * 32, 5.0) as server:
+        yield server
 
 
 def order(client, round):

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 
 import scenarios
 from actors.driver import HEAD_START, RunHooks
@@ -19,13 +18,13 @@ from raydpzv.experiment.finalize import RowWriter, RunOptions
 from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER, Status, unheard
 from raydpzv.sim.virtual import NOBODY_WAKES
 from raydpzv.sim.wall import LegBegin
+from tests.helpers.numbered_rows import begun
 from tests.helpers.reopened import beside
-from tests.helpers.server_calls import ServerCalls
+from tests.helpers.server_calls import ServerCalls, answer_at_once
 
 STEPS = ("open_warm_up", "bring_leg", "open_wall", "keep_leg", "run", "evaluate", "stop", "close")
 """What is asked of actors in an order that matters."""
@@ -40,8 +39,7 @@ def prepared() -> PreparedVertical:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    operator = OperatorSecrets(bytes(16), None)
-    with RunFolder.create(tmp_path / "run", scenarios.load("vafl"), {}, operator) as folder:
+    with begun(tmp_path) as folder:
         yield folder
 
 
@@ -53,16 +51,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
     """Let a driver go through a leg in which actors end when the statuses do; return what was asked, and the order."""
-    looks = iter([*([] for _ in statuses[1:]), ["loop 0"], ["loop 1"]])
-
-    def wait(calls: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
-        return [call for call in calls if "loop" not in str(call)] or next(looks), []
-
-    monkeypatch.setattr(ray, "wait", wait)
-    monkeypatch.setattr(ray, "get", lambda reference: reference)
-    for place in ("actors.driver.get", "actors.vertical.driver.get"):
-        monkeypatch.setattr(place, lambda reference, timeout, what: reference)
-    monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
+    answer_at_once(monkeypatch, "vertical", len(statuses) - 1)
     monkeypatch.setattr(module._Driver, "_warm_up", lambda self, actors: actors.server.open_warm_up.remote())
     log = list[str]()
     server = ServerCalls("server", log, leg=leg, keep_leg="a checkpoint", wanted={})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import batch_rows
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.roles import Order
 from raydpzv.methods.schedule import Schedule

@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 from torch import nn
 from torch.nn import functional
 
-from raydpzv.data.batch_rows import batch_rows
+from raydpzv.data.horizontal import batch_rows
 from raydpzv.methods.horizontal.decomfl import LocalSteps
 from raydpzv.methods.horizontal.seeded import client_seeds, round_seeds
 from raydpzv.methods.replica import Replica

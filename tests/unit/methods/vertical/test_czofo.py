@@ -13,10 +13,9 @@ from raydpzv.errors import Diverged
 from raydpzv.experiment.prepare import prepare
 from raydpzv.keys import Key, direction_seed
 from raydpzv.methods.roles import Order, Upload
-from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer, SharedDirections
+from raydpzv.methods.vertical.czofo import CzofoConfig, CzofoServer, SharedDirections, compress
 from raydpzv.methods.vertical.vafl import FirstOrder
 from raydpzv.wire.messages import CompressedEmbeddings, Embeddings, Slopes
-from raydpzv.wire.uniform_scale import compress
 from raydpzv.zo.philox import normals
 from tests.helpers.baseline_parties import SIZES, czofo_server, vafl_clients
 from tests.helpers.vertical_parties import (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydpzv.secure.packing import Packing
+from raydpzv.secure.weighting import Packing
 
 SLOT = 20
 VALUES = st.lists(st.integers(-(2 ** (SLOT - 1)) + 1, 2 ** (SLOT - 1) - 1), min_size=1, max_size=12)
@@ -13,7 +13,7 @@ VALUES = st.lists(st.integers(-(2 ** (SLOT - 1)) + 1, 2 ** (SLOT - 1) - 1), min_
 def test_values_come_back(values: list[int], per_plaintext: int) -> None:
     packing = Packing(SLOT, per_plaintext)
     plaintexts = packing.packed(values)
-    assert len(plaintexts) == packing.plaintexts(len(values)) == -(-len(values) // per_plaintext)
+    assert len(plaintexts) == -(-len(values) // per_plaintext)
     assert all(abs(plaintext) < 2 ** (SLOT * per_plaintext - 1) for plaintext in plaintexts)
     assert packing.unpacked(plaintexts, len(values)) == values
 

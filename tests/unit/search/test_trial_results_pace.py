@@ -8,7 +8,7 @@ import pytest
 
 import scenarios
 from raydpzv.keys import Key
-from raydpzv.search.pace import missed, rate_asked
+from raydpzv.search.trial_results import missed, rate_asked
 
 
 def test_rates_are_asked_of_a_machine_by_the_wall_clock_alone(small):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raydpzv.data.grouped import grouped_rows
+from raydpzv.data.stratified import grouped_rows
 from raydpzv.data.table import Table, stratified_split
 from raydpzv.errors import DataError
 from raydpzv.keys import Key

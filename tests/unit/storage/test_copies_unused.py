@@ -7,7 +7,7 @@ import pytest
 
 from raydpzv.errors import InputError
 from raydpzv.storage.commits import Commit
-from raydpzv.storage.contents import check_unused
+from raydpzv.storage.copies import check_unused
 from raydpzv.storage.lease import Lease
 from raydpzv.storage.place import StorageFolder
 from tests.helpers.storages import KeptPlace, left_after

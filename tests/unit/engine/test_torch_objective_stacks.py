@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from raydpzv.engine.row_readers import KeptRows
-from raydpzv.engine.stack_gradient import StackGradient
-from raydpzv.engine.torch_objective import TorchObjective
+from raydpzv.engine.torch_objective import StackGradient, TorchObjective
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.whole import whole

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typer.main import get_command
 
 from scenarios.cli import app
-from scenarios.search_options import SearchOptions
+from scenarios.search_command import SearchOptions
 
 
 def test_each_option_is_written_as_the_command_line_has_it() -> None:

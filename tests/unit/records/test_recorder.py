@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from raydpzv.engine.split_model import AGE_COLUMNS
-from raydpzv.records.columns import RowBatch
-from raydpzv.records.recorder import Recorder
+from raydpzv.records.recorder import Recorder, RowBatch
 from raydpzv.records.schema import MU_COLUMNS, SCHEMAS
 from raydpzv.records.store import digest
 

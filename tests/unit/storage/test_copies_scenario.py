@@ -8,10 +8,9 @@ import scenarios
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import DataError, InputError
 from raydpzv.storage.commits import Commit, StoredFile
-from raydpzv.storage.copies import begun
+from raydpzv.storage.copies import begun, stored_scenario
 from raydpzv.storage.mirror import FreshNoise
 from raydpzv.storage.place import open_place
-from raydpzv.storage.stored_scenario import stored_scenario
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raydpzv.keys import Key
-from raydpzv.wire.uniform_scale import compress, compressed_bytes, decompress
+from raydpzv.methods.vertical.czofo import compress, compressed_bytes, decompress
 
 VALUES = (Key(3) / "values").generator().standard_normal((7, 3)).astype(np.float32)
 
