@@ -128,15 +128,16 @@ class UserParts:
     def at_most(self, most: int, key: Key) -> UserParts:
         """Return the parts with at most so many records of each user: those of its silos in turn, drawn by the key.
 
-        The draw of a record or a silo has its row number or its user for an address, so that who else is there does
-        not change it.
+        The draw of a record has its user, its silo and its place among that pair's records for an address: other
+        users' records do not change it, nor does it need the rows of other silos.
         """
         counts = np.diff(self.offsets)
         pair_N = np.repeat(np.arange(len(counts)), counts)
-        drawn_N = (key / "records").generator().random(self.ids.max() + 1)[self.ids]
-        ids = self.ids[np.lexsort((drawn_N, pair_N))]
-        turn_N = np.arange(len(ids)) - np.repeat(self.offsets[:-1], counts)
         user_N, silo_N = self.owners[pair_N], np.searchsorted(self.starts, pair_N, side="right") - 1
+        turn_N = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], counts)
+        # the places first: a pair with more records leaves the draws of all others as they are
+        drawn = (key / "records").generator().random((counts.max(), self.users, self.clients))
+        ids = self.ids[np.lexsort((drawn[turn_N, user_N, silo_N], pair_N))]
         luck_N = (key / "silos").generator().random((self.users, self.clients))[user_N, silo_N]
         order = np.lexsort((luck_N, turn_N, user_N))
         firsts = np.searchsorted(user_N[order], user_N)

@@ -213,7 +213,7 @@ def moving(lease):
 
 def test_the_commands_of_the_page_run(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
-    section = page.partition("## Where machines do not last")[2].partition("\n## ")[0]
+    section = page.partition("## Machines that do not last")[2].partition("\n## ")[0]
     blocks = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
     commands = [shlex.split(line) for line in blocks.replace("/shared/", f"{tmp_path}/").splitlines()]
     assert [words[1] for words in commands] == ["run", "fetch", "report"]
