@@ -107,16 +107,18 @@ def _proved(claim: Claim) -> float:
 def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on what is proved against outsiders alone, as fields of a summary."""
     others = "silos, who know their own part" if of_users(claims) else "the clients, who know their batches"
-    aside = f"Nothing is said here of {others}."
+    sentence = f"Nothing is said here of {others}."
     found = judge(
-        (c for c in claims if c["adversary"] == "external"), asides=[aside], caveats=stated(summary).caveats
+        (c for c in claims if c["adversary"] == "external"),
+        asides=[sentence],
+        caveats=stated(summary).caveats,
     )
     reason = None if found.private else found.lead
     return {
         "private": found.private,
         "private_reason": reason,
         "privacy_verdict": found.text,
-        "privacy_asides": [aside],
+        "privacy_asides": [sentence],
     }
 
 

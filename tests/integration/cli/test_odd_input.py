@@ -114,7 +114,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
     """Stop where the input has been judged: runs and comparisons are prepared and not made, pictures not drawn."""
 
-    def prepared_alone(experiment: Prepared, options: RunOptions) -> NoReturn:
+    def prepared_alone(experiment: Prepared, options: RunOptions, *_: object) -> NoReturn:
         experiment.fingerprint(b"")
         raise SystemExit(0)
 

@@ -42,7 +42,6 @@ def test_every_command_runs(place):
         "tune",
         "tune",
         "tune",
-        "tune",
         "resume",
         "tune",
     ]
