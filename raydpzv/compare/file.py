@@ -186,9 +186,9 @@ def _check_heads(lines: Sequence[PlannedLine]) -> None:
 
     Central SGD has one step size for the whole model, and is no entrant. A head that nobody trains has no merit.
     """
-    found = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
+    heads = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
+    found = [(line, head) for line, head in heads if head["server"] != "frozen"]
     first, alike = found[0]  # the frozen control is always there
-    found = [(line, head) for line, head in found if head["server"] != "frozen"]
     for line, head in found:
         if head != alike:
             here, there = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))

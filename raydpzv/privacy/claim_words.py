@@ -114,7 +114,8 @@ def claim_text(claim: Claim) -> str:
     reach = claim.get("sensitivity")
     terms = [f"mechanism {claim['mechanism']}", f"relation {relation(claim)}"]
     terms += [f"sensitivity {_figure(reach)}"] if reach is not None else []
-    against = "" if claim["adversary"] == PAPER else f", adversary {claim['adversary']}"
+    whom = "external" if claim["adversary"] == PAPER and claim["holds"] else claim["adversary"]
+    against = "" if whom == PAPER else f", adversary {whom}"
     return (
         f"ε = {_figure(epsilon_of(claim))}, δ = {_figure(claim['delta'])}{against}: "
         f"{', '.join(terms)}, accountant {accountant_cell(claim)}; {standing(claim)}"

@@ -272,3 +272,10 @@ def test_what_a_method_takes_over_for_all_lines_stays_in_the_plan(tmp_path):
     assert [line.spec.note for line in read_comparison(tmp_path / "plan.toml").lines] == [
         other.lines[0].spec.note
     ]
+
+
+def test_a_head_that_nobody_trains_goes_beside_any_other():
+    untrained = MethodEntry(scenario="digits_dpzv", set=("method.server=frozen",))
+    assert [line.label for line in comparison(entrants=(untrained,)).lines if not line.control] == [
+        "digits_dpzv"
+    ]

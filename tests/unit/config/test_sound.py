@@ -10,8 +10,10 @@ import scenarios
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError
+from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.experiment.vertical import prepare_vertical
+from raydpzv.privacy.statements import claims
 
 ROWS = 1437
 POISSON = ("method.batches=poisson", "method.batch=64")
@@ -141,3 +143,23 @@ def test_a_relation_halves_the_noise_or_does_not(relation: str) -> None:
     assert usual is not None
     ratio = {"replace": 1.0, "labels": 1.0, "add_remove": 0.5}[relation]
     assert found.multiplier == pytest.approx(ratio * usual.multiplier, rel=1e-12)
+
+
+@pytest.mark.parametrize("timed", ["network.up=1e6", "network.down=1e6", "clock.kind=wall"])
+def test_an_order_that_tells_batch_sizes_hides_nobody_from_outsiders(timed):
+    given = ("server=frozen", "batches=poisson", "coins=system")
+    spec = (
+        "data.scale=none",
+        "data.split=plain",
+        "model.head=sum",
+        *(f"method.{setting}" for setting in given),
+    )
+
+    def rows(*changes):
+        found = claims(planned_privacy(scenarios.load("digits_dpzv", [*spec, *changes])))
+        return {c.adversary: c for c in found if c.relation == "replace"}
+
+    assert rows()["external"].epsilon < rows()["client"].epsilon / 10, "control"
+    exposed = rows(timed)
+    assert exposed["external"].epsilon == exposed["client"].epsilon
+    assert timed.partition("=")[0] in exposed["external"].note

@@ -72,3 +72,12 @@ def test_a_damaged_archive_is_refused(tmp_path):
     file.write_bytes(data)
     with refusal(DataError, "cannot be read", "CRC"):
         get("multiview", file=file)
+
+
+def test_a_label_outside_the_list_counts_as_the_other_however_large(tmp_path):
+    x, y = views()
+    file = save(tmp_path / "v", x=x, y=np.where(np.arange(12) == 3, 99, y), x_test=x, y_test=y)
+    found = get("multiview", file=file, labels=(0, 1, 2), other=2).train
+    np.testing.assert_array_equal(found.y, np.where(np.arange(12) == 3, 2, y))
+    with refusal(DataError, "label 99", "more than there are rows"):
+        get("multiview", file=file)

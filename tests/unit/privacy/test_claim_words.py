@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from raydpzv.keys import Key
-from raydpzv.privacy.claim_words import USEFUL, guess, judge
+from raydpzv.privacy.claim_words import USEFUL, adversary_cell, claim_text, guess, judge
 from raydpzv.privacy.gdp import delta_of, epsilon_of, guess_of, mu_of
 from raydpzv.privacy.group_accountant import group_guess
 from raydpzv.privacy.mean_accountant import poisson_guess
@@ -131,3 +131,9 @@ def test_a_guess_is_never_rounded_below_its_bound() -> None:
     assert [guess(claim(1.0, guess=p)) for p in (0.502, 0.56066, 0.994, 0.9999, None)] == [
         *("50.2 %", "56.1 %", "99.4 %", "100 %", ""),
     ]
+
+
+def test_a_number_of_the_papers_accountant_that_holds_names_outsiders() -> None:
+    assert [adversary_cell(claim(3.0, "paper", holds=holds)) for holds in (True, False)] == ["external", "–"]
+    assert ", adversary external: " in claim_text(claim(3.0, "paper"))
+    assert "adversary" not in claim_text(claim(3.0, "paper", holds=False))
