@@ -67,9 +67,9 @@ PARTS = (
     Part(
         "dpzv_accuracy",
         "DPZV journal, Figure 2 and Table I (preprint, Figure 2)",
-        "Under noise DPZV has the highest accuracy and needs fewer rounds on MNIST and CIFAR-10, and is ahead of the "
-        "other zeroth-order methods and level with VAFL on ModelNet40 (Section VII-B); its bytes to a target are "
-        "fewer than theirs on all four data sets, and than VAFL's on three (Table I).",
+        "Under noise DPZV has the highest accuracy and needs fewer rounds on MNIST and CIFAR-10. On ModelNet40 it is "
+        "ahead of the other zeroth-order methods and level with VAFL (Section VII-B). Its bytes to a target are fewer "
+        "than theirs on all four data sets, and than VAFL's on three (Table I).",
         "digits_field",
         "digits in place of the four data sets; every method's step size and clip tuned by one grid; ε is what each "
         "method's noise is calibrated to by its own argument, the line on privacy says what is proved.",
