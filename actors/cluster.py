@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from actors import ray_watcher
+from actors.actor_reuse import reused
 from actors.cluster_versions import check_versions
-from actors.processes import reused
 from raydpzv.errors import InputError, RunError, missing
 from raydpzv.limits import raise_open_files, soft_limit
-from raydpzv.own_packages import shadowing
+from raydpzv.package_check import shadowing
 
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
@@ -53,7 +53,7 @@ def connected(
     address: None joins the surrounding cluster if this process belongs to one (a submitted job, a Tune trial, an
     earlier `ray.init`, RAY_ADDRESS) and starts a local Ray otherwise; "auto" or host:port joins a running cluster
     and fails if there is none. verbose: show what actors print. reuse: runs inside the block
-    leave their processes to one another (see `actors.processes`). local: options for a Ray of our own, such as
+    leave their processes to one another (see `actors.actor_reuse`). local: options for a Ray of our own, such as
     num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
     """
     set_defaults()
@@ -83,7 +83,7 @@ def connected(
             "object_store_memory": OBJECT_STORE,
         } | local
         if shadow:  # costs a second of start-up, so only then
-            options["runtime_env"] = {"worker_process_setup_hook": "raydpzv.own_packages.claim_in_worker"}
+            options["runtime_env"] = {"worker_process_setup_hook": "raydpzv.package_check.claim_in_worker"}
     else:
         _check_unshadowed(shadow)
         assert address is not None

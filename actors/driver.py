@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from actors.machine_clocks import offsets
-from actors.processes import end_survivors
+from actors.actor_reuse import end_survivors
+from actors.clock_skew import offsets
 from actors.remote import actor_of, get
-from actors.restarts import GoesBack, Restarts
+from actors.restarts import RestartFromCheckpoint, Restarts
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared
@@ -21,7 +21,7 @@ from raydpzv.records.callbacks import Callbacks
 from raydpzv.records.checkpoint import Piece
 from raydpzv.records.store import joined
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
-from raydpzv.storage.mirror import Mirror
+from raydpzv.storage.uploader import FolderUploader
 from raydpzv.zo.kernels import FirstCalls
 
 C = TypeVar("C")
@@ -56,7 +56,7 @@ class RunHooks:
     evaluated: Evaluated
     holds: bool
     restarts: Restarts
-    storage: Mirror | None = None
+    storage: FolderUploader | None = None
 
 
 class Driver:
@@ -76,7 +76,7 @@ class Driver:
         self._status, self._checkpoints = Status(), 0
 
     def run(self) -> Run:
-        """Run, and write what there is however the run ends. Raises GoesBack if it does not: actors were lost."""
+        """Run, and write the results however the run ends. Raises RestartFromCheckpoint if actors were lost."""
         try:
             if self._evaluated is not unheard:
                 self._control(self._server.hear.remote(self._holds), "the server to hand over evaluations")
@@ -91,7 +91,7 @@ class Driver:
             failure = translated(error)
             party = self._party(getattr(failure, "actor", ""))
             if self._restarts.allow(failure, party, self._status, self._replaced()):
-                raise GoesBack(failure, party, self._status) from error
+                raise RestartFromCheckpoint(failure, party, self._status) from error
             failure = self._restarts.explained(failure)
             self._rescue()
             self._finalizer.failed(failure, self._status, self._rescued_spent(), self._rescued_facts())
@@ -190,7 +190,7 @@ class Driver:
         if self._storage:
             self._bring(self._storage)
 
-    def _bring(self, storage: Mirror) -> None:
+    def _bring(self, storage: FolderUploader) -> None:
         """Say how far the record has come, and let the server go as far as the storage knows of."""
         try:
             storage.note(self._status.updates)
@@ -280,12 +280,12 @@ def drive(
                     leave = driver.leave
                     try:
                         return driver.run()
-                    except GoesBack:
+                    except RestartFromCheckpoint:
                         leave = driver.drop
                         raise
                     finally:
                         leave()
-            except GoesBack as loss:
+            except RestartFromCheckpoint as loss:
                 assert session is not None
                 experiment = session.go_back(loss.failure, loss.party, loss.status)
             except Exception as error:

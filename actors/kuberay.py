@@ -12,8 +12,8 @@ from actors.cluster import OBJECT_STORE
 from actors.horizontal.driver import data_bytes
 from actors.memory_needs import with_hosts_memory, with_memory
 from actors.placement import plan, plan_hosts
+from actors.placement_errors import Machine, lack
 from actors.shares import Plan, Selector
-from actors.shortage import Machine, lack
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import SpecError, Unplaceable
 from raydpzv.experiment.horizontal import PreparedHorizontal

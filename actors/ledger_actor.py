@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from actors.lane.ledger_line import LedgerConversation, PackedSlice, pack_slice, unpack_slice
-from actors.lane.line import LaneAddress
-from actors.lane.orders import LONGEST_WAIT
-from actors.lane.server import LaneServer
+from actors.transport.connection import TransportAddress
+from actors.transport.ledger_session import LedgerConversation, PackedSlice, pack_slice, unpack_slice
+from actors.transport.orders import LONGEST_WAIT
+from actors.transport.server import TransportServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 
@@ -28,7 +28,7 @@ class LedgerActor:
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
         self._reads, self._counting = 0, threading.Lock()
-        self._lane: LaneServer | None = None
+        self._lane: TransportServer | None = None
 
     def open(self, path: Path | None, header: Header, fsync: bool) -> None:
         """Open the run's ledger with all that it has, see `begin_ledger`."""
@@ -37,12 +37,12 @@ class LedgerActor:
     def ready(self) -> None:
         """Answer: the first call proves that this actor has come up, and that the caller can reach it."""
 
-    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
-        """Listen for so many lines; host: of this machine, "" if none is from another. Raises LaneError."""
-        self._lane = LaneServer(lambda who: LedgerConversation(self), host, secret, LONGEST_WAIT, peers)
+    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
+        """Listen for so many lines; host: of this machine, "" if none is from another. Raises TransportError."""
+        self._lane = TransportServer(lambda who: LedgerConversation(self), host, secret, LONGEST_WAIT, peers)
         return self._lane.address
 
-    def lane(self) -> LaneAddress | None:
+    def lane(self) -> TransportAddress | None:
         """Return where this actor listens; None: it is called."""
         return self._lane.address if self._lane else None
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from actors.lane.ledger_line import unpack_slice
+from actors.actor_reuse import start, start_here
 from actors.ledger_actor import LedgerActor
 from actors.ledger_connection import LedgerConnection, ask_ledger
-from actors.processes import start, start_here
 from actors.shares import Place
+from actors.transport.ledger_session import unpack_slice
 from raydpzv.ledger.entries import LedgerUpdate, Slice
 from raydpzv.ledger.header import Header, LogSettings
 from raydpzv.ledger.ledger import Ledger

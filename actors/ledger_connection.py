@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from actors.lane.ledger_line import LedgerLine, pack_slice, unpack_slice
 from actors.remote import get, lost
-from raydpzv.errors import LaneError, Lost
+from actors.transport.ledger_session import LedgerSession, pack_slice, unpack_slice
+from raydpzv.errors import Lost, TransportError
 from raydpzv.ledger.entries import COLUMNS, Slice
 
 
@@ -45,7 +45,7 @@ class LedgerConnection:
     def __init__(self, actor: Any, timeout: float) -> None:
         self._actor, self._timeout = actor, timeout
         self._asked = False
-        self._line: LedgerLine | None = None
+        self._line: LedgerSession | None = None
 
     def since(self, version: int, until: int | None) -> Slice:
         """Return updates version+1 .. until (None: all)."""
@@ -65,16 +65,16 @@ class LedgerConnection:
                 get(self._actor.append.remote(packed), self._timeout, what)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[LedgerLine | None]:
-        """Give the line, if there is one. Lost: the actor is; LaneError: its line broke, but it is not."""
+    def _told(self, what: str) -> Iterator[LedgerSession | None]:
+        """Give the line, if there is one. Lost: the actor is; TransportError: its line broke, but it is not."""
         with _lost_ledger(self._actor):
             try:
                 if not self._asked:
                     address = get(self._actor.lane.remote(), self._timeout, "the ledger's address")
-                    self._line = LedgerLine(address, self._timeout) if address else None
+                    self._line = LedgerSession(address, self._timeout) if address else None
                     self._asked = True
                 yield self._line
-            except LaneError:
+            except TransportError:
                 get(self._actor.ready.remote(), self._timeout, what)
                 raise
 

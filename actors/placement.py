@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from actors.placement_errors import lack_in_all
 from actors.shares import RESOLUTION, Plan, Selector, Share, device_slots
-from actors.shortage import lack_in_all
 from raydpzv.config.scenario import AnyScenario, HorizontalScenario, VerticalScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.settings.fields import per_client

@@ -13,8 +13,8 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from raydpzv.errors import InputError
-from raydpzv.own_packages import HOME, NEIGHBOURS
-from raydpzv.records.operator_file import OPERATOR
+from raydpzv.package_check import HOME, NEIGHBOURS
+from raydpzv.records.secrets_file import OPERATOR
 
 IGNORE_FILE = ".rayignore"
 """Patterns as in .gitignore, in any folder; that file itself is heeded too, as Ray does, and above as git does."""

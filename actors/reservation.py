@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from actors.placement_errors import Lack, Machine, lack
 from actors.shares import Place, Plan, answering
-from actors.shortage import Lack, Machine, lack
 from raydpzv.errors import StoppedEarly, Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.sim.interfaces import Status

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raydpzv.errors import LaneError, Lost, ReplayMismatch, RunError, Stalled
+from raydpzv.errors import Lost, ReplayMismatch, RunError, Stalled, TransportError
 from raydpzv.experiment.finalize import RowWriter, contradicts
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.runner import fall_back, go_back
@@ -24,7 +24,7 @@ _UNLOCKED_WITHIN = 60.0
 """Seconds in which a process that was killed lets go of the run's ledger; one that was stopped takes longest."""
 
 
-class GoesBack(Exception):
+class RestartFromCheckpoint(Exception):
     """Actors of a run were lost, and it goes on with others. party: who was lost; status: where the run stood."""
 
     def __init__(self, failure: BaseException, party: str, status: Status) -> None:
@@ -75,7 +75,7 @@ class Restarts:
         """
         if contradicts(error, self._writer.folder):
             return True
-        if not (self.possible and isinstance(error, Lost | LaneError | Stalled)):
+        if not (self.possible and isinstance(error, Lost | TransportError | Stalled)):
             return False
         what = f"{type(error).__name__} {party}"
         stands_still = status.updates <= self._furthest and what == self._last

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.actor_reuse import end, start
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
 from actors.placement import whole_run_gpus
-from actors.processes import end, start
 from actors.remote import get, lost
 from actors.reservation import reserved
 from actors.shares import Plan, Share, device_slots
@@ -24,7 +24,7 @@ from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.records.operator_file import read_key
+from raydpzv.records.secrets_file import read_key
 from raydpzv.sim.interfaces import Status
 
 _TIMEOUT = 120.0

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 
 from actors.cluster import connected, own_resources
 from actors.runner import run_on_ray
-from actors.trial_needs import TrialNeeds, trial_with_actors, whole_trials
+from actors.trial_resources import TrialNeeds, trial_with_actors, whole_trials
 from actors.tune_trainable import TrialHooks, Work, require_tune, trainable_class, trial_resources
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
 from raydpzv.errors import RunError
 from raydpzv.experiment.runner import run_local
-from raydpzv.records.operator_file import read_key
+from raydpzv.records.secrets_file import read_key
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, Decision, DecisionLog, cut_short, decisions

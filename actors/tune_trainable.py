@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.device import claim_device
-from actors.trial_needs import TrialNeeds
+from actors.trial_resources import TrialNeeds
 from raydpzv.errors import missing
 from raydpzv.methods.roles import Metrics
 from raydpzv.search.trial_checkpoint import MEASURED, TrialRun

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from common import environment, median, options, show, verdict, write
 
+from actors.actor_reuse import remote_class
 from actors.cluster import connected
 from actors.horizontal.client_group_actor import ClientGroupActor
-from actors.processes import remote_class
 from actors.serialization import pack_order
 from actors.vertical.client_actor import ClientActor
 from raydpzv.config.toml import load

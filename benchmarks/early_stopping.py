@@ -28,7 +28,7 @@ from raydpzv.search import promotion
 from raydpzv.search.bracket import Bracket
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import REDUCTION, SearchPlan, grace_of, read_search
-from raydpzv.search.standing import curve
+from raydpzv.search.trial_ranking import curve
 
 SPACE = """method.lr.loguniform = [1e-3, 1e-1]
 method.momentum.uniform = [0.0, 0.95]

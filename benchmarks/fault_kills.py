@@ -36,8 +36,8 @@ from filelock import FileLock
 from lane_kills import CLASSES, Hung, deadline, ended, prints
 
 from actors.cluster import connected
-from actors.lane.line import LaneAddress
 from actors.runner import run_on_ray
+from actors.transport.connection import TransportAddress
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare
@@ -163,7 +163,7 @@ class Joins:
     seconds: float
     mark: Path
 
-    def join(self, lane: LaneAddress, number: int) -> None:
+    def join(self, lane: TransportAddress, number: int) -> None:
         """Open a line."""
         super().join(lane, number)  # type: ignore[misc]
         if number == self.blow.number:
@@ -177,9 +177,9 @@ class Listens:
     seconds: float
     mark: Path
 
-    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
+    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
         """Listen."""
-        address: LaneAddress = super().open_lane(host, secret, peers)  # type: ignore[misc]
+        address: TransportAddress = super().open_transport(host, secret, peers)  # type: ignore[misc]
         self.blow.strike_after(self.seconds, self.mark)
         return address
 

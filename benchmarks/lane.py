@@ -26,11 +26,11 @@ from common import environment, median, options, show, verdict, write
 from processes import GROUPS
 from watch import Pace, Watch
 
-from actors.lane.client_service import ClientConversation
-from actors.lane.line import LaneAddress
-from actors.lane.server import LaneServer
 from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
-from actors.vertical.executor import LaneConnection
+from actors.transport.client_service import ClientConversation
+from actors.transport.connection import TransportAddress
+from actors.transport.server import TransportServer
+from actors.vertical.executor import ClientConnection
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
@@ -73,9 +73,9 @@ def run_over(lane: str, case: str, shorter: int) -> Pace:
 class Answering:
     """An actor that answers every upload with 4 bytes, by calls and on lines."""
 
-    def listen(self, secret: bytes) -> LaneAddress:
+    def listen(self, secret: bytes) -> TransportAddress:
         """Listen on this machine."""
-        self._lane = LaneServer(partial(ClientConversation, self), "", secret, TIMEOUT, peers=1)
+        self._lane = TransportServer(partial(ClientConversation, self), "", secret, TIMEOUT, peers=1)
         return self._lane.address
 
     def cpu(self) -> float:
@@ -107,8 +107,8 @@ class Answering:
 class Asking:
     """An actor that hands in uploads and measures how long the answers take."""
 
-    def __init__(self, server: Any, address: LaneAddress) -> None:
-        self._server, self._lines = server, LaneConnection(address, TIMEOUT)
+    def __init__(self, server: Any, address: TransportAddress) -> None:
+        self._server, self._lines = server, ClientConnection(address, TIMEOUT)
         self._lines.first(0)
 
     def trips(self, lane: str, kilobytes: int, count: int) -> tuple[list[float], float]:
@@ -139,7 +139,7 @@ def round_trips(repeats: int, count: int) -> list[dict[str, Any]]:
     """Return figures by size and way."""
     import ray
 
-    from actors.processes import remote_class
+    from actors.actor_reuse import remote_class
 
     server = remote_class(Answering, {}, {}).options(num_cpus=0).remote()
     ray.get(server.make.remote(Answering))

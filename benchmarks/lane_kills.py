@@ -35,13 +35,13 @@ from processes import Census
 from actors.cluster import connected
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.horizontal.server_actor import HorizontalServerActor
-from actors.lane.line import LaneAddress, LaneSocket
 from actors.ledger_actor import LedgerActor
 from actors.runner import run_on_ray
+from actors.transport.connection import Connection, TransportAddress
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.config.toml import load
-from raydpzv.errors import LaneError, RunError, Stalled
+from raydpzv.errors import RunError, Stalled, TransportError
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued, run_local
@@ -57,7 +57,7 @@ STALLED_AFTER = 60.0
 ACTS = ("kill", "stop", "shut")
 SENT = (0.0, 0.5, 1.0)
 """Shares of the frame that are sent when the blow falls."""
-EXPECTED = {"kill": RunError, "stop": Stalled, "shut": LaneError}
+EXPECTED = {"kill": RunError, "stop": Stalled, "shut": TransportError}
 SURVIVED = ("client", "host")
 """Whose loss a run survives, if the process is gone."""
 
@@ -101,12 +101,12 @@ class Blow:
 
     def await_frame(self) -> None:
         """Have this process struck at the frame."""
-        send, frames = LaneSocket.send, itertools.count(1)
+        send, frames = Connection.send, itertools.count(1)
 
-        def struck(line: LaneSocket, *parts: bytes, **how: Any) -> None:
+        def struck(line: Connection, *parts: bytes, **how: Any) -> None:
             if next(frames) != self.frame:
                 return send(line, *parts, **how)
-            setattr(LaneSocket, "send", send)  # noqa: B010
+            setattr(Connection, "send", send)  # noqa: B010
             self.mark.touch()
             whole = b"".join((struct.pack("<Q", sum(map(len, parts))), *parts))
             line._socket.settimeout(None)
@@ -117,7 +117,7 @@ class Blow:
             os.kill(os.getpid(), signal.SIGKILL if self.act == "kill" else signal.SIGSTOP)
             return None
 
-        setattr(LaneSocket, "send", struck)  # noqa: B010
+        setattr(Connection, "send", struck)  # noqa: B010
 
 
 class Joins:
@@ -125,7 +125,7 @@ class Joins:
 
     blow: Blow
 
-    def join(self, lane: LaneAddress, number: int) -> None:
+    def join(self, lane: TransportAddress, number: int) -> None:
         """Open a line."""
         super().join(lane, number)  # type: ignore[misc]
         if number == self.blow.number:
@@ -137,9 +137,9 @@ class Listens:
 
     blow: Blow
 
-    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
+    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
         """Listen."""
-        address: LaneAddress = super().open_lane(host, secret, peers)  # type: ignore[misc]
+        address: TransportAddress = super().open_transport(host, secret, peers)  # type: ignore[misc]
         self.blow.await_frame()
         return address
 

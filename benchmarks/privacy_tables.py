@@ -17,7 +17,7 @@ import numpy as np
 
 from raydpzv.files import write_atomically
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.tail_mean import TailMean, tail_begin
+from raydpzv.methods.model_averaging import ModelAverage, tail_begin
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.mean_accountant import participation_epsilon, poisson_epsilon
@@ -159,7 +159,7 @@ def _averaged(seed: int, lr: float) -> list[float]:
             for share in SHARES:
                 embedded = []
                 for m, client in enumerate(clients):
-                    tail, replica = TailMean(tail_begin(share, ledger.version, 1)), plan.replica(m)
+                    tail, replica = ModelAverage(tail_begin(share, ledger.version, 1)), plan.replica(m)
                     replica.go_to(ledger.version, ledger, tail)
                     mean = tail.mean()
                     embedded.append(

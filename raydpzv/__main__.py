@@ -6,7 +6,7 @@ import sys
 
 from raydpzv.errors import InputError
 from raydpzv.interrupts import leave, leaving_at_once
-from raydpzv.own_packages import NEIGHBOURS, import_module, load_own
+from raydpzv.package_check import NEIGHBOURS, import_module, load_own
 
 
 def main() -> None:

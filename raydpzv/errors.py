@@ -9,7 +9,7 @@ RaydpzvError
 └── RunError              the run itself failed                                 exit status 1
     ├── Lost              an actor is gone: its process ended, or its machine
     ├── Stalled           a wait passed its time limit: says what was waited for
-    ├── LaneError         a line between two actors broke, or what came over it is not what was promised
+    ├── TransportError         a line between two actors broke, or what came over it is not what was promised
     ├── Diverged          parameters or losses are no longer finite
     ├── ReplayMismatch    a replayed run does not reproduce what was recorded
     └── StoppedEarly      the user stopped before there was anything to keep          exit status 130
@@ -63,7 +63,7 @@ class Stalled(RunError):
     """Something did not arrive within its time limit."""
 
 
-class LaneError(RunError):
+class TransportError(RunError):
     """A line between two actors cannot be had, broke, or brought what was not promised."""
 
 

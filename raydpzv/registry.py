@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import SpecError, suggest
-from raydpzv.own_packages import import_module
+from raydpzv.package_check import import_module
 
 
 class Registry(Mapping[str, Any]):

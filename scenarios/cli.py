@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 import raydpzv
-from raydpzv.deferred import defer
 from raydpzv.errors import SpecError
 from raydpzv.interrupts import leaving_at_once
+from raydpzv.lazy_import import defer
 from raydpzv.limits import require_room
 from scenarios.command_group import CommandGroup
 from scenarios.exit_codes import errors

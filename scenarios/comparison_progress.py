@@ -124,8 +124,8 @@ def show_comparison(
         rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
         print(json_text({"folder": str(folder), "heads": comparison.heads, "lines": lines} | rows), end="")
         return
-    from raydpzv.compare.brief import brief_report
     from raydpzv.compare.page import console_report
+    from raydpzv.compare.summary_table import brief_report
 
     console, report = tables_console(_WIDTH), console_report if explain else brief_report
     console.print(report(*tables, compared.claims, comparison.targets))

@@ -20,7 +20,7 @@ from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError, missing
 from raydpzv.experiment.prepare import no_new_leg, prepare
-from raydpzv.storage.place import check_uri
+from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.options import chosen_logs
 

@@ -1,7 +1,7 @@
 """`raydpzv privacy`: what a scenario claims, and against whom, before it trains.
 
 It needs a scenario's settings and its number of rows, so that it starts without what trains: torch is deferred before
-this file is imported (`raydpzv.deferred`), and stays unloaded.
+this file is imported (`raydpzv.lazy_import`), and stays unloaded.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.publish import publish as write_publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.settings.party_names import client_number, named
-from raydpzv.storage.copies import check_not_midway, midway
+from raydpzv.storage.download import check_not_midway, midway
 from scenarios import screen
 
 

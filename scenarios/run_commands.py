@@ -28,7 +28,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
-from raydpzv.storage.copies import begun_at
+from raydpzv.storage.download import begun_at
 from raydpzv.zo.kernels import told_of_compiling
 from scenarios import compare, screen
 from scenarios.exit_codes import STOPPED, failures

@@ -30,7 +30,7 @@ from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
 from raydpzv.report.style import png
 from raydpzv.search import promotion
-from raydpzv.search.lost_trials import charge_lost_trials, trials_noise
+from raydpzv.search.failed_trials import charge_lost_trials, trials_noise
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
 from raydpzv.search.search_folder import SEARCH, is_search, keep_plan, search_begun, trials_left
@@ -49,10 +49,10 @@ from raydpzv.search.suggest import RANDOM_FIRST, check_space, require_optuna, su
 from raydpzv.search.trial_plot import search_figure
 from raydpzv.search.trial_results import FAILED, SearchResults, best_file, search_results
 from raydpzv.sim.interfaces import Status
-from raydpzv.storage import copies
-from raydpzv.storage.copies import begun_at, link, link_of
+from raydpzv.storage import download
+from raydpzv.storage.download import begun_at, link, link_of
 from raydpzv.storage.lease import Waits
-from raydpzv.storage.mirror import Mirror
+from raydpzv.storage.uploader import FolderUploader
 from scenarios import screen
 from scenarios.compare import ComparisonOptions
 from scenarios.exit_codes import STOPPED
@@ -159,7 +159,7 @@ def search(
 @contextmanager
 def _stored(
     storage: str | None, out: Path | None, waiting: Waits
-) -> Iterator[tuple[Path | None, Mirror | None]]:
+) -> Iterator[tuple[Path | None, FolderUploader | None]]:
     """Hold a storage while the block runs, if there is to be one; yield the folder, with what the storage has."""
     if storage is None:
         if out is not None and (found := link_of(out)):
@@ -171,13 +171,13 @@ def _stored(
         with _continued(storage, out or copy_folder(storage), waiting) as (folder, mirror):
             yield folder, mirror
         return
-    with copies.begun(storage, "search", waits=waiting) as mirror:
+    with download.begun(storage, "search", waits=waiting) as mirror:
         yield out, mirror
 
 
 @contextmanager
-def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, Mirror]]:
-    with copies.continued(uri, folder, charge=charge_lost_trials, waits=waiting) as (mirror, _):
+def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, FolderUploader]]:
+    with download.continued(uri, folder, charge=charge_lost_trials, waits=waiting) as (mirror, _):
         yield folder, mirror
 
 
@@ -191,7 +191,11 @@ def go_on(folder: Path, moved: Sequence[str], how: ComparisonOptions, uri: str |
 
 
 def carry_out(
-    plan: SearchPlan, folder: Path, how: ComparisonOptions, command: str, storage: Mirror | None = None
+    plan: SearchPlan,
+    folder: Path,
+    how: ComparisonOptions,
+    command: str,
+    storage: FolderUploader | None = None,
 ) -> None:
     """Run what is left of a search, write its tables, picture and best scenario, and print them.
 
@@ -253,7 +257,9 @@ def carry_out(
 
 
 @contextmanager
-def _brought(storage: Mirror | None, folder: Path, plan: SearchPlan, stop: threading.Event) -> Iterator[None]:
+def _brought(
+    storage: FolderUploader | None, folder: Path, plan: SearchPlan, stop: threading.Event
+) -> Iterator[None]:
     """Bring the folder to the storage while the block runs; where that fails for good, trials are stopped."""
     if storage is None:
         yield
@@ -306,7 +312,7 @@ def _legs_made(
     make: _Make,
     watch: SearchProgress,
     stop: threading.Event,
-    storage: Mirror | None,
+    storage: FolderUploader | None,
 ) -> None:
     """Let a population make its legs, and after each let the worst trials go on from the best.
 

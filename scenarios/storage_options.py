@@ -11,11 +11,11 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.prepare import prepare
-from raydpzv.records.other_setting import other_setting
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage.copies import fetch, link_of, stored_scenario
+from raydpzv.records.settings_diff import other_setting
+from raydpzv.storage.download import fetch, link_of, stored_scenario
+from raydpzv.storage.filesystem import is_uri
 from raydpzv.storage.lease import Waits
-from raydpzv.storage.place import is_uri
 from scenarios.screen import complain, console
 
 

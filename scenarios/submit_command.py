@@ -19,7 +19,7 @@ from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError, missing
-from raydpzv.storage.place import check_uri
+from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
 from scenarios.exit_codes import STOPPED
 from scenarios.options import chosen_logs, output_folder
@@ -129,7 +129,7 @@ def _place(where: Where, name: str) -> Path | None:
                 "--out: is where the run folder is brought to, and --no-fetch brings none; leave one out"
             )
         return None
-    from actors.folder_receiver import check_place
+    from actors.remote_folder import check_place
 
     place = output_folder(where.out, name)
     check_place(place)
@@ -156,8 +156,8 @@ def _follow(server: JobServer, job: str, there: str, place: Path | None, where: 
 
 def _bring(server: JobServer, there: str, place: Path, end: JobEnd) -> None:
     """Bring the run folder, which a run that failed early has not."""
-    from actors.folder_receiver import receive
     from actors.project_package import pack, program
+    from actors.remote_folder import receive
 
     def told(done: int, whole: int) -> None:
         screen.complain(f"run folder: {done / _MIB:.1f} of {whole / _MIB:.1f} MiB")
@@ -168,7 +168,7 @@ def _bring(server: JobServer, there: str, place: Path, end: JobEnd) -> None:
 
         def ask(begin: int, most: int, public: str) -> str:
             job = f"raydpzv_fetch_{secrets.token_hex(8)}"
-            entrypoint = f"python -m actors.folder_parts {_shell_path(there)} {begin} {most} {public}"
+            entrypoint = f"python -m actors.remote_folder_parts {_shell_path(there)} {begin} {most} {public}"
             server.submit(job, entrypoint, archive, {})
             printed = server.output(job)
             server.forget(job)

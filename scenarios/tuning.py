@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from actors.trial_needs import TrialNeeds, whole_trials
+from actors.trial_resources import TrialNeeds, whole_trials
 from actors.tune_trainable import TrialHooks, trainable_class, trial_resources
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override

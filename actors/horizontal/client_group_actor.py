@@ -11,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 
 from actors.device import claim_device
-from actors.lane import requests
-from actors.lane.hosts import HostConnection, serve_host
-from actors.lane.line import LaneAddress, LaneSocket, dial
-from actors.lane.orders import LONGEST_WAIT
-from actors.lane.work import LOOKS
 from actors.ledger_connection import LedgerRange
 from actors.remote import get
 from actors.serialization import Wire, Work, known_tail, pack_upload, unpack_work
+from actors.transport import requests
+from actors.transport.connection import Connection, TransportAddress, dial
+from actors.transport.hosts import HostConnection, serve_host
+from actors.transport.orders import LONGEST_WAIT
+from actors.transport.work import LOOKS
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
@@ -50,13 +50,13 @@ class ClientGroupActor:
         self._viewer: LedgerGroup | None = None
         self._stopping = threading.Event()
         self._loop: PullLoop | None = None
-        self._line: LaneSocket | None = None
+        self._line: Connection | None = None
 
     def process(self, work: Work) -> list[Wire]:
         """Do what the orders ask for; uploads in their order."""
         return [pack_upload(upload) for upload in self._process(unpack_work(work))]
 
-    def join(self, lane: LaneAddress, number: int) -> None:
+    def join(self, lane: TransportAddress, number: int) -> None:
         """Open a line on which the server orders (virtual clock); number: which it is to the server."""
         self._line = dial(lane, LONGEST_WAIT)
         self._line.send(*requests.join(number))
@@ -106,7 +106,7 @@ class ClientGroupActor:
         get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
 
     def run(
-        self, server: Any, origin: float, part: int, parts: int, begins: float, lane: LaneAddress | None
+        self, server: Any, origin: float, part: int, parts: int, begins: float, lane: TransportAddress | None
     ) -> None:
         """Let the clients m with m mod `parts` = `part` live their own loops until the run is over (wall clock).
 
@@ -159,7 +159,9 @@ class ClientGroupActor:
 
 
 @contextmanager
-def _connection(server: Any, timeout: float, lane: LaneAddress | None, host: int) -> Iterator[PullConnection]:
+def _connection(
+    server: Any, timeout: float, lane: TransportAddress | None, host: int
+) -> Iterator[PullConnection]:
     """A host's way to the server under the wall clock: a line to where it listens, or (None) calls of its actor."""
     if lane is None:
         yield ServerPort(server, timeout)

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from actors.actor_reuse import start
 from actors.horizontal.client_group_actor import ClientGroupActor
-from actors.processes import start
 from actors.remote import get, lost
 from actors.serialization import pack_work, unpack_upload
 from actors.shares import Place

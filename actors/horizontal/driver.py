@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from actors.actor_reuse import end, keep_survivors, start
 from actors.cluster import OBJECT_STORE, connected
 from actors.driver import HEAD_START, LOOK, STARTING_RAY, Driver, RunHooks, drive, is_ray_error, translated
 from actors.horizontal.client_group_pool import ClientGroupPool, share_of
 from actors.horizontal.server_actor import HorizontalServerActor
-from actors.lane.actor_lines import open_lane
-from actors.lane.line import LaneAddress
 from actors.ledger_client import ledger_actor
 from actors.memory_needs import with_hosts_memory
 from actors.placement import plan_hosts
-from actors.processes import end, keep_survivors, start
 from actors.remote import get, lost
 from actors.reservation import Reservation
-from actors.restarts import GoesBack
+from actors.restarts import RestartFromCheckpoint
 from actors.shares import Place, Plan
+from actors.transport.connection import TransportAddress
+from actors.transport.connections import open_transport
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -117,7 +117,7 @@ def _actor_set(
             raise translated(error) from error
         yield _ActorSet(server, ledger, pool)
         well = True
-    except GoesBack as loss:
+    except RestartFromCheckpoint as loss:
         if loss.others_answer:
             server.close_lane.remote()
             if ledger is not None:
@@ -139,7 +139,7 @@ def _begin(prepared: PreparedHorizontal, actor_set: _ActorSet, folder: RunFolder
             get(opening, timeout, "the ledger to open")
             if prepared.spec.resources.lane != "ray":
                 peers = actor_set.server, *actor_set.pool.actors
-                open_lane(actor_set.ledger, peers, timeout, 2 * len(peers))
+                open_transport(actor_set.ledger, peers, timeout, 2 * len(peers))
         if checkpoint and (kept := own_models(checkpoint)):
             hosts = actor_set.pool.actors
             given = [
@@ -170,14 +170,16 @@ class _Driver(Driver):
         super().__init__(actor_set.server, watch)
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
         self._timeout = prepared.spec.resources.timeout
-        self._lane: LaneAddress | None = None
+        self._lane: TransportAddress | None = None
         self._leg = LegBegin(1, 0.0, 0, {})
         virtual = prepared.spec.clock.kind == "virtual"
         self._awaits_checkpoints = virtual and prepared.setting is not None and not prepared.releases_again
 
     def _work(self) -> None:
         if self._prepared.spec.resources.lane != "ray":
-            self._lane = open_lane(self._server, self._pool.actors, self._timeout, len(self._pool.actors))
+            self._lane = open_transport(
+                self._server, self._pool.actors, self._timeout, len(self._pool.actors)
+            )
         if self._prepared.spec.clock.kind == "virtual":
             self._callbacks.status(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))

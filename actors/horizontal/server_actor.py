@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from actors.device import claim_device
-from actors.evaluation_gate import EvaluationPort
-from actors.horizon_port import HorizonPort
 from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, HostDispatcher, PoolExecutor
-from actors.lane.actor_lines import ActorLines
-from actors.lane.hosts import HostConversation, HostLines
-from actors.lane.line import LaneAddress
-from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
+from actors.report_barrier import ReportPort
+from actors.run_until_port import RunUntilPort
 from actors.serialization import Wire, Work, pack_work, unpack_upload
+from actors.transport.connection import TransportAddress
+from actors.transport.connections import Connections
+from actors.transport.hosts import HostConnections, HostConversation
+from actors.transport.server import TransportServer
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import (
@@ -30,11 +30,11 @@ from raydpzv.experiment.run_horizontal import (
     virtual_run,
     warm_up,
 )
-from raydpzv.legs.pull_leg import PullLeg
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.records.checkpoint import Checkpoint, Piece
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.store import Rows
+from raydpzv.segments.pull_segment import PullLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import USER, Activation, Spent, Status
 from raydpzv.sim.pull import PullServerLoop
@@ -43,7 +43,7 @@ from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import LegBegin
 
 
-class HorizontalServerActor(EvaluationPort, HorizonPort):
+class HorizontalServerActor(ReportPort, RunUntilPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
     Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
@@ -60,15 +60,15 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         "note_clocks",
         "close_lane",
         "written",
-        *EvaluationPort.CALLS,
-        *HorizonPort.HORIZON_CALLS,
+        *ReportPort.CALLS,
+        *RunUntilPort.HORIZON_CALLS,
     )
     LOOKING = ("look", "show", "next_piece")
     KEEPING = ("keep_leg",)
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
-        EvaluationPort.__init__(self)
-        HorizonPort.__init__(self)
+        ReportPort.__init__(self)
+        RunUntilPort.__init__(self)
         claim_device(0.0)
         self._prepared, self.separate = prepared, prepared.separate
         self._timeout = prepared.spec.resources.timeout
@@ -83,7 +83,7 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         self._hosts: PoolExecutor | None = None
         self._wall: PullServerLoop | None = None
         self._leg: PullLeg | None = None
-        self._lane: LaneServer | None = None
+        self._lane: TransportServer | None = None
         self._parameters: np.ndarray | None = None
         self._drift: tuple[float, float] | None = None
         self._evaluated = 0
@@ -120,8 +120,8 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         lean = not prepared.separate
         dispatcher: HostDispatcher = HostCalls(pool.actors, self._timeout, lean=lean)
         if self._lane:
-            lines = ActorLines(self._lane, pool.actors, self._timeout, "host")
-            dispatcher = HostLines(lines, lean=lean)
+            lines = Connections(self._lane, pool.actors, self._timeout, "host")
+            dispatcher = HostConnections(lines, lean=lean)
         self._hosts = PoolExecutor(
             *(pool, dispatcher), pinned=prepared.pinned, noted=self.note_loss, drifts=prepared.drifts
         )
@@ -148,10 +148,10 @@ class HorizontalServerActor(EvaluationPort, HorizonPort):
         self._hosts.finish()
         self.close_lane()
 
-    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
-        """Listen for so many hosts; host: of this machine, "" if none is on another. Raises LaneError."""
+    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
+        """Listen for so many hosts; host: of this machine, "" if none is on another. Raises TransportError."""
         talk = partial(HostConversation, self)
-        self._lane = LaneServer(talk, host, secret, self._timeout, peers)
+        self._lane = TransportServer(talk, host, secret, self._timeout, peers)
         return self._lane.address
 
     def close_lane(self) -> None:

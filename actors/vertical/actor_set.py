@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actors.processes import end, keep_survivors, start
+from actors.actor_reuse import end, keep_survivors, start
 from actors.remote import get
 from actors.shares import Place
 from actors.vertical.client_actor import ClientActor

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from actors.device import claim_device
-from actors.lane import requests
-from actors.lane.line import LaneAddress, LaneSocket, dial
-from actors.lane.orders import LONGEST_WAIT, serve_orders
 from actors.serialization import Wire, pack_upload, unpack_order
+from actors.transport import requests
+from actors.transport.connection import Connection, TransportAddress, dial
+from actors.transport.orders import LONGEST_WAIT, serve_orders
 from actors.vertical.executor import connection
 from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
@@ -45,9 +45,9 @@ class ClientActor:
         self._locks = {client: threading.Lock() for client in self._roles}
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
-        self._line: LaneSocket | None = None
+        self._line: Connection | None = None
 
-    def warm_up(self, server: Any, timeout: float, lane: LaneAddress | None) -> dict[int, Wire]:
+    def warm_up(self, server: Any, timeout: float, lane: TransportAddress | None) -> dict[int, Wire]:
         """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""
         roles = throw_away_clients(self._factories.values(), self._device)
         spec = next(iter(self._factories.values())).spec
@@ -60,7 +60,7 @@ class ClientActor:
         """Do what an order asks for."""
         return pack_upload(self._process(unpack_order(order)))
 
-    def join(self, lane: LaneAddress, number: int) -> None:
+    def join(self, lane: TransportAddress, number: int) -> None:
         """Open a line on which the server orders (virtual clock); number: which it is to the server."""
         self._line = dial(lane, LONGEST_WAIT)
         self._line.send(*requests.join(number))
@@ -79,7 +79,7 @@ class ClientActor:
         timing: Timing,
         origin: float,
         timeout: float,
-        lane: LaneAddress | None,
+        lane: TransportAddress | None,
         leg: LegBegin,
     ) -> None:
         """Let every client here live its own loop until the run is over (wall clock).

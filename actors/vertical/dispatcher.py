@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from actors.lane import requests
-from actors.lane.actor_lines import ActorLines
-from actors.lane.orders import Sent, ordered
-from actors.lane.server import LaneServer
 from actors.remote import get
 from actors.serialization import pack_order, unpack_upload
+from actors.transport import requests
+from actors.transport.connections import Connections
+from actors.transport.orders import Sent, ordered
+from actors.transport.server import TransportServer
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.wall import Answer
 
@@ -60,15 +60,15 @@ class CallDispatcher:
 class LaneDispatcher:
     """Orders over one line to each actor."""
 
-    def __init__(self, lane: LaneServer, actors: Sequence[Any], timeout: float) -> None:
-        self._lines = ActorLines(lane, actors, timeout, "client actor")
+    def __init__(self, lane: TransportServer, actors: Sequence[Any], timeout: float) -> None:
+        self._lines = Connections(lane, actors, timeout, "client actor")
 
     def send(self, actor: int, order: Order) -> Sent:
         """Send an order; where the actor is lost, waiting for the upload will tell."""
         return self._lines.send(actor, ordered(order), requests.answered(Answer(order, False)))
 
     def upload(self, actor: int, handle: Sent, client: int) -> Upload:
-        """Wait for a client's upload. LaneError: the line broke, but the actor is not lost."""
+        """Wait for a client's upload. TransportError: the line broke, but the actor is not lost."""
         upload: Upload = self._lines.result(actor, handle)
         return upload
 

@@ -20,15 +20,15 @@ from actors.driver import (
     is_ray_error,
     translated,
 )
-from actors.lane.actor_lines import open_lane
-from actors.lane.line import LaneAddress
 from actors.ledger_control import LedgerControl
 from actors.memory_needs import with_memory
 from actors.placement import plan
 from actors.remote import get, lost
 from actors.reservation import Reservation
-from actors.restarts import GoesBack
+from actors.restarts import RestartFromCheckpoint
 from actors.shares import Place, Plan
+from actors.transport.connection import TransportAddress
+from actors.transport.connections import open_transport
 from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
 from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions
@@ -79,7 +79,7 @@ def _actor_set(
     try:
         yield actor_set
         well = True
-    except GoesBack as loss:
+    except RestartFromCheckpoint as loss:
         if loss.others_answer:
             break_off(actor_set)
         raise
@@ -106,7 +106,7 @@ class _Driver(Driver):
         self._losses = watch.restarts.count
         self._virtual: list[Any] = []
         self._unfinished = False
-        self._lane: LaneAddress | None = None
+        self._lane: TransportAddress | None = None
         self._loops: dict[Any, int] = {}
         self._start: Callable[[int], None] = lambda actor: None
 
@@ -114,7 +114,9 @@ class _Driver(Driver):
         self._ledger_control.open()
         if self._experiment.spec.clock.kind == "virtual":
             if self._actor_set.actors and self._experiment.spec.resources.lane != "ray":
-                open_lane(self._server, self._actor_set.actors, self._timeout, len(self._actor_set.actors))
+                open_transport(
+                    self._server, self._actor_set.actors, self._timeout, len(self._actor_set.actors)
+                )
             self._callbacks.status(Status(stage=FIRST_EVALUATION))
             parties = self._actor_set.actors, self._actor_set.held
             self._virtual = [self._server.run_virtual.remote(*parties, self._checkpoint, keeps=self._keeps)]
@@ -174,7 +176,9 @@ class _Driver(Driver):
 
         spec = self._experiment.spec
         if spec.resources.lane != "ray":
-            self._lane = open_lane(actor_set.server, actor_set.actors, self._timeout, len(actor_set.holder))
+            self._lane = open_transport(
+                actor_set.server, actor_set.actors, self._timeout, len(actor_set.holder)
+            )
         self._callbacks.status(Status(stage=WARM_UP))
         self._warm_up(actor_set)
         parties = actor_set.actors, actor_set.held

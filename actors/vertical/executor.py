@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from actors.lane import requests
-from actors.lane.line import LaneAddress, LaneSocket, dial
 from actors.remote import get
 from actors.serialization import pack_upload, unpack_order
+from actors.transport import requests
+from actors.transport.connection import Connection, TransportAddress, dial
 from actors.vertical.dispatcher import Dispatcher
 from raydpzv.errors import Stalled
 from raydpzv.methods.roles import Order, Upload
@@ -40,13 +40,13 @@ def holders(held: Sequence[Sequence[int]]) -> dict[int, int]:
 
 @contextmanager
 def connection(
-    server: Any, timeout: float, lane: LaneAddress | None, *, warm_up: bool = False
+    server: Any, timeout: float, lane: TransportAddress | None, *, warm_up: bool = False
 ) -> Iterator[ServerConnection]:
     """Clients' way to the server under the wall clock: lines to where it listens, or (None) calls of its actor."""
     if lane is None:
         yield RayConnection(server, timeout, warm_up=warm_up)
         return
-    lines = LaneConnection(lane, timeout, warm_up=warm_up)
+    lines = ClientConnection(lane, timeout, warm_up=warm_up)
     try:
         yield lines
     finally:
@@ -83,16 +83,16 @@ class RayConnection:
         return Answer(unpack_order(order) if order else None, over)
 
 
-class LaneConnection:
+class ClientConnection:
     """A `raydpzv.sim.wall.ServerConnection` over sockets, for clients that live in threads of one process.
 
-    warm_up: to the server's throw-away server. Raises LaneError where a line breaks, Stalled where the server takes
-    longer than `timeout`, and what the server raises.
+    warm_up: to the server's throw-away server. Raises TransportError if a connection breaks, Stalled if it takes
+    longer than `timeout`, and whatever the server raises.
     """
 
-    def __init__(self, address: LaneAddress, timeout: float, *, warm_up: bool = False) -> None:
+    def __init__(self, address: TransportAddress, timeout: float, *, warm_up: bool = False) -> None:
         self._address, self._timeout, self._warm_up = address, timeout, warm_up
-        self._lines: dict[int, LaneSocket] = {}
+        self._lines: dict[int, Connection] = {}
 
     def first(self, client: int) -> Answer:
         """Open the client's line; return its first order."""

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from actors.device import claim_device
-from actors.evaluation_gate import EvaluationPort
-from actors.horizon_port import HorizonPort
-from actors.lane.client_service import ClientConversation
-from actors.lane.line import LaneAddress
-from actors.lane.server import LaneServer
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
+from actors.report_barrier import ReportPort
+from actors.run_until_port import RunUntilPort
 from actors.serialization import Wire, pack_order, unpack_upload
+from actors.transport.client_service import ClientConversation
+from actors.transport.connection import TransportAddress
+from actors.transport.server import TransportServer
 from actors.vertical.dispatcher import CallDispatcher, Dispatcher, LaneDispatcher
 from actors.vertical.executor import RayExecutor
 from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
@@ -28,12 +28,12 @@ from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import WarmUpServer
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
-from raydpzv.legs.wall_leg import WallLeg
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.records.checkpoint import Checkpoint, Piece
-from raydpzv.records.checkpoint_pace import Pace
+from raydpzv.records.checkpoint_policy import CheckpointPolicy
+from raydpzv.records.party_checkpoints import PartyCheckpoints
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.role_states import RoleStates
+from raydpzv.segments.wall_segment import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.interfaces import Activation, Spent, Status
@@ -43,7 +43,7 @@ from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor(EvaluationPort, HorizonPort):
+class VerticalServerActor(ReportPort, RunUntilPort):
     """Plain class; `actors.vertical.driver` wraps it.
 
     Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
@@ -53,14 +53,14 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", "close_lane", "note_clocks", *EvaluationPort.CALLS, *HorizonPort.HORIZON_CALLS),
+        *("leave", "close_lane", "note_clocks", *ReportPort.CALLS, *RunUntilPort.HORIZON_CALLS),
     )
     WAITING = ("wait",)
     KEEPING = ("keep_leg",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
-        EvaluationPort.__init__(self)
-        HorizonPort.__init__(self)
+        ReportPort.__init__(self)
+        RunUntilPort.__init__(self)
         self._device = claim_device(gpus)
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
@@ -72,10 +72,10 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         )
         self._stopping = threading.Event()
         self._serving = threading.Lock()
-        self._pace: Pace | None = None
+        self._pace: CheckpointPolicy | None = None
         self._pieces: list[Piece] = []
         self._lock = threading.Lock()  # of the pieces
-        self._lane: LaneServer | None = None
+        self._lane: TransportServer | None = None
         self._wall: LockedServerLoop | None = None
         self._clock: WallClock | None = None
         self._leg: WallLeg | None = None
@@ -137,7 +137,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
     def _run_virtual(self, host: Executor, checkpoint: Checkpoint | None) -> None:
         spec = self._experiment.spec
         kept = self._ledger_server
-        roles = RoleStates(kept or self._role, host, spec.split.clients, kept.past if kept else None)
+        roles = PartyCheckpoints(kept or self._role, host, spec.split.clients, kept.past if kept else None)
         run = VirtualRun(
             self._server_loop,
             host,
@@ -151,7 +151,7 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
         )
         run.run()
 
-    def _keep(self, roles: RoleStates, run: VirtualRun, *, due: bool) -> None:
+    def _keep(self, roles: PartyCheckpoints, run: VirtualRun, *, due: bool) -> None:
         """Hand over rows and, if it is due, that the run can go on after them: not after its last update."""
         loop, pace = self._server_loop, self._pace
         if pace is None or loop.stop_reason is not None or not (due or pace.due(loop.updates)):
@@ -227,10 +227,10 @@ class VerticalServerActor(EvaluationPort, HorizonPort):
                 self._pieces.append(piece)
         loop.checkpointed(pace.taken(loop.updates, 0))
 
-    def open_lane(self, host: str, secret: bytes, peers: int) -> LaneAddress:
-        """Listen for so many lines; host: of this machine, "" if no client is on another. Raises LaneError."""
+    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
+        """Listen for so many lines; host: of this machine, "" if no client is on another. Raises TransportError."""
         talk = partial(ClientConversation, self)
-        self._lane = LaneServer(talk, host, secret, self._experiment.spec.resources.timeout, peers)
+        self._lane = TransportServer(talk, host, secret, self._experiment.spec.resources.timeout, peers)
         return self._lane.address
 
     def first(self, client: int, warm_up: bool = False) -> tuple[Wire | None, bool]:

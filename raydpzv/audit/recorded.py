@@ -17,7 +17,7 @@ from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
 from raydpzv.report import text
-from raydpzv.storage.copies import check_not_midway
+from raydpzv.storage.download import check_not_midway
 
 
 @dataclass(frozen=True)

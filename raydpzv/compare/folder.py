@@ -14,7 +14,7 @@ from raydpzv.compare.run_comparison import PLAN, RUNS_FOLDER, finished
 from raydpzv.errors import InputError
 from raydpzv.files import write_atomically
 from raydpzv.records.folder_lock import LOCK
-from raydpzv.records.operator_file import OPERATOR, OperatorSecrets, new_key, read_key
+from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
 
 
 def is_comparison(folder: Path) -> bool:

@@ -16,8 +16,8 @@ from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.callbacks import StatusCallback
-from raydpzv.records.operator_file import read_key
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import read_key
 from raydpzv.sim.interfaces import Evaluated, Status, unheard
 
 PLAN, RUNS_FOLDER = "comparison.toml", "runs"

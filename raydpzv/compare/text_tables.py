@@ -19,7 +19,7 @@ from rich.text import Text
 
 from raydpzv.compare.curves import FAILURES, NOT_RUN, lines
 from raydpzv.compare.table import equal_bytes, equal_seconds, target_name
-from raydpzv.records.outcome_words import shown
+from raydpzv.records.status_labels import shown
 from raydpzv.report import text
 from raydpzv.report.head_table import HeadTable
 

@@ -22,20 +22,20 @@ from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.files import sha256
-from raydpzv.legs.begun_legs import went_on
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
-from raydpzv.records.operator_file import OperatorSecrets, new_key
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
+from raydpzv.segments.started_segments import went_on
 from raydpzv.settings.party_names import named
-from raydpzv.sim.horizon import Horizon
 from raydpzv.sim.interfaces import USER, Evaluated, Spent, Status, unheard
+from raydpzv.sim.run_until import RunUntil
 from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED
-from raydpzv.storage.copies import link
-from raydpzv.storage.mirror import FreshNoise, Mirror
+from raydpzv.storage.download import link
+from raydpzv.storage.uploader import FolderUploader, FreshNoise
 from raydpzv.zo.kernels import FirstCalls, first_calls
 
 _AHEAD_SHARE = 50
@@ -101,12 +101,12 @@ class RunOptions:
     callbacks: Sequence[Callback] = ()
     until: int | None = None
     keep_evaluated: bool = False
-    storage: Mirror | None = None
+    storage: FolderUploader | None = None
 
     @property
-    def horizon(self) -> Horizon:
+    def horizon(self) -> RunUntil:
         """How far a run in this process may go for now."""
-        return self.storage.horizon if self.storage else Horizon()
+        return self.storage.horizon if self.storage else RunUntil()
 
     @cached_property
     def stop_at(self) -> StopAt:

@@ -32,7 +32,7 @@ from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
 from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records.checkpoint_pace import Pace
+from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
 from raydpzv.secure import require_installed
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
@@ -207,7 +207,7 @@ class PreparedHorizontal:
             f"{self.spec.method.name} keeps no ledger, so that its updates after the last checkpoint are lost"
         )
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> CheckpointPolicy | None:
         """Return when checkpoints are due: after every round that is accounted for, so that none is forgotten.
 
         None: of a run of real time that can go on from none.
@@ -216,8 +216,8 @@ class PreparedHorizontal:
         if self.no_leg:
             return None
         if self.setting and not self.asynchronous:
-            return Pace(None, 1, record.flush)
-        return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
+            return CheckpointPolicy(None, 1, record.flush)
+        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""

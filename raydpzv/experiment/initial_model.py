@@ -16,8 +16,8 @@ from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.ledger.header import Header, Model
 from raydpzv.methods.descriptor import UpdateRule
+from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import Replica
-from raydpzv.methods.tail_mean import tail_begin
 from raydpzv.models.flat import FlatModel
 from raydpzv.models.losses import Loss
 from raydpzv.registry import DATA_SOURCES, LOSSES

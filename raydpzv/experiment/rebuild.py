@@ -23,12 +23,12 @@ from raydpzv.experiment.reexecute import check_new_leg, check_resumable, check_s
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.legs.begun_legs import legs_begun, note_leg
-from raydpzv.methods.tail_mean import TailMean
-from raydpzv.records.operator_file import read_coins
+from raydpzv.methods.model_averaging import ModelAverage
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import read_coins
 from raydpzv.records.store import Rows
-from raydpzv.storage.copies import link_of
+from raydpzv.segments.started_segments import legs_begun, note_leg
+from raydpzv.storage.download import link_of
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) 
 
 def _rebuilt(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.ndarray:
     _require_all_steps(ledger, client, updates, plan.updates.perturbations)
-    replica, tail = plan.replica(client), TailMean(plan.tail())
+    replica, tail = plan.replica(client), ModelAverage(plan.tail())
     replica.go_to(updates, ledger, tail)
     mean = tail.mean()
     return replica.state()[0] if mean is None else mean

@@ -26,10 +26,10 @@ from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST
-from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
-from raydpzv.records.outcome_words import shown
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key
+from raydpzv.records.status_labels import shown
 from raydpzv.records.store import Rows
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.delays import DelayModel
@@ -125,7 +125,7 @@ def resuming(
     its time): beside the record or, with `in_place`, over it, so that checkpoints are taken, where the ledger holds
     all that was released. Releases on record are given out again, then the run goes on with fresh noise. What only
     the ledger knows of, since a kill lost its rows, counts as recorded too. All is read and checked before anything
-    is changed. Under the wall clock it goes on as a new leg (`raydpzv.legs.wall_leg`). Raises InputError if the
+    is changed. Under the wall clock it goes on as a new leg (`raydpzv.segments.wall_segment`). Raises InputError if the
     run is complete, is being written by another process, or if its scenario or data are not what they were; DataError
     if rows, ledger or checkpoints are damaged or do not belong together.
     """

@@ -36,12 +36,12 @@ from raydpzv.experiment.model_evaluator import (
 from raydpzv.experiment.run_vertical import one_thread
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
-from raydpzv.legs.pull_leg import PullLeg
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, OwnModels
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
+from raydpzv.segments.pull_segment import PullLeg
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.delays import DelayModel

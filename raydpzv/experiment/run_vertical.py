@@ -27,12 +27,12 @@ from raydpzv.experiment.release_ledger import LedgerServer, open_release_ledger,
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.experiment.warm_up import warm_up
 from raydpzv.ledger.ledger import Ledger, ledger_facts
-from raydpzv.legs.wall_leg import WallLeg
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.party_checkpoints import PartyCheckpoints
 from raydpzv.records.recorder import Recorder
-from raydpzv.records.role_states import RoleStates
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.segments.wall_segment import WallLeg
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import LocalExecutor, split_score
 from raydpzv.sim.interfaces import FIRST_EVALUATION, USER, WARM_UP, Status
@@ -133,7 +133,7 @@ class _Session:
         self._watch.status(Status(stage=FIRST_EVALUATION))
         host = LocalExecutor(self._clients)
         pasts = self._server.past if isinstance(self._server, LedgerServer) else None
-        roles, pace = RoleStates(self._server, host, len(self._clients), pasts), self._pace
+        roles, pace = PartyCheckpoints(self._server, host, len(self._clients), pasts), self._pace
 
         def tick() -> None:
             self._tick()

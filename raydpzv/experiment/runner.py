@@ -22,18 +22,18 @@ from raydpzv.experiment.reexecute import gone_back as gone_back_vertical
 from raydpzv.experiment.reexecute import resuming
 from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
-from raydpzv.legs.begun_legs import note_fall_back
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
+from raydpzv.segments.started_segments import note_fall_back
 from raydpzv.sim.interfaces import Status
-from raydpzv.storage import copies
-from raydpzv.storage.copies import begun, check_apart, link_of
+from raydpzv.storage import download
+from raydpzv.storage.download import begun, check_apart, link_of
 from raydpzv.storage.lease import Waits
-from raydpzv.storage.mirror import FreshNoise, Mirror
-from raydpzv.storage.missing import missing_updates
+from raydpzv.storage.lost_updates import missing_updates
+from raydpzv.storage.uploader import FolderUploader, FreshNoise
 
 _HERE: dict[str, Callable[[Any, RunOptions, FallBack], Run]] = {
     "vertical": run_vertical,
@@ -129,13 +129,13 @@ def continued(path: Path, moved: Sequence[str] = (), *, in_place: bool = False) 
 @contextmanager
 def continued_at(
     uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda what: None
-) -> Iterator[tuple[Continued, Mirror]]:
+) -> Iterator[tuple[Continued, FolderUploader]]:
     """Yield the same of a run in a storage, brought to a folder, and what brings that back; held while the block runs.
 
     waits: told of another process whose lease has to run out first. Raises as `continued` and
-    `raydpzv.storage.copies.continued` do.
+    `raydpzv.storage.download.continued` do.
     """
-    with copies.continued(uri, path, waits=waits) as (mirror, missing):
+    with download.continued(uri, path, waits=waits) as (mirror, missing):
         if not mirror.up_to_date and RunFolder.open(path).completed_by():
             _bring(mirror, path)
         prepared, folder, name = _continued(path, moved)
@@ -149,13 +149,13 @@ def continued_at(
 
 def bring_rest(uri: str, path: Path, waits: Waits = lambda what: None) -> None:
     """Bring what a storage lacks of a run that came to its end here, if there is any; waits: see `continued_at`."""
-    if copies.is_over(uri):
+    if download.is_over(uri):
         return
-    with copies.continued(uri, path, waits=waits) as (mirror, _):
+    with download.continued(uri, path, waits=waits) as (mirror, _):
         _bring(mirror, path)
 
 
-def _bring(mirror: Mirror, path: Path) -> None:
+def _bring(mirror: FolderUploader, path: Path) -> None:
     with mirror.of(path, FreshNoise()):
         pass  # all of it is brought, and that it is over
 

@@ -17,7 +17,7 @@ from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.claim_words import Verdict, judge
 from raydpzv.privacy.statements import AnySetting, claims, verdict
 from raydpzv.privacy.user_setting import UserSetting
-from raydpzv.records import interruptions, metrics
+from raydpzv.records import downtime, metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
@@ -143,10 +143,10 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     spec = experiment.spec
     if spec.clock.kind == "virtual":
         return {}
-    found, clients = interruptions.leg_summary(rows["leg"]), spec.split.clients
-    if clients > interruptions.MOST_CLIENTS:
+    found, clients = downtime.leg_summary(rows["leg"]), spec.split.clients
+    if clients > downtime.MOST_CLIENTS:
         return found
-    return found | {"presence": interruptions.presence(rows["service"], clients)}
+    return found | {"presence": downtime.presence(rows["service"], clients)}
 
 
 def _vector_length(experiment: Prepared, rows: Rows) -> dict[str, float]:

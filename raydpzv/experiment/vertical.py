@@ -27,7 +27,7 @@ from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, 
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
 from raydpzv.privacy.statements import AnySetting
-from raydpzv.records.checkpoint_pace import Pace
+from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.virtual import Timing
 
@@ -81,12 +81,12 @@ class PreparedVertical:
         """Why a run under the wall clock cannot go on as a new leg, or None; nothing hinders one of virtual time."""
         return no_new_leg(self.spec, noised=self.setting is not None)
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> CheckpointPolicy | None:
         """Return when checkpoints are due; None for a run that can go on from none."""
         record = self.spec.record
         if self.unrecorded or self.no_leg:
             return None
-        return Pace(record.checkpoint, record.checkpoint_updates, record.flush)
+        return CheckpointPolicy(record.checkpoint, record.checkpoint_updates, record.flush)
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""

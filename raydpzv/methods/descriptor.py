@@ -85,7 +85,7 @@ class UpdateRule:
     shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
     directions follow (`keys.perturbation_seeds`); else each is a direction's own. answer: of vertical methods, the
     message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q; average: the share of
-    the ledger's planned updates, the last ones, whose iterates' mean is the model (`raydpzv.methods.tail_mean`).
+    the ledger's planned updates, the last ones, whose iterates' mean is the model (`raydpzv.methods.model_averaging`).
     """
 
     rule: Rule

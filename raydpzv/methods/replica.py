@@ -11,7 +11,7 @@ import numpy as np
 from raydpzv.errors import RunError
 from raydpzv.keys import Key, perturbation_seeds, shifted
 from raydpzv.ledger.entries import Slice
-from raydpzv.methods.tail_mean import TailMean
+from raydpzv.methods.model_averaging import ModelAverage
 from raydpzv.zo.update import Descent, Rule, Step
 from raydpzv.zo.vectors import Vector, as_array, assign
 
@@ -55,7 +55,7 @@ class Replica:
         """Return directions' seeds as they are used: shifted, if there is a secret."""
         return seeds if self._secret is None else shifted(self._secret, seeds)
 
-    def go_to(self, version: int, history: UpdateSource, tail: TailMean | None = None) -> None:
+    def go_to(self, version: int, history: UpdateSource, tail: ModelAverage | None = None) -> None:
         """Replay what is missing up to `version`; RunError if the replica is past it.
 
         tail: takes the parameters after each update that it covers.
@@ -67,7 +67,7 @@ class Replica:
         if version > self.version:
             self.follow(history.since(self.version, version), tail)
 
-    def follow(self, updates: Slice, tail: TailMean | None = None) -> None:
+    def follow(self, updates: Slice, tail: ModelAverage | None = None) -> None:
         """Apply updates; they must begin where the replica is. tail: as in `go_to`."""
         if updates.first != self.version:
             raise RunError(f"a replica at update {self.version} got the updates after {updates.first}")

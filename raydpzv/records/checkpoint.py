@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import DataError
-from raydpzv.records.packed_rows import Packed, unpacked_rows
-from raydpzv.records.row_log import LogExtent, read_log
-from raydpzv.records.state_tree import packed, unpacked
+from raydpzv.records.checkpoint_codec import packed, unpacked
+from raydpzv.records.row_codec import Packed, unpacked_rows
 from raydpzv.records.store import Extent, Rows
+from raydpzv.records.write_ahead_log import LogExtent, read_log
 
 CHECKPOINT = "checkpoint.state"
 """Where it is in a run's folder."""
@@ -37,7 +37,7 @@ _SIGNED = 65
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After how many updates; the run's state, see `raydpzv.records.state_tree`; the weights, float32 [d], or None."""
+    """Updates so far; the run's state (see `raydpzv.records.checkpoint_codec`); the weights, float32 [d], or None."""
 
     round: int
     state: Mapping[str, Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raydpzv.records.row_log import RowLog
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import Extent, Rows, append_rows, read_all, read_rows
+from raydpzv.records.write_ahead_log import WriteAheadLog
 
 _LONGEST_LOG = 1 << 24
 """Bytes of rows in a log before they become parts, few and large: parts take four times as long to write and read."""
@@ -28,10 +28,10 @@ class FolderRows:
         run: Path,
         where: str,
         extents: Mapping[str, Extent] | None = None,
-        log: RowLog | None = None,
+        log: WriteAheadLog | None = None,
         held: Rows | None = None,
     ) -> None:
-        self._run, self.log = run, log or RowLog(run)
+        self._run, self.log = run, log or WriteAheadLog(run)
         self.where = where
         self.extents: dict[str, Extent] = dict(extents or {})
         self.counts = Counter({name: extent.rows for name, extent in self.extents.items()})

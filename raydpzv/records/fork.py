@@ -14,9 +14,9 @@ from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import DataError
 from raydpzv.files import as_json, write_atomically
 from raydpzv.records.checkpoint import CHECKPOINT
-from raydpzv.records.operator_file import OPERATOR
-from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OPERATOR
+from raydpzv.records.write_ahead_log import TAIL
 
 _STATE = (CHECKPOINT, "ledger")
 """What a run goes on from."""

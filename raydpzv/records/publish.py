@@ -13,9 +13,9 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.claim_words import withheld
-from raydpzv.records.outcome_words import shown
 from raydpzv.records.publication import Publication, publication
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.status_labels import shown
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being written, how much of it is done, and how much there is."""

@@ -39,10 +39,9 @@ from raydpzv.records.checkpoint import (
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.folder_lock import LOCK, is_written
 from raydpzv.records.folder_rows import FolderRows
-from raydpzv.records.operator_file import OPERATOR, OperatorSecrets
-from raydpzv.records.other_setting import other_setting
 from raydpzv.records.publication import Publication
-from raydpzv.records.row_log import TAIL, RowLog, last_round
+from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets
+from raydpzv.records.settings_diff import other_setting
 from raydpzv.records.store import (
     Extent,
     Rows,
@@ -53,6 +52,7 @@ from raydpzv.records.store import (
     read_rows,
 )
 from raydpzv.records.summary_fields import check_format, faults
+from raydpzv.records.write_ahead_log import TAIL, WriteAheadLog, last_round
 
 NEXT, OLD = "rows.next", "rows.old"
 """A continued run writes its rows to the first until it has ended; the second is what they then replace."""
@@ -190,7 +190,7 @@ class RunFolder:
             return
         found = self._written()
         if found:
-            log = RowLog(self.path, found.log, found.packed)
+            log = WriteAheadLog(self.path, found.log, found.packed)
             self._rows = FolderRows(self.path, self._rows.where, found.extents, log, found.tail)
         else:
             self._rows = FolderRows(self.path, self._rows.where)

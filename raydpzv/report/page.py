@@ -37,7 +37,7 @@ from raydpzv.report import (
 )
 from raydpzv.report.figure import ReportFigure, RunView
 from raydpzv.report.run_names import labels
-from raydpzv.storage.copies import check_not_midway
+from raydpzv.storage.download import check_not_midway
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     plots.accuracy_over_updates,

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from raydpzv.privacy.claim_words import stated, withheld
 from raydpzv.records import traffic
-from raydpzv.records.outcome_words import shown
+from raydpzv.records.status_labels import shown
 from raydpzv.records.store import Rows
 from raydpzv.records.summary_fields import NEWEST
 from raydpzv.report import horizontal, text

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
-from raydpzv.records.phases import phases
+from raydpzv.records.protocol_costs import phases
 from raydpzv.records.store import Rows
 from raydpzv.report import style, text
 from raydpzv.report.figure import PLAIN, ReportFigure, RunView

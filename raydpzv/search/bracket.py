@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from raydpzv.search.standing import ranked
+from raydpzv.search.trial_ranking import ranked
 
 FACTOR = 2
 """One in so many of those that came to a rung goes on from it; the next one is so many times as far."""

@@ -39,7 +39,7 @@ from raydpzv.registry import METHODS
 from raydpzv.search.search_folder import run_path
 from raydpzv.search.search_plan import METRICS, Population, SearchPlan, Trial
 from raydpzv.search.space import Dimension, literal, rounded
-from raydpzv.search.standing import figure, metric_at, ranked, stands_after, without_checkpoint
+from raydpzv.search.trial_ranking import figure, metric_at, ranked, stands_after, without_checkpoint
 
 FACTORS = (0.8, 1.2)
 """What a donor's step size is multiplied by, either as often."""

@@ -18,7 +18,7 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.bracket import FACTOR, SHARE, Bracket, TrialLeg
 from raydpzv.search.search_folder import Decision, add_decisions, decisions, run_path
 from raydpzv.search.search_plan import SearchPlan, Trial
-from raydpzv.search.standing import figure, metric_at, stands_there, without_checkpoint
+from raydpzv.search.trial_ranking import figure, metric_at, stands_there, without_checkpoint
 
 FIRST = 8
 """The first rung is after this part of the budget, where none is given."""

@@ -29,11 +29,11 @@ from raydpzv.files import as_json, write_atomically
 from raydpzv.methods.schedule import changes_of, schedule_of
 from raydpzv.records.folder_lock import is_written
 from raydpzv.records.fork import fork
-from raydpzv.records.other_setting import other_setting
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.settings_diff import other_setting
 from raydpzv.search.population import step_sizes
 from raydpzv.search.space import literal
-from raydpzv.storage.mirror import FreshNoise
+from raydpzv.storage.uploader import FreshNoise
 
 MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 _FACTS = "trial.json"

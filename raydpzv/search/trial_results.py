@@ -33,8 +33,8 @@ from raydpzv.search.composition import Composed, compose, sentences
 from raydpzv.search.population import as_trained, facts_of, legs, turns
 from raydpzv.search.search_folder import cut_short, run_path
 from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim, planned_claims
-from raydpzv.search.standing import metric_at
 from raydpzv.search.suggest import Outcome
+from raydpzv.search.trial_ranking import metric_at
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
     *("done", "stopped early", "stopped", "diverged", "failed", "not started", "not run"),

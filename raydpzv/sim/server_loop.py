@@ -14,7 +14,6 @@ from raydpzv.errors import Diverged
 from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, Sync, Upload
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.client_counts import ClientCounts
-from raydpzv.sim.horizon import Horizon
 from raydpzv.sim.interfaces import (
     UNACCOUNTED,
     Activation,
@@ -26,6 +25,7 @@ from raydpzv.sim.interfaces import (
     Status,
     unheard,
 )
+from raydpzv.sim.run_until import RunUntil
 
 SERVER = -1
 """Stands for the server among the clients of work rows."""
@@ -72,9 +72,9 @@ class ServerLoop:
         observer: Observer,
         budget: Budget,
         evaluated: Evaluated = unheard,
-        horizon: Horizon | None = None,
+        horizon: RunUntil | None = None,
     ) -> None:
-        self._horizon = horizon or Horizon()
+        self._horizon = horizon or RunUntil()
         self.server, self.privacy_filter, self.observer, self.budget = (
             server,
             privacy_filter,

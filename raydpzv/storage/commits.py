@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from raydpzv.errors import DataError
-from raydpzv.storage.place import StorageFolder
+from raydpzv.storage.filesystem import StorageFolder
 
 COMMITS, OBJECTS = "commits", "by-"
 _FORMAT = 1

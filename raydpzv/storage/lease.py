@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydpzv.errors import InputError, RunError
-from raydpzv.storage.place import StorageFolder
+from raydpzv.storage.filesystem import StorageFolder
 
 LEASES = "leases"
 _LOOKS = 8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from raydpzv.errors import DataError, RunError
 from raydpzv.records.checkpoint import CHECKPOINT, before, log_of
-from raydpzv.records.row_log import TAIL, LogExtent
+from raydpzv.records.write_ahead_log import TAIL, LogExtent
 
 LINK = "storage.json"
 """In a folder on a disk: of which storage it is a copy. It stays there."""

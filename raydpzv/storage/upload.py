@@ -11,8 +11,8 @@ from pathlib import Path
 
 from raydpzv.errors import RunError
 from raydpzv.storage.commits import COMMITS, OBJECTS, Commit, StoredFile
+from raydpzv.storage.filesystem import StorageFolder
 from raydpzv.storage.lease import Lease
-from raydpzv.storage.place import StorageFolder
 from raydpzv.storage.snapshot import Moving, snapshot
 
 _MOST_PIECES = 50

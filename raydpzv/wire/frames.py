@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 
-from raydpzv.errors import LaneError
+from raydpzv.errors import TransportError
 from raydpzv.wire.messages import Body, Packed, body_class, pack
 
 _NUMERIC = "biufc"
@@ -32,11 +32,13 @@ def body_parts(packed: Packed) -> tuple[bytes, bytes]:
 
 
 def decode_body(data: memoryview) -> Body:
-    """Return the body that was encoded; its arrays are read-only views. LaneError: the bytes are no such thing."""
+    """Return the body that was encoded; its arrays are read-only views. TransportError: the bytes are no such thing."""
     try:
         return _decode(data)
     except (struct.error, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        raise LaneError(f"wanted a message's bytes, got others: {type(error).__name__}: {error}") from None
+        raise TransportError(
+            f"wanted a message's bytes, got others: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _decode(data: memoryview) -> Body:

@@ -6,10 +6,11 @@ import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
-from actors.lane import actor_lines, requests
-from actors.lane.line import dial
-from actors.lane.server import LaneServer
-from raydpzv.errors import LaneError
+from actors.transport import connections as actor_lines
+from actors.transport import requests
+from actors.transport.connection import dial
+from actors.transport.server import TransportServer
+from raydpzv.errors import TransportError
 
 
 class Lost(Exception):
@@ -45,7 +46,7 @@ class LaneActor:
         return told
 
     def _work(self):
-        with suppress(LaneError):
+        with suppress(TransportError):
             self._serve_line(self._line)
         self._line.close()
 
@@ -61,6 +62,6 @@ def lane_server(monkeypatch, secret, timeout):
     """A lane for two such actors."""
     monkeypatch.setattr(actor_lines, "get", lambda call, timeout, what: call())
     monkeypatch.setattr(actor_lines, "lost", lambda error: isinstance(error, Lost))
-    server = LaneServer(None, "", secret, timeout, peers=2)
+    server = TransportServer(None, "", secret, timeout, peers=2)
     yield server
     server.close()

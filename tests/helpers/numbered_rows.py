@@ -8,9 +8,9 @@ import pyarrow as pa
 
 import scenarios
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.secrets_file import OperatorSecrets
 from raydpzv.records.store import Rows
 
 

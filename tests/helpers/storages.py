@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow.fs
 
-from raydpzv.storage.mirror import Mirror, StorageTimes
-from raydpzv.storage.place import StorageFolder
+from raydpzv.storage.filesystem import StorageFolder
+from raydpzv.storage.uploader import FolderUploader, StorageTimes
 
 QUICK = StorageTimes(lease=0.4, commit=0.02, retrying=0.3, first=0.01)
 """Times for tests: of a lease, commits and trying again."""
@@ -43,7 +43,7 @@ class KeptPlace(StorageFolder):
         self.acts.append(act)
 
 
-def leave_as_killed(mirror: Mirror) -> None:
+def leave_as_killed(mirror: FolderUploader) -> None:
     """Leave the storage as a kill of its writer leaves it now, whatever the folder comes to hold from here on."""
     with mirror.still():
         vars(mirror).update(_commit=_nothing, _last=_nothing)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from raydpzv.data.users import UserParts
 from raydpzv.errors import RunError, SpecError
 from raydpzv.methods.descriptor import MethodConfig, UserPlan
-from raydpzv.methods.horizontal.absences import Absences, of_absences, telling
+from raydpzv.methods.horizontal.dropout import Absences, of_absences, telling
 from raydpzv.methods.horizontal.rounds import RoundServer
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts

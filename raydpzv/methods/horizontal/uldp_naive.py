@@ -13,8 +13,8 @@ from typing import Literal
 
 from raydpzv.engine.objective import Objective
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UserPlan
-from raydpzv.methods.horizontal.absences import attempt_of
 from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
+from raydpzv.methods.horizontal.dropout import attempt_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
 from raydpzv.methods.horizontal.user_sums import (

@@ -19,7 +19,6 @@ from raydpzv.data.horizontal import Partition
 from raydpzv.data.users import Pairs, UserParts
 from raydpzv.errors import SpecError
 from raydpzv.methods.descriptor import HorizontalServerParts
-from raydpzv.methods.horizontal.absences import attempt_of
 from raydpzv.methods.horizontal.aggregation import (
     AgreeingRounds,
     MaskedSilos,
@@ -31,6 +30,7 @@ from raydpzv.methods.horizontal.aggregation import (
     sample_of,
     users_drawn,
 )
+from raydpzv.methods.horizontal.dropout import attempt_of
 from raydpzv.methods.horizontal.rounds import ModelServer, cohorts
 from raydpzv.methods.roles import Order, Release, Upload
 from raydpzv.privacy.user_release import Integers, UserNoiseParts, user_integers

@@ -129,7 +129,7 @@ class SplitServer:
             self.top.step_size(self._lr.at(self._round))
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: a tree of plain values, arrays and messages (`raydpzv.records.state_tree`).
+        """Return the checkpoint: a tree of plain values, arrays and messages (`raydpzv.records.checkpoint_codec`).
 
         A server that keeps more than its top model and its round extends this and `restore`.
         """

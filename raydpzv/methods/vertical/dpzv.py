@@ -23,9 +23,9 @@ from raydpzv.errors import Diverged, RunError
 from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import Slice
 from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, UpdateRule, VerticalMethod
+from raydpzv.methods.model_averaging import ModelAverage, tail_begin
 from raydpzv.methods.roles import Metrics, Order, Release, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.tail_mean import TailMean, tail_begin
 from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
@@ -102,7 +102,7 @@ class DpzvClient(SplitClient):
         super().__init__(client, bottom)
         self._batches, self._settings = batches, settings
         self._seeds = DirectionSeeds(key, settings.perturbations)
-        self._tail = TailMean(settings.tail)
+        self._tail = ModelAverage(settings.tail)
 
     def process(self, order: Order) -> Upload:
         """Apply the order and return the next upload; or go on from the ledger's updates."""
@@ -285,7 +285,7 @@ class SoundServer(CachingServer):
         self._head_lr = lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
         self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
-        self._tail, self._releases = TailMean(settings.tail), 0
+        self._tail, self._releases = ModelAverage(settings.tail), 0
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Add the upload's integers to its client's release and, if it is the last of Q, release R_p and move w_0."""

@@ -20,8 +20,8 @@ from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import run as raydpzv_run
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.gdp import epsilon_of, mu_of
-from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.write_ahead_log import TAIL
 from raydpzv.search import population
 from raydpzv.search.population import take_turn, to_go, turns
 from raydpzv.search.search_plan import read_search

@@ -16,10 +16,10 @@ from raydpzv.config.toml import as_toml
 from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.files import sha256
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.operator_file import OPERATOR, read_coins, read_key
 from raydpzv.records.publication import STAYS
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
+from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key
 from tests.helpers.commands import call
 from tests.helpers.plain_digest import plain_digest
 from tests.helpers.public_data import PUBLIC

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from raydpzv.compare import run_comparison
 from raydpzv.errors import NotRecomputable
 from raydpzv.privacy.gdp import mu_of
-from raydpzv.search import lost_trials
-from raydpzv.storage import copies
+from raydpzv.search import failed_trials as lost_trials
+from raydpzv.storage import download
 from raydpzv.storage.commits import NO_NOISE, TRIALS, Commit, latest
+from raydpzv.storage.filesystem import StorageFolder, open_place
 from raydpzv.storage.lease import Lease
-from raydpzv.storage.mirror import Mirror
-from raydpzv.storage.place import StorageFolder, open_place
+from raydpzv.storage.uploader import FolderUploader
 from scenarios.cli import app
 from tests.helpers.kills import Killed
 from tests.helpers.storages import QUICK
@@ -32,7 +32,7 @@ SEEDED = ("--set", "privacy.mode=none")
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.setattr(download, "PACE", QUICK)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.toml").write_text("method.lr.grid = [0.1, 0.2, 0.3]\n")
 
@@ -60,7 +60,7 @@ def lost(monkeypatch, *words, after=1, last=lambda self, **how: self.flush()):
 
     with monkeypatch.context() as patch:
         patch.setattr(run_comparison, "run_planned", killed)
-        patch.setattr(Mirror, "_last", last)
+        patch.setattr(FolderUploader, "_last", last)
         patch.setattr("raydpzv.storage.lease.Lease.release", lambda self: None)
         with pytest.raises(Killed):
             CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
@@ -126,7 +126,7 @@ def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_beg
     for module in ("raydpzv.search.search_plan", "scenarios.search_command"):
         monkeypatch.setattr(f"{module}.suggested", suggested)
     monkeypatch.setattr("scenarios.search_command.require_optuna", lambda: None)
-    monkeypatch.setattr(copies, "PACE", replace(QUICK, commit=1000.0))
+    monkeypatch.setattr(download, "PACE", replace(QUICK, commit=1000.0))
     learning = (*SEARCH, "--search", "optuna", "--samples", "2", "--storage", uri)
     for out, after, noise in (("first", 0, NO_NOISE), ("second", 1, TRIALS)):
         lost(monkeypatch, *learning, "--out", out, after=after, last=lambda self, **how: None)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 FOREIGN = 'raise RuntimeError("a module of the user\'s own was imported")\n'
 IMPORTS_OURS = """
-from raydpzv.own_packages import import_module
+from raydpzv.package_check import import_module
 print(import_module("actors.serialization").__file__)
 print(import_module("scenarios.screen").__file__)
 """
@@ -93,7 +93,7 @@ def test_a_cluster_whose_processes_would_import_it_is_refused(folder):
     code = """
 import sys, types
 sys.modules["ray"] = types.SimpleNamespace(is_initialized=lambda: True)
-from raydpzv.own_packages import import_module
+from raydpzv.package_check import import_module
 from raydpzv.errors import InputError
 try:
     with import_module("actors.cluster").connected():

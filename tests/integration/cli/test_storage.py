@@ -15,11 +15,11 @@ import scenarios
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
-from raydpzv.storage import copies
-from raydpzv.storage.copies import begun_at
+from raydpzv.storage import download
+from raydpzv.storage.download import begun_at
+from raydpzv.storage.filesystem import open_place
 from raydpzv.storage.lease import Lease
-from raydpzv.storage.mirror import FreshNoise
-from raydpzv.storage.place import open_place
+from raydpzv.storage.uploader import FreshNoise
 from tests.helpers.commands import call, complaint
 from tests.helpers.kills import Killed
 from tests.helpers.small_horizontal import stop_after
@@ -32,7 +32,7 @@ RUN = ("run", "digits_dpzv", *SET, "--quiet")
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.setattr(download, "PACE", QUICK)
     monkeypatch.chdir(tmp_path)
 
 
@@ -48,7 +48,7 @@ def summary(folder):
 def stopped(uri, folder, at=25):
     spec = scenarios.load("digits_dpzv", CHANGES)
     stop, progress = stop_after(at)
-    with copies.begun(uri, "run") as mirror:
+    with download.begun(uri, "run") as mirror:
         run_local(prepare(spec), RunOptions(folder, storage=mirror, progress=progress, stop=stop))
 
 
@@ -78,7 +78,7 @@ def test_a_place_that_holds_a_search_or_other_things_is_left_as_it_is(uri, tmp_p
     assert "holds other things (notes.txt)" in complaint(call(*RUN, "--storage", uri, "--out", "first"))
     assert place.entries() == ["notes.txt"]
     assert not Path("first").exists()
-    with copies.begun(f"{uri} 2", "search") as mirror, mirror.of(tmp_path / "nothing", FreshNoise()):
+    with download.begun(f"{uri} 2", "search") as mirror, mirror.of(tmp_path / "nothing", FreshNoise()):
         pass
     line = (*RUN, "--storage", f"{uri} 2", "--or-resume", "--out", "first")
     assert "holds a search; choose another --storage" in complaint(call(*line))
@@ -115,7 +115,7 @@ def killed(uri, folder, at=25):
             leave_as_killed(mirror)
             raise Killed
 
-    with copies.begun(uri, "run") as mirror, pytest.raises(Killed):
+    with download.begun(uri, "run") as mirror, pytest.raises(Killed):
         run_local(
             prepare(scenarios.load("digits_dpzv", (*CHANGES, "record.checkpoint_updates=10"))),
             RunOptions(folder, storage=mirror, progress=die),
@@ -134,7 +134,7 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     assert "to show that it lives" not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
     killed(f"{uri} 3", Path("lost"))
     assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
-    with copies.begun(f"{uri} 5", "run") as mirror:  # whole here, and its end was not brought
+    with download.begun(f"{uri} 5", "run") as mirror:  # whole here, and its end was not brought
 
         def lost(status):
             if status.updates == 60:

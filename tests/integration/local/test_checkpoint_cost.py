@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from raydpzv.records import checkpoint_pace
+from raydpzv.records import checkpoint_policy as checkpoint_pace
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder
 

@@ -10,7 +10,7 @@ import pytest
 import scenarios
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.records.state_tree import packed
+from raydpzv.records.checkpoint_codec import packed
 from raydpzv.records.store import digest
 from raydpzv.registry import METHODS
 from raydpzv.sim.pull import Queue

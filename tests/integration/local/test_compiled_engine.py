@@ -40,7 +40,7 @@ METHODS = {
 }
 WITHOUT_TORCH = """
 import pickle, sys
-from raydpzv.deferred import defer
+from raydpzv.lazy_import import defer
 
 defer("torch")
 for clients, server in pickle.load(sys.stdin.buffer):

@@ -28,7 +28,7 @@ from tests.helpers.small_horizontal import SEEDED, small
 WITHOUT_TORCH = """
 import pickle, sys
 from functools import partial
-from raydpzv.deferred import defer
+from raydpzv.lazy_import import defer
 
 defer("torch")
 from raydpzv.experiment.model_evaluator import WeightsEvaluator

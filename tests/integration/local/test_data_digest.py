@@ -17,8 +17,8 @@ from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one
 from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.reexecute import replay, resuming
 from raydpzv.experiment.vertical import prepare_vertical
-from raydpzv.records.operator_file import OPERATOR, OperatorSecrets, read_coins, read_key
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, read_coins, read_key
 from tests.helpers.plain_digest import plain_digest
 from tests.helpers.small_comparisons import small_comparison
 from tests.helpers.small_horizontal import stop_after

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from actors.lane.actor_lines import open_lane
 from actors.placement import Share, plan_hosts
+from actors.transport.connections import open_transport
 from raydpzv.errors import RunError, Stalled, Unplaceable
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal
@@ -124,7 +124,9 @@ def _by_value(ray_session):
 def test_rounds_have_the_same_bits_for_two_messages_per_client_group(lane, monkeypatch):
     """On three hosts here; on one and two in the tests of a continued run and of a killed host."""
     opened = []
-    monkeypatch.setattr("actors.horizontal.driver.open_lane", lambda *a: opened.append(open_lane(*a)))
+    monkeypatch.setattr(
+        "actors.horizontal.driver.open_transport", lambda *a: opened.append(open_transport(*a))
+    )
     hosts, local = 3, scenarios.run(spec()).summary
     found = scenarios.run(spec(f"resources.hosts={hosts}", f"resources.lane={lane}"), runner="ray").summary
     assert len(opened) == (2 if lane == "socket" else 0)  # the server and the ledger listen

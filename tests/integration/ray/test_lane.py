@@ -10,10 +10,10 @@ import signal
 import pytest
 
 import scenarios
-from actors.lane.actor_lines import open_lane
 from actors.remote import get
+from actors.transport.connections import open_transport
 from actors.vertical.driver import _Driver
-from raydpzv.errors import LaneError, RunError, SpecError, Stalled
+from raydpzv.errors import RunError, SpecError, Stalled, TransportError
 from raydpzv.experiment.reexecute import replay
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers import struck as struck_roles
@@ -51,7 +51,7 @@ def test_a_live_run_is_computed_again_to_the_same_bits(small, lane, tmp_path):
 
 def test_the_virtual_clocks_digest_does_not_hang_on_the_lane(small, monkeypatch):
     opened = []
-    monkeypatch.setattr("actors.vertical.driver.open_lane", lambda *a: opened.append(open_lane(*a)))
+    monkeypatch.setattr("actors.vertical.driver.open_transport", lambda *a: opened.append(open_transport(*a)))
     local = scenarios.run(small()).summary
     for lane in ("socket", "ray"):
         spec = small(f"resources.lane={lane}", "resources.client_actors=2")
@@ -80,16 +80,18 @@ def test_machines_that_differ_talk_over_tcp(small, tmp_path, monkeypatch):
 
 def test_a_server_that_cannot_listen_fails_the_run_in_one_line(small, tmp_path, monkeypatch):
     listening(monkeypatch, "203.0.113.1")  # of a range that is nobody's
-    with pytest.raises(LaneError, match=r'cannot listen on 203\.0\.113\.1 .*; set resources.lane = "ray"'):
+    with pytest.raises(
+        TransportError, match=r'cannot listen on 203\.0\.113\.1 .*; set resources.lane = "ray"'
+    ):
         scenarios.run(small(*LIVE), tmp_path / "run", runner="ray")
     assert RunFolder.open(tmp_path / "run").summary()["status"] == "failed"
 
 
 def listening(monkeypatch, host):
     def opened(server, actors, timeout, peers):
-        return get(server.open_lane.remote(host, b"k" * 32, peers), timeout, "the server to listen")
+        return get(server.open_transport.remote(host, b"k" * 32, peers), timeout, "the server to listen")
 
-    monkeypatch.setattr("actors.vertical.driver.open_lane", opened)
+    monkeypatch.setattr("actors.vertical.driver.open_transport", opened)
 
 
 @pytest.mark.parametrize("method", ["apply", "work"])

@@ -12,11 +12,11 @@ import pytest
 import ray
 
 import scenarios
-from actors import processes
+from actors import actor_reuse
+from actors.actor_reuse import start_here
 from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import LedgerActor
-from actors.processes import start_here
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.horizontal import prepare_horizontal
@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[3]
 HEAVY = ("scipy", "matplotlib", "pandas", "dp_accounting", "sklearn", "numba", "jinja2")
 BEFORE_IT_WORKS = """
 import pickle, sys
-from actors.processes import ObjectHolder
-holder, names = ObjectHolder(), sys.argv[2].split(",")
+from actors.actor_reuse import ActorProcess
+holder, names = ActorProcess(), sys.argv[2].split(",")
 with open(sys.argv[3], "rb") as file:
     arguments = pickle.load(file)
 import importlib
@@ -97,7 +97,7 @@ def _by_value(request):
 
 def told(word):
     groups = {"ctl": Told.CONTROL}
-    actor = processes._on_node(Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id())
+    actor = actor_reuse._on_node(Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id())
     return actor, actor.make.remote(Told, word)
 
 
@@ -108,13 +108,13 @@ class TestReuse:
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         assert ray.get(first.word.remote()) == ["one"]
-        processes.end([first], well=True)
+        actor_reuse.end([first], well=True)
         second, _ = told("two")
         assert ray.get(second.pid.remote()) == pid
         assert ray.get(second.word.remote()) == ["two"]
         third, _ = told("three")  # the process is in use
         assert ray.get(third.pid.remote()) != pid
-        processes.end([second, third], well=False)
+        actor_reuse.end([second, third], well=False)
 
     def test_what_ray_unpickles_loads_no_arrow_before_something_of_it_is_used(self):
         actor, made = told("word")
@@ -122,36 +122,36 @@ class TestReuse:
         assert ray.get(actor.arrow.remote(False)) == (False, False)
         assert ray.get(actor.arrow.remote(True))[1] == 1
         assert ray.get(actor.arrow.remote(False))[0]
-        processes.end([actor], well=False)
+        actor_reuse.end([actor], well=False)
 
     def test_that_of_a_run_that_failed_does_not(self):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
-        processes.end([first], well=False)
+        actor_reuse.end([first], well=False)
         second, _ = told("two")
         assert ray.get(second.pid.remote()) != pid
-        processes.end([second], well=False)
+        actor_reuse.end([second], well=False)
 
     @pytest.mark.parametrize("idle", [False, True], ids=["in its run", "idle"])
     def test_one_that_was_killed_does_not(self, idle):
         first, _ = told("one")
         pid = ray.get(first.pid.remote())
         if idle:
-            processes.end([first], well=True)
+            actor_reuse.end([first], well=True)
             os.kill(pid, 9)
         else:
             os.kill(pid, 9)
-            processes.end([first], well=True)
+            actor_reuse.end([first], well=True)
         second, _ = told("two")
         assert ray.get(second.pid.remote()) != pid
-        processes.end([second], well=False)
+        actor_reuse.end([second], well=False)
 
     def test_an_object_that_cannot_be_made_says_why_to_every_caller(self):
         actor, made = told("")
         for call in (made, actor.word.remote(), actor.pid.remote()):
             with pytest.raises(ValueError, match="told nothing"):
                 ray.get(call)
-        processes.end([actor], well=False)
+        actor_reuse.end([actor], well=False)
 
     def test_two_runs_in_a_row_have_one_anothers_processes_and_their_own_bits(self, small):
         specs = [small("resources.client_actors=2"), small("resources.client_actors=2", "seed=7")]
@@ -160,19 +160,19 @@ class TestReuse:
             found = scenarios.run(spec, runner="ray").summary
             assert found["digest"] == local["digest"]
             assert found["model_digest"] == local["model_digest"]
-        assert processes._idle is not None
+        assert actor_reuse._idle is not None
         assert any(
-            kind.actor.endswith("ClientActor") and there for kind, there in processes._idle.idle.items()
+            kind.actor.endswith("ClientActor") and there for kind, there in actor_reuse._idle.idle.items()
         )
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_without_a_session_no_process_is_kept(monkeypatch):
-    monkeypatch.setattr(processes, "_idle", None)
+    monkeypatch.setattr(actor_reuse, "_idle", None)
     actor, made = start_here(LedgerActor, {"ctl": LedgerActor.CONTROL}, {"ctl": 1})
     ray.get(made)
-    processes.end([actor], well=True)
+    actor_reuse.end([actor], well=True)
 
     def answer_until_killed():
         for _ in range(300):  # a kill is on its way while calls are still answered

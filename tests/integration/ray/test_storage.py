@@ -13,7 +13,7 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued_at
 from raydpzv.registry import RUNNERS
-from raydpzv.storage import copies
+from raydpzv.storage import download
 from raydpzv.storage.commits import latest
 from tests.helpers.storages import QUICK, KeptPlace
 from tests.integration.resume.test_storage import USERS
@@ -26,13 +26,13 @@ SHORT = ("budget.updates=300", "data.train_rows=200", "evaluate.every=100", "res
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     place = KeptPlace(tmp_path / "storage")
-    monkeypatch.setattr(copies, "PACE", QUICK)
-    monkeypatch.setattr(copies, "open_place", lambda uri: place)
+    monkeypatch.setattr(download, "PACE", QUICK)
+    monkeypatch.setattr(download, "open_place", lambda uri: place)
     return place
 
 
 def begin(spec, place, folder, **options):
-    with copies.begun(place.uri, "run") as mirror:
+    with download.begun(place.uri, "run") as mirror:
         return RUNNERS["ray"](prepare(spec), RunOptions(folder, storage=mirror, **options))
 
 

@@ -15,10 +15,10 @@ from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment import runner
 from raydpzv.experiment.runner import continued
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.legs.begun_legs import legs_begun
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import digest
+from raydpzv.segments.started_segments import legs_begun
 from tests.helpers.contradictions import change, contradictions, forget_waiting, late, serve_backwards
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared

@@ -17,10 +17,10 @@ from raydpzv.experiment.reexecute import replay
 from raydpzv.experiment.runner import bring_rest, continued, continued_at, run_local
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage import copies
+from raydpzv.storage import download
 from raydpzv.storage.commits import ANNOUNCED, Commit, content, latest
-from raydpzv.storage.missing import missing_updates
-from raydpzv.storage.place import open_place
+from raydpzv.storage.filesystem import open_place
+from raydpzv.storage.lost_updates import missing_updates
 from tests.helpers.kills import Killed
 from tests.helpers.programs import Forked
 from tests.helpers.runs import run_prepared
@@ -33,7 +33,7 @@ OFTEN = ("record.checkpoint_updates=10", "record.flush=0.01")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(copies, "PACE", QUICK)
+    monkeypatch.setattr(download, "PACE", QUICK)
 
 
 def go_on(uri, folder, **options):
@@ -49,9 +49,9 @@ def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits
     whole = scenarios.run(spec).summary
     place = KeptPlace(tmp_path / "storage")
     with monkeypatch.context() as patch:
-        patch.setattr(copies, "open_place", lambda uri: place)
-        patch.setattr("raydpzv.storage.mirror.Mirror._start", lambda self, *loops: None)
-        with copies.begun(place.uri, "run") as mirror:
+        patch.setattr(download, "open_place", lambda uri: place)
+        patch.setattr("raydpzv.storage.uploader.FolderUploader._start", lambda self, *loops: None)
+        with download.begun(place.uri, "run") as mirror:
 
             def brought(status):
                 if status.updates % every == 0:
@@ -67,7 +67,7 @@ def test_whatever_act_a_kill_interrupts_another_machine_goes_on_to_the_same_bits
             seen.add(commit.name)
             other = shutil.copytree(tmp_path / "left", tmp_path / "other")
             if commit.over:
-                copies.fetch(other.as_uri(), tmp_path / "here")
+                download.fetch(other.as_uri(), tmp_path / "here")
                 assert RunFolder.open(tmp_path / "here").summary()["digest"] == whole["digest"]
             else:
                 again = go_on(other.as_uri(), tmp_path / "here").summary
@@ -84,9 +84,9 @@ WRITER = """
 import sys
 import time
 import raydpzv
-from raydpzv.storage import copies
+from raydpzv.storage import download
 from tests.helpers.storages import QUICK
-copies.PACE = QUICK
+download.PACE = QUICK
 
 
 class Slow(raydpzv.Callback):
@@ -128,7 +128,7 @@ def test_a_machine_that_is_lost_is_charged_with_what_it_may_have_released(tmp_pa
         made = ledger.version
     assert stored.covered <= made <= stored.announced
     before = tmp_path / "before"
-    copies.fetch(uri, before)
+    download.fetch(uri, before)
     run = go_on(uri, tmp_path / "here")
     missing = stored.announced - stored.covered
     assert missing == 1500 // 50
@@ -147,7 +147,7 @@ def test_a_machine_that_is_lost_is_charged_with_what_it_may_have_released(tmp_pa
     with Ledger.open(before / "ledger") as first, Ledger.open(tmp_path / "here" / "ledger") as second:
         assert stored.covered <= first.version <= made
         assert first.since(0).scalar.tobytes() == second.since(0, first.version).scalar.tobytes()
-    copies.fetch(uri, tmp_path / "fetched")
+    download.fetch(uri, tmp_path / "fetched")
     assert RunFolder.open(tmp_path / "fetched").summary()["digest"] == run.summary["digest"]
     assert missing_updates(tmp_path / "fetched") == missing
     assert replay(tmp_path / "fetched").verified
@@ -169,7 +169,7 @@ def test_a_damaged_commit_may_have_announced_as_much_as_the_one_before_it(tmp_pa
         place.write(commit.name, commit.encoded())
     (tmp_path / "storage" / commit.name).write_bytes(commit.encoded()[:-40])
     charged = []
-    monkeypatch.setattr(copies, "add_missing", lambda folder, **how: charged.append(how))
+    monkeypatch.setattr(download, "add_missing", lambda folder, **how: charged.append(how))
     if over:
         with pytest.raises(DataError, match="its newest commit is damaged, so that nobody knows"):
             go_on(place.uri, tmp_path / "here")
@@ -186,7 +186,7 @@ def test_objects_that_are_gone_are_named_as_that(tmp_path, small):
     found = latest(open_place(uri))
     (tmp_path / "storage" / min(found.objects)).unlink()
     with pytest.raises(DataError, match="objects of its newest commit are missing"):
-        copies.fetch(uri, tmp_path / "here")
+        download.fetch(uri, tmp_path / "here")
 
 
 @pytest.mark.parametrize(("out", "storage"), [("run", "run"), ("run", "run/storage"), ("run/here", "run")])
@@ -229,7 +229,7 @@ def die_in(spec, uri, folder, at):
     """Begin a run in this process, and end it as a kill does after so many updates."""
 
     def begin():
-        with copies.begun(uri, "run") as mirror:
+        with download.begun(uri, "run") as mirror:
             run_local(prepare(spec), RunOptions(folder, storage=mirror, progress=killing(mirror, at)))
 
     with pytest.raises(Killed):
@@ -309,7 +309,7 @@ def test_a_wall_clock_run_whose_machine_is_lost_is_refused(tmp_path, small):
 def test_one_process_writes_a_storage_and_who_else_would_is_told_who_does(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
     spec = small("privacy.noise=seeded")
-    with copies.begun(uri, "run") as mirror:
+    with download.begun(uri, "run") as mirror:
         run_local(prepare(spec), RunOptions(tmp_path / "run", storage=mirror))
     with pytest.raises(InputError, match="holds a run already; choose another --storage, or go on with it"):
         raydpzv.run(spec, tmp_path / "other", storage=uri)
@@ -322,7 +322,7 @@ def test_one_process_writes_a_storage_and_who_else_would_is_told_who_does(small,
 def test_what_came_to_its_end_here_and_was_not_brought_is_brought_later(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
     spec = small("privacy.noise=system")
-    with copies.begun(uri, "run") as mirror:
+    with download.begun(uri, "run") as mirror:
 
         def killed_after_its_end(status):
             if status.updates == spec.budget.updates:
@@ -335,7 +335,7 @@ def test_what_came_to_its_end_here_and_was_not_brought_is_brought_later(small, t
     assert "summary.json" not in latest(open_place(uri)).files
     bring_rest(uri, tmp_path / "run")
     assert latest(open_place(uri)).over
-    copies.fetch(uri, tmp_path / "fetched")
+    download.fetch(uri, tmp_path / "fetched")
     assert RunFolder.open(tmp_path / "fetched").completed_by()
 
 
@@ -343,10 +343,10 @@ def test_a_fetched_copy_goes_on_in_the_storage_or_not_at_all(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
     spec = small("privacy.noise=system", *OFTEN)
     stop, progress = stop_after(60)
-    with copies.begun(uri, "run") as mirror:
+    with download.begun(uri, "run") as mirror:
         run_local(prepare(spec), RunOptions(tmp_path / "run", storage=mirror, progress=progress, stop=stop))
     for name in ("early", "late"):
-        copies.fetch(uri, tmp_path / name)
+        download.fetch(uri, tmp_path / name)
         with pytest.raises(InputError, match="machine's copy"):
             continued(tmp_path / name)
     assert go_on(uri, tmp_path / "early").summary["status"] == "done"
@@ -360,10 +360,10 @@ def test_a_fetched_copy_goes_on_in_the_storage_or_not_at_all(small, tmp_path):
 def test_secrets_are_their_owners_alone_where_there_are_modes(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
     stop, progress = stop_after(60)
-    with copies.begun(uri, "run") as mirror:
+    with download.begun(uri, "run") as mirror:
         options = RunOptions(tmp_path / "run", storage=mirror, progress=progress, stop=stop)
         run_local(prepare(small(*OFTEN)), options)
-    copies.fetch(uri, tmp_path / "fetched")
+    download.fetch(uri, tmp_path / "fetched")
     for name in ("operator.json", "checkpoint.state"):
         assert (tmp_path / "fetched" / name).stat().st_mode & 0o077 == 0
     assert (tmp_path / "storage").stat().st_mode & 0o077 == 0

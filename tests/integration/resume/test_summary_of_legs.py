@@ -13,8 +13,8 @@ from raydpzv.errors import DataError, InputError, RunError, StoppedEarly
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import continued
 from raydpzv.records.checkpoint import CHECKPOINT
-from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.write_ahead_log import TAIL
 from raydpzv.report.tables import _times
 from tests.helpers.kills import kill_at
 from tests.helpers.runs import run_prepared

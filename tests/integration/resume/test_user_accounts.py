@@ -21,9 +21,9 @@ from raydpzv.errors import DataError
 from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.rebuild import resuming_horizontal
 from raydpzv.records.checkpoint import CHECKPOINT, before
-from raydpzv.records.row_log import TAIL
 from raydpzv.records.run_folder import RunFolder
-from raydpzv.storage.copies import Link
+from raydpzv.records.write_ahead_log import TAIL
+from raydpzv.storage.download import Link
 from raydpzv.storage.snapshot import LINK
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared

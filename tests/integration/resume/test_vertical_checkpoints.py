@@ -18,7 +18,7 @@ from raydpzv.experiment.reexecute import resuming
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records import checkpoint, folder_rows
 from raydpzv.records.checkpoint import Checkpoint, before
-from raydpzv.records.checkpoint_pace import Pace
+from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import METHODS
 from tests.helpers.kills import Killed, kill_at
@@ -284,9 +284,9 @@ def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path, part):
 def test_without_a_setting_checkpoints_take_a_small_part_of_the_time():
     now, steps = 0.0, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raydpzv.records.checkpoint_pace.time.monotonic", lambda: now)
-        patch.setattr("raydpzv.records.checkpoint_pace.own_seconds", lambda: now)
-        pace = Pace(None, None, 5.0)
+        patch.setattr("raydpzv.records.checkpoint_policy.time.monotonic", lambda: now)
+        patch.setattr("raydpzv.records.checkpoint_policy.own_seconds", lambda: now)
+        pace = CheckpointPolicy(None, None, 5.0)
         while now < 400:
             now += 0.01
             if pace.due(0):

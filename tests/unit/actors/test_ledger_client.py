@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.lane import requests
-from actors.lane.line import dial
 from actors.ledger_actor import LedgerActor
 from actors.ledger_client import RelayedLedger
 from actors.ledger_connection import LedgerRange
-from raydpzv.errors import InputError, LaneError, Lost, RunError
+from actors.transport import requests
+from actors.transport.connection import dial
+from raydpzv.errors import InputError, Lost, RunError, TransportError
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.seeded import client_seeds
@@ -170,7 +170,7 @@ def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
     """The server's ledger and the actor's handle, with an open line between them; calls of `since` are counted."""
     actor = LedgerActor()
     actor.open(tmp_path / "ledger", HEADER, False)
-    actor.open_lane("", b"k" * 32, 3)
+    actor.open_transport("", b"k" * 32, 3)
     handle = Called(actor)
     yield RelayedLedger(handle, HEADER, 2.0), handle
     actor.close()
@@ -221,7 +221,7 @@ def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
         monkeypatch.setattr("actors.ledger_connection.lost", lambda error: isinstance(error, ConnectionError))
     with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the line") as caught:
         late.since(0, None)
-    assert isinstance(caught.value, LaneError) != lost
+    assert isinstance(caught.value, TransportError) != lost
     if lost:
         assert isinstance(caught.value, Lost)
         assert caught.value.actor == "0a0b"
@@ -236,7 +236,7 @@ def test_other_bytes_end_the_line_of_who_sends_them_alone(lined: tuple[RelayedLe
         line = dial(address, 2.0)
         line.send(*requests.hello(0, False))
         line.send(frame)
-        with pytest.raises(LaneError, match="ledger"):
+        with pytest.raises(TransportError, match="ledger"):
             requests.read_answer(line.receive())
         line.close()
     fill(ledger, 4)

@@ -12,15 +12,15 @@ from filelock import FileLock
 
 import actors.restarts
 import scenarios
-from actors.restarts import GoesBack, Restarts
+from actors.restarts import RestartFromCheckpoint, Restarts
 from raydpzv.errors import Lost, ReplayMismatch, RunError, Stalled
 from raydpzv.experiment.finalize import RowWriter
 from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.prepare import prepare
 from raydpzv.methods.roles import Metrics
 from raydpzv.records.callbacks import Callbacks
-from raydpzv.records.operator_file import OperatorSecrets
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OperatorSecrets
 from raydpzv.sim.interfaces import Status, unheard
 from tests.helpers.kills import kill_at
 from tests.helpers.reopened import reopened
@@ -191,7 +191,7 @@ def test_nowhere_to_go_on_from_and_nobody_to_go_on_with(tmp_path: Path) -> None:
 def test_of_who_is_only_waited_for_in_vain_nobody_knows_who_else_answers(
     failure: RunError, answer: bool
 ) -> None:
-    loss = GoesBack(failure, "server", Status(updates=7))
+    loss = RestartFromCheckpoint(failure, "server", Status(updates=7))
     assert (loss.failure, loss.party, loss.status.updates) == (failure, "server", 7)
     assert loss.others_answer == answer
     assert str(loss) == str(failure)

@@ -247,8 +247,8 @@ def test_the_clock_of_rounds_leaves_out_the_first_and_takes_each_when_it_is_firs
         rounds(Status(updates=updates))
     assert rounds.latest == 4
     assert rounds.done(2) == 5.0
-    assert rounds.pace(1) == benchmark.Pace((7.0 - 2.0) / 3, (2.5 - 1.0) / 3)
-    assert rounds.median_pace(1) == benchmark.Pace(2.0, 0.625)
+    assert rounds.pace(1) == benchmark.CheckpointPolicy((7.0 - 2.0) / 3, (2.5 - 1.0) / 3)
+    assert rounds.median_pace(1) == benchmark.CheckpointPolicy(2.0, 0.625)
     with pytest.raises(RunError, match="use a longer run"):
         rounds.pace(4)
 

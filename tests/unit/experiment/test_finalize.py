@@ -13,7 +13,7 @@ from raydpzv.records import store
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.storage.commits import ANNOUNCED, UNBOUNDED
-from raydpzv.storage.mirror import FreshNoise
+from raydpzv.storage.uploader import FreshNoise
 
 SMALL = ["data.train_rows=200", "privacy.delta=1e-4"]
 

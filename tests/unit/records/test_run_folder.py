@@ -8,9 +8,9 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, InputError
-from raydpzv.records import operator_file, run_folder
-from raydpzv.records.operator_file import OperatorSecrets
+from raydpzv.records import run_folder, secrets_file
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OperatorSecrets
 from tests.helpers.kills import Killed
 
 
@@ -34,7 +34,7 @@ def killed_at(path, operation, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "write_atomically", counted(run_folder.write_atomically))
-        patch.setattr(operator_file, "write_atomically", counted(operator_file.write_atomically))
+        patch.setattr(secrets_file, "write_atomically", counted(secrets_file.write_atomically))
         patch.setattr(os, "mkdir", counted(os.mkdir))
         try:
             create(path)

@@ -27,8 +27,8 @@ from raydpzv.search.search_folder import (
 )
 from raydpzv.search.search_plan import Drawing, Population, SearchPlan, Trial, trials_of
 from raydpzv.search.space import Dimension
-from raydpzv.search.standing import metric_at
 from raydpzv.search.trial_plot import search_figure
+from raydpzv.search.trial_ranking import metric_at
 from raydpzv.search.trial_results import (
     DIVERGED,
     DONE,

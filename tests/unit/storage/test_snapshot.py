@@ -9,7 +9,7 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError
-from raydpzv.records.row_log import TAIL
+from raydpzv.records.write_ahead_log import TAIL
 from raydpzv.storage import snapshot as module
 from raydpzv.storage.snapshot import LINK, Moving, snapshot
 from tests.helpers.small_horizontal import stop_after

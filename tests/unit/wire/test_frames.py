@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from raydpzv.errors import LaneError
+from raydpzv.errors import TransportError
 from raydpzv.wire import seeds, weights  # noqa: F401  (their bodies too)
 from raydpzv.wire.frames import decode_body, encode_body
 from raydpzv.wire.messages import _BODIES, Embeddings, pack
@@ -40,7 +40,7 @@ def test_bytes_that_are_cut_off_or_too_many_are_refused(body, data):
     whole = encode_body(body)
     place = data.draw(st.integers(0, len(whole) - 1))
     for wrong in (whole[:place], whole + b"\0"):
-        with pytest.raises(LaneError, match="wanted a message's bytes"):
+        with pytest.raises(TransportError, match="wanted a message's bytes"):
             decode_body(memoryview(wrong))
 
 
@@ -48,7 +48,7 @@ def test_bytes_that_are_cut_off_or_too_many_are_refused(body, data):
 def test_other_bytes_are_a_body_or_the_named_error(data):
     try:
         body = decode_body(memoryview(data))
-    except LaneError:
+    except TransportError:
         return
     assert type(body).__name__ in _BODIES
 
@@ -56,12 +56,12 @@ def test_other_bytes_are_a_body_or_the_named_error(data):
 def test_objects_do_not_travel():
     body = Embeddings(np.zeros(1, np.int32), np.zeros((1, 2), np.float32))
     wrong = encode_body(body).replace(b"<f4", b"|O8")
-    with pytest.raises(LaneError, match="do not travel"):
+    with pytest.raises(TransportError, match="do not travel"):
         decode_body(memoryview(wrong))
 
 
 def test_a_shape_that_no_memory_holds_is_refused_without_asking_for_it():
     body = Embeddings(np.zeros(1, np.int32), np.zeros((1, 2), np.float32))
     wrong = encode_body(body).replace((2).to_bytes(8, "little"), (2**62).to_bytes(8, "little"))
-    with pytest.raises(LaneError, match="wanted a message's bytes"):
+    with pytest.raises(TransportError, match="wanted a message's bytes"):
         decode_body(memoryview(wrong))

@@ -14,7 +14,7 @@ from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.rebuild import gone_back_horizontal
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Metrics
-from raydpzv.records import checkpoint_pace
+from raydpzv.records import checkpoint_policy as checkpoint_pace
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actors.lane.orders import serve_orders
+from actors.transport.orders import serve_orders
 from actors.vertical.dispatcher import LaneDispatcher
-from raydpzv.errors import LaneError
+from raydpzv.errors import TransportError
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Slopes, Start
 from tests.helpers.lane_actors import LaneActor, Lost, lane_server
@@ -56,5 +56,5 @@ def test_a_line_that_breaks_is_an_error_of_its_own_if_its_actor_lives(lane):
     dispatcher = LaneDispatcher(lane, [actor], 5.0)
     assert dispatcher.upload(0, dispatcher.send(0, order(0, 1)), 0).step == 1
     actor._line.cut()
-    with pytest.raises(LaneError):
+    with pytest.raises(TransportError):
         dispatcher.upload(0, dispatcher.send(0, order(0, 2)), 0)

@@ -14,7 +14,7 @@ from actors.serialization import unpack_order
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.vertical import prepare_vertical
-from raydpzv.records import checkpoint_pace
+from raydpzv.records import checkpoint_policy as checkpoint_pace
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.sim.interfaces import USER

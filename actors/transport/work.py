@@ -1,0 +1,175 @@
+"""What server and hosts say to one another beside `requests`, as frames: orders to many clients at once, and looks.
+
+Orders that share a body share its bytes. A body's wire bytes begin where numbers of any width are aligned, so that what
+computes with them need not copy them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actors.serialization import Work, known_tail
+from actors.transport import requests
+from actors.transport.connection import MOST
+from raydpzv.errors import RaydpzvError, TransportError
+from raydpzv.methods.roles import Metrics, Order, Sync, Upload
+from raydpzv.wire.frames import body_parts, decode_body
+from raydpzv.wire.messages import Body, ClientModels, pack
+from raydpzv.wire.seeds import PulledModel
+
+_WORK, _LOOK, _TAIL, _DONE = range(16, 20)  # beside the kinds of `requests.answered`
+LOOKS = ("evaluate", "state", "drift", "models")
+"""What a host tells of the model: a score, parameters and momentum, how far its clients' own models are from it, and
+these."""
+_BODIES: dict[str, type[Body]] = {"state": PulledModel, "models": ClientModels}
+"""The message in which a look's arrays travel."""
+_COUNTS = struct.Struct("<BII")
+_LOOKED = struct.Struct("<BBq")
+_TAILED = struct.Struct("<Biqq")
+_ALIGNED = 16
+_ROW = np.dtype(
+    [
+        *(("client", "<i4"), ("body", "<u4"), ("round", "<i8"), ("synced", "?")),
+        *(("read", "<i8"), ("missed", "<i8"), ("pairs", "<i8"), ("pulled", "?")),
+    ]
+)
+_NO_SEEDS = np.zeros(0, np.uint64)
+
+
+class Asked(NamedTuple):
+    """What a host is to do: orders, or (look, version)."""
+
+    orders: Sequence[Order] = ()
+    look: str = ""
+    version: int = 0
+
+
+def work(given: Work) -> tuple[bytes, ...]:
+    """Return the frame of orders."""
+    bodies, rows = given
+    table = np.zeros(len(rows), _ROW)
+    for place, (client, body, round, sync) in enumerate(rows):
+        table[place] = (client, body, round, sync is not None, *(sync or (0, 0, 0, False)))
+    head = _COUNTS.pack(_WORK, len(bodies), len(rows))
+    return _behind(head, table.tobytes(), [body_parts(packed) for packed in bodies])
+
+
+def look(name: str, version: int) -> tuple[bytes, ...]:
+    """Return the frame that asks for one of `LOOKS` at the model after `version` updates."""
+    return (_LOOKED.pack(_LOOK, LOOKS.index(name), version),)
+
+
+def tail(order: Order) -> tuple[bytes, ...]:
+    """Return the frame of an order to a client whose host has what it missed from the ledger."""
+    return (_TAILED.pack(_TAIL, order.client, order.round, order.body.wire_bytes),)
+
+
+def read_asked(frame: memoryview) -> Asked | None:
+    """Return what a host is to do, None where nothing follows, or raise what the server raised.
+
+    TransportError: it is none of these.
+    """
+    try:
+        kind = frame[0]
+        if kind == _WORK:
+            return Asked(_orders(frame))
+        if kind == _LOOK:
+            _, name, version = _LOOKED.unpack(frame)
+            return Asked(look=LOOKS[name], version=version)
+        if kind == _TAIL:
+            return Asked([known_tail(*_TAILED.unpack(frame)[1:])])
+    except (struct.error, IndexError, ValueError, TypeError) as error:
+        raise TransportError(f"wanted a host's orders, got {len(frame)} other bytes: {error}") from None
+    if requests.read_answer(frame).order is not None:
+        raise TransportError("wanted a host's orders, got a single client's")
+    return None
+
+
+def uploads(done: Sequence[Upload]) -> tuple[bytes, ...]:
+    """Return the frame of what came of orders."""
+    encoded = [requests.encode_upload(upload) for upload in done]
+    return _behind(_COUNTS.pack(_DONE, len(encoded), 0), b"", [(b"".join(e[:-1]), e[-1]) for e in encoded])
+
+
+def read_uploads(frame: memoryview) -> list[Upload] | RaydpzvError:
+    """Return what came of orders: uploads, or what a client raised. TransportError: it is neither."""
+    try:
+        if frame[0] != _DONE:
+            return requests.read_failed(frame)
+        _, count, _ = _COUNTS.unpack_from(frame)
+        return [requests.read_upload(part) for part in _parts(frame, count, 0)]
+    except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
+        raise TransportError(f"wanted a host's uploads, got {len(frame)} other bytes: {error}") from None
+
+
+def most_bytes(orders: Iterable[Order]) -> int:
+    """Return how long the frame of these orders' uploads may be (see `requests.most_bytes`)."""
+    return min(MOST, sum(requests.most_bytes([order.upload_bytes]) for order in orders))
+
+
+def looked(name: str, found: Any) -> tuple[bytes, ...]:
+    """Return the frame of what a look found: metrics, a state float32 [1 or 2, d], a drift's two numbers, models."""
+    if name in _BODIES:
+        description, data = body_parts(pack(PulledModel(found, _NO_SEEDS) if name == "state" else found))
+        return _behind(_COUNTS.pack(_DONE, 1, 0), b"", [(description, data)])
+    return bytes((_DONE,)), json.dumps(asdict(found) if isinstance(found, Metrics) else found).encode()
+
+
+def read_looked(name: str, frame: memoryview) -> Any:
+    """Return what a look found, or what the host raised. TransportError: it is neither."""
+    try:
+        if frame[0] != _DONE:
+            return requests.read_failed(frame)
+        if kind := _BODIES.get(name):
+            (part,) = _parts(frame, 1, 0)
+            body = decode_body(part)
+            if not isinstance(body, kind):
+                raise ValueError(f"a {type(body).__name__} is no {kind.__name__}")
+            return body.state if isinstance(body, PulledModel) else body
+        found = json.loads(bytes(frame[1:]))
+        return _metrics(**found) if name == "evaluate" else (float(found[0]), float(found[1]))
+    except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
+        raise TransportError(f"wanted a host's {name}, got {len(frame)} other bytes: {error}") from None
+
+
+def _orders(frame: memoryview) -> list[Order]:
+    _, bodies, rows = _COUNTS.unpack_from(frame)
+    found = [decode_body(part) for part in _parts(frame, bodies, rows * _ROW.itemsize)]
+    table = np.frombuffer(frame, _ROW, rows, _COUNTS.size)
+    return [
+        Order(
+            *(client, found[body], round),
+            start_immediately=True,
+            sync=Sync(*sync) if synced else None,
+        )
+        for client, body, round, synced, *sync in table.tolist()
+    ]
+
+
+def _behind(head: bytes, table: bytes, parts: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+    """Return a frame: a head, a table, where each part begins and ends, and the parts, their second halves aligned."""
+    place = len(head) + len(table) + 16 * len(parts)
+    places, pieces = [], []
+    for description, data in parts:
+        begin = place + -(place + len(description)) % _ALIGNED
+        pieces += [bytes(begin - place) + description, data]
+        place = begin + len(description) + len(data)
+        places += [begin, place]
+    return b"".join((head, table, struct.pack(f"<{len(places)}Q", *places))), *pieces
+
+
+def _parts(frame: memoryview, count: int, table: int) -> list[memoryview]:
+    places = struct.unpack_from(f"<{2 * count}Q", frame, _COUNTS.size + table)
+    if places and places[-1] != len(frame):
+        raise ValueError("the parts do not end where the frame does")
+    return [frame[begin:end] for begin, end in zip(places[::2], places[1::2], strict=True)]
+
+
+def _metrics(validation: dict[str, Any] | None, **numbers: Any) -> Metrics:
+    return Metrics(**numbers, validation=None if validation is None else _metrics(**validation))

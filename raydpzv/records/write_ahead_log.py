@@ -1,0 +1,154 @@
+"""Rows that are in no part yet, in a file that grows with each checkpoint, which says how far it goes.
+
+What a kill left beyond that is nobody's. A new file is begun when its rows have become parts, and when a run goes on.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from raydpzv.errors import DataError
+from raydpzv.records.row_codec import Packed, packed_rows, unpacked_rows, whole_pieces
+from raydpzv.records.store import Rows, joined
+
+TAIL = "rows.tail"
+"""Where these files are in a run's folder."""
+
+
+@dataclass(frozen=True)
+class LogExtent:
+    """How far a file of rows goes: its number, its bytes, and their CRC-32."""
+
+    number: int
+    size: int
+    crc32: int
+
+    @property
+    def path(self) -> str:
+        """Return where the file is, from the run's folder."""
+        return f"{TAIL}/{self.number:05d}.rows"
+
+    def holds(self, data: Packed) -> bool:
+        """Tell whether a file with these bytes goes so far."""
+        return zlib.crc32(memoryview(data)[: self.size]) == self.crc32
+
+
+class WriteAheadLog:
+    """Writes the rows of a run that are in no part yet, and forgets them until they are asked for.
+
+    last: how far the file goes from which rows are taken over, if there is one; taken: these bytes of it.
+    """
+
+    def __init__(self, run: Path, last: LogExtent | None = None, taken: Packed = b"") -> None:
+        self._run = run
+        self._taken, self._waiting = taken, list[Rows]()
+        self._extent: LogExtent | None = None
+        self._needed: deque[LogExtent | None] = deque([last], maxlen=2)
+        self._next: int | None = None  # no number comes twice while somebody may read these files
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows, but for those that wait."""
+        return self._extent.size if self._extent else len(self._taken)
+
+    def add(self, rows: Rows) -> None:
+        """Take in rows, which are written with the next checkpoint."""
+        self._waiting.append(rows)
+
+    def rows(self) -> Rows:
+        """Return all rows since they were last cleared; a type of which there are none may be left out.
+
+        Raises DataError where the file is another one now.
+        """
+        pieces = list(self._waiting)
+        if data := read_log(self._run, self._extent) if self._extent else self._taken:
+            pieces.insert(0, unpacked_rows(data))
+        return joined(pieces)
+
+    def clear(self) -> None:
+        """Forget all rows: they have become parts."""
+        self._taken, self._waiting, self._extent = b"", [], None
+
+    def write(self) -> LogExtent | None:
+        """Write the rows that wait; return how far the file goes, None if there are no rows. Raises OSError."""
+        waiting = chain.from_iterable(map(packed_rows, self._waiting))
+        if pieces := [data for data in (memoryview(self._taken), *waiting) if data]:
+            last = self._extent or LogExtent(self._begun(), 0, 0)
+            size, crc32 = last.size, last.crc32
+            with open(self._run / last.path, "r+b" if size else "wb", buffering=0) as file:
+                file.seek(size)
+                for data in pieces:
+                    size, crc32 = size + len(data), zlib.crc32(data, crc32)
+                    while data:
+                        data = data[file.write(data) :]
+            self._extent = LogExtent(last.number, size, crc32)
+        self._taken, self._waiting = b"", []
+        return self._extent
+
+    def checkpointed(self) -> None:
+        """Delete the files that neither the checkpoint that was just written needs nor the one before it."""
+        known = _paths(self._needed)
+        self._needed.append(self._extent)
+        if (needed := _paths(self._needed)) != known:
+            for path in self._files():
+                if f"{TAIL}/{path.name}" not in needed:
+                    path.unlink()
+
+    def _begun(self) -> int:
+        """Return the number of a new file."""
+        if self._next is None:
+            (self._run / TAIL).mkdir(exist_ok=True)
+            self._next = max((int(path.stem) for path in self._files()), default=-1) + 1
+        self._next += 1
+        return self._next - 1
+
+    def _files(self) -> list[Path]:
+        return [path for path in (self._run / TAIL).glob("*.rows") if path.stem.isdecimal()]
+
+
+def read_log(run: Path, extent: LogExtent) -> Packed:
+    """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError where they are missing or others."""
+    path = run / extent.path
+    try:
+        data = _read(path, extent.size)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); the run cannot go on, start a new one"
+        ) from None
+    if not extent.holds(data):
+        raise DataError(
+            f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint stands for; the run cannot "
+            "go on: bring the folder back from a copy, or start a new one"
+        )
+    return data
+
+
+def _read(path: Path, size: int) -> Packed:
+    """Return the first bytes of a file where they lie: in memory of our own they take three times as long.
+
+    Whoever cuts the file off while they are used ends this process, as a kill does; nobody who writes such files does.
+    """
+    with open(path, "rb") as file:
+        size = min(size, os.fstat(file.fileno()).st_size)
+        if not size:
+            return b""
+        try:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except OSError:  # there are file systems that do not have it
+            return file.read(size)
+
+
+def last_round(run: Path, name: str) -> int:
+    """Return the last round of rows of one type in all these files, those of no checkpoint too; 0: there are none."""
+    found = [whole_pieces(path.read_bytes()) for path in (run / TAIL).glob("*.rows")]
+    return max((max(unpacked_rows(data)[name]["round"].to_pylist(), default=0) for data in found), default=0)
+
+
+def _paths(extents: deque[LogExtent | None]) -> set[str]:
+    return {extent.path for extent in extents if extent}

@@ -1,0 +1,54 @@
+"""How many legs went on from a run's last checkpoint: counted for one place, and on the disk before anything is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import scenarios
+from raydpzv.records.checkpoint import Checkpoint
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.secrets_file import OperatorSecrets
+from raydpzv.segments.started_segments import legs_begun, note_leg, went_on
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    spec, operator = scenarios.load("digits_users"), OperatorSecrets(bytes(16), None)
+    with RunFolder.create(tmp_path / "run", spec, {}, operator) as folder:
+        yield folder
+
+
+def test_legs_are_counted_from_the_last_checkpoint_or_the_start(folder: RunFolder) -> None:
+    assert (legs_begun(folder), went_on(folder)) == (0, False)
+    for begun in (1, 2):
+        note_leg(folder)
+        assert (legs_begun(folder), went_on(folder)) == (begun, True)
+    for round in (3, 5):
+        folder.write_checkpoint(Checkpoint(round, {}, None))
+        assert (legs_begun(folder), went_on(folder)) == (0, True), "no leg went on from there yet"
+        for begun in (1, 2, 3):
+            note_leg(folder)
+            assert legs_begun(folder) == begun
+
+
+def test_checkpoints_are_told_apart(folder: RunFolder) -> None:
+    """Also two after as many updates: a leg that made them again drew other noise."""
+    places = [folder.checkpoint_sha256()]
+    for state in ({"leg": 1}, {"leg": 2}):
+        folder.write_checkpoint(Checkpoint(3, state, None))
+        places += [folder.checkpoint_sha256(), RunFolder.open(folder.path).checkpoint_sha256()]
+    assert places[0] == ""
+    assert places[1] == places[2] != places[3] == places[4]
+
+
+def test_a_leg_is_on_the_disk_before_it_releases_anything(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, fsync = list[int](), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: written.append(file) or fsync(file))
+    note_leg(folder)
+    assert written

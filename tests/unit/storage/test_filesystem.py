@@ -1,0 +1,152 @@
+"""Folders on file systems of pyarrow's."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+
+from raydpzv.errors import InputError
+from raydpzv.storage.filesystem import StorageFolder, is_uri, open_place, reason
+
+
+def mock():
+    from pyarrow._fs import _MockFileSystem  # in memory; the one of pyarrow's own tests
+
+    return _MockFileSystem()
+
+
+@pytest.fixture(params=["local", "sub_tree", "mock"])
+def place(request, tmp_path):
+    systems = {
+        "local": lambda: (pyarrow.fs.LocalFileSystem(), str(tmp_path / "a folder")),
+        "sub_tree": lambda: (
+            pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem()),
+            "a/b",
+        ),
+        "mock": lambda: (mock(), "bucket/folder"),
+    }
+    return StorageFolder(*systems[request.param](), "here")
+
+
+def test_files_are_written_read_listed_and_deleted(place, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert place.read("x") is None
+    assert place.names("of") == place.below("of") == place.entries() == []
+    place.write("of/x", b"1")
+    place.write("of/y/z", b"22")
+    place.write("of/x", b"333")
+    assert (place.read("of/x"), place.read("of/y/z")) == (b"333", b"22")
+    assert place.names("of") == ["x"]
+    assert place.below("of") == ["x", "y/z"]
+    assert place.entries() == ["of"]
+    for _ in range(2):
+        place.delete("of/x")
+    assert place.read("of/x") is None
+    assert not list((tmp_path / "here").iterdir()), "what is elsewhere makes no folders here"
+
+
+def test_a_folder_that_comes_while_it_is_listed_is_listed(tmp_path):
+    """pyarrow misses it, asks whether it is there, as it now is, and raises: the writer beside a reader made it."""
+
+    class Disk(pyarrow.fs.FSSpecHandler):
+        def get_file_info_selector(self, selector):
+            place = tmp_path / "of"
+            if not place.exists():
+                place.mkdir()
+                (place / "x").write_bytes(b"1")
+                raise FileNotFoundError(2, "Cannot list directory", str(place))
+            return real.get_file_info(selector)
+
+    real = pyarrow.fs.LocalFileSystem()
+    place = StorageFolder(pyarrow.fs.PyFileSystem(Disk(None)), str(tmp_path), "here")
+    assert place.names("of") == ["x"]
+
+
+def test_where_on_this_disk_it_lies(tmp_path):
+    assert open_place((tmp_path / "storage").as_uri()).on_this_disk == (tmp_path / "storage").resolve()
+    assert StorageFolder(mock(), "bucket/folder", "here").on_this_disk is None
+
+
+def test_what_went_wrong_is_said_in_a_line():
+    assert reason(OSError(28, "No space left on device", "x")) == "No space left on device"
+    assert reason(ValueError("of\ntwo lines")) == "of two lines"
+    assert reason(ValueError()) == "ValueError"
+
+
+def test_a_folder_that_is_made_on_a_disk_is_its_owners_alone(tmp_path):
+    place = open_place((tmp_path / "new one" / "storage").as_uri())
+    place.write("a/b", b"")
+    assert stat.S_IMODE((tmp_path / "new one" / "storage").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "plain"])
+def test_uris_have_spaces_written_either_way(tmp_path, name):
+    for uri in ((tmp_path / name).as_uri(), f"file://{tmp_path}/{name}/"):
+        place = open_place(uri)
+        place.write("x", uri.encode())
+        assert (tmp_path / name / "x").read_bytes() == uri.encode()
+        assert place.uri == uri.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("ftp://host/folder", 'pyarrow knows no "ftp"; known: file, s3, gs'),
+        ("/a/path", "wanted the URI of a folder"),
+        ("runs", "wanted the URI of a folder"),
+        ("s3:bucket", "wanted the URI of a folder"),
+        ("://bucket", "wanted the URI of a folder"),
+        ("s3://key:secret@bucket/folder", "does not belong in a URI"),
+        ("file:///%zz", "cannot be opened: (?!pyarrow knows no)"),
+        ("file:///", "is the root of its file system"),
+    ],
+)
+def test_what_names_no_storage_is_refused_in_one_line(uri, said):
+    with pytest.raises(InputError, match=said) as caught:
+        open_place(uri)
+    assert "secret@" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_of_pyarrows_own_are_those_of_files(tmp_path):
+    class Odd:
+        type_name = "odd"
+
+        def open_input_stream(self, path):
+            raise pa.ArrowInvalid("no such endpoint")
+
+    with pytest.raises(OSError, match="no such endpoint"):
+        StorageFolder(Odd(), "a", "odd://a").read("x")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_is_not_to_be_written_raises(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(OSError, match="ermission"):
+        open_place((tmp_path / "closed" / "storage").as_uri()).write("x", b"")
+
+
+def test_paths_are_no_uris():
+    assert is_uri("s3://a/b")
+    assert not is_uri("runs/a")
+
+
+def test_on_a_disk_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    place = open_place((tmp_path / "storage").as_uri())
+    place.write("commits/x", b"whole")
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        for name in ("commits/x", "commits/y"):
+            with pytest.raises(KeyboardInterrupt):
+                place.write(name, b"half")
+    assert (place.names("commits"), place.read("commits/x")) == (["x"], b"whole")
+    assert {name[:3] for name in place.below("commits")} == {"x", ".x.", ".y."}, "for who sweeps"
