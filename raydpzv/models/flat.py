@@ -199,7 +199,7 @@ def _shared(value: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     """Return the process's one copy of a constant on a device."""
     found = value.contiguous().to(device)
     digest = hashlib.sha256(f"{found.dtype} {tuple(found.shape)} ".encode())
-    digest.update(found.cpu().reshape(-1).view(torch.uint8).numpy())
+    digest.update(found.cpu().numpy().tobytes())
     return _SHARED.setdefault((digest.hexdigest(), str(device)), found)
 
 
