@@ -135,14 +135,15 @@ def split_rows(
     alpha: float = 1.0,
     sizes: str = "equal",
     least: int = 1,
+    owners: np.ndarray | None = None,
     key: Key,
 ) -> Parts:
     """Share the rows with these `labels` (whole numbers [N]) out among `clients`.
 
     alpha, sizes: for "dirichlet" alone; sizes is "equal" (they differ by at most 1) or "drawn". A client that
-    draws fewer than `least` rows gets more from the largest. Depends on labels, settings and key alone. Needs
-    16 bytes a client and class in passing. Raises SpecError for an unknown word, an alpha out of range and
-    fewer rows than clients · least.
+    draws fewer than `least` rows gets more from the largest. owners: for "owners" alone, each row's client. Depends
+    on labels, settings and key alone. Needs 16 bytes a client and class in passing. Raises SpecError for an unknown
+    word, an alpha out of range and fewer rows than clients · least.
     """
     rows = len(labels)
     share: Callable[[np.ndarray, RowSplit, np.random.Generator], np.ndarray] = HORIZONTAL_SPLITS[how]
@@ -152,7 +153,7 @@ def split_rows(
     check_enough(rows, clients, least)
     check_alpha(alpha)
     generator = (key / "rows of clients").generator()
-    return _parts(share(labels, RowSplit(clients, alpha, sizes, least), generator), clients)
+    return _parts(share(labels, RowSplit(clients, alpha, sizes, least, owners), generator), clients)
 
 
 def check_enough(rows: int, clients: int, least: int) -> None:
@@ -179,6 +180,24 @@ class RowSplit:
     alpha: float
     sizes: str
     least: int
+    owners: np.ndarray | None = None
+
+
+def by_owner(labels: np.ndarray, split: RowSplit, generator: np.random.Generator) -> np.ndarray:
+    """Return every row's owner, int32 [N], as the data say. Raises SpecError for others than 0..M-1, each with rows."""
+    if split.owners is None:
+        raise SpecError('split.how: "owners" wants data that say whose each row is; use "iid" or "dirichlet"')
+    rows = np.bincount(split.owners, minlength=split.clients)
+    if len(rows) != split.clients:
+        raise SpecError(
+            f"split.clients: wanted {len(rows)}, the owners that the data name, got {split.clients}"
+        )
+    if (short := np.flatnonzero(rows < split.least)).size:
+        raise SpecError(
+            f"client {short[0]} has {rows[short[0]]} training rows, wanted at least {split.least} (split.least): hold "
+            "out fewer test rows (data.test_fraction), or hand over test rows of your own"
+        )
+    return split.owners.astype(np.int32)
 
 
 def iid(labels: np.ndarray, split: RowSplit, generator: np.random.Generator) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raydpzv.errors import SpecError
 from raydpzv.registry import DATA_SOURCES
@@ -48,6 +48,7 @@ class Request:
     mixture: Mixture
     text: Text
     limits: Limits
+    options: Mapping[str, Any]
 
 
 _OF_FILES = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing", "other")
@@ -107,6 +108,7 @@ def load(
     limits: Limits | None = None,
     split: str = "stratified",
     change: Callable[[Table], Table] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Split:
     """Return the training and test rows of the data set `name` (see `raydpzv.registry.DATA_SOURCES`), unscaled.
 
@@ -119,7 +121,8 @@ def load(
     heading. `mixture` shapes the synthetic data, `text` the rows of texts. `limits` are kept by the sources that are
     too large to be read whole, with the rows that `table.limit` would leave; the others do not look at them. `change`
     is made to the table as it was read, before any row is drawn from it
-    (where there is an official test set: to the training rows). Raises SpecError for an unknown name and for settings
+    (where there is an official test set: to the training rows). `options` are the arguments of a user's own function.
+    Raises SpecError for an unknown name and for settings
     that are missing or do not belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.builtin import Mixture
@@ -168,6 +171,7 @@ def load(
         mixture or Mixture(),
         text or Text(),
         limits or Limits(None, None, key),
+        options or {},
     )
     found = source.read(request)
     if isinstance(found, Table):

@@ -26,11 +26,13 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import ModelPlan, check_size
 from raydpzv.experiment.prepare import class_shares, fingerprint, shared_rows, timing
 from raydpzv.experiment.privacy_setting import UserPrivacy, user_privacy
+from raydpzv.foreign import is_foreign
 from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
+from raydpzv.models.own import check_scores
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -256,6 +258,8 @@ class PreparedHorizontal:
     def fingerprint(self, key: bytes) -> dict[str, Any]:
         """Return digests of scenario and data, by which a continuation knows its run, and what its model takes in."""
         arrays = [*self.split.train.arrays, *self.split.held_out]
+        if self.spec.split.how == "owners":
+            arrays += [self.parts.rows(client) for client in range(self.parts.clients)]
         return fingerprint(self.spec, arrays, key) | self.plan.facts()
 
     def objective(self, device: str = "cpu") -> Objective:
@@ -351,12 +355,18 @@ def _check(found: PreparedHorizontal) -> None:
         )
     if found.plan.loss != "cox" and spec.model.outputs is not None and spec.model.outputs < classes:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
-    with torch.device("meta"):
-        module = found.plan.module()
+    if is_foreign(spec.model.kind):
+        model = found.plan.model()
+        integers = found.split.test.integers
+        check_scores(model, found.plan.shape, found.plan.outputs, "the model", integers=integers)
+        module = model.module
+    else:
+        with torch.device("meta"):
+            module = found.plan.module()
     check_size(module, "the model")
     if spec.descriptor.users(spec.method) is not None:
         _check_layers(spec.model.kind, module)
-    size = sum(p.numel() for p in module.parameters())
+    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
     if found.separate:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
         if need > _MOST_BYTES:

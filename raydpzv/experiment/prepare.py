@@ -180,6 +180,7 @@ def load_data(
         limits=Limits(data.train_rows, data.test_rows, key / "limit", data.split),
         split=data.split,
         change=change,
+        options=data.options,
     )
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
@@ -213,6 +214,7 @@ def shared_rows(
         alpha=how.alpha,
         sizes=how.sizes,
         least=how.least,
+        owners=split.train.silos,
         key=key / "parts",
     )
     return split, parts

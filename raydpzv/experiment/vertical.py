@@ -12,7 +12,7 @@ import numpy as np
 from raydpzv.accounts.privacy_filter import check_first_release, privacy_filter
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
-from raydpzv.data.vertical import Part, partition, without_client
+from raydpzv.data.vertical import Part, by_view, partition, without_client
 from raydpzv.experiment.initial_model import BottomPlan
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
 from raydpzv.experiment.prepare import (
@@ -144,7 +144,7 @@ def prepare_vertical(
     loaded = load_scenario(spec, change, strangers)
     how, train = spec.split, loaded.split.train
     spec = with_batch(spec, train.rows)
-    parts = partition(
+    parts = by_view(train.views, how.clients) or partition(
         *(train.x.shape[1:], how.how, how.clients),
         columns=how.shares,
         names=train.features,

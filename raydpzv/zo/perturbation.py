@@ -68,9 +68,7 @@ class LayerwisePerturbation:
         place = {id(p): offsets[name] for name, p in module.named_parameters() if p.requires_grad}
         if not place:
             raise InputError("a model without parameters cannot be perturbed: give it at least one layer")
-        self._owned = {
-            name: [(p, place[id(p)]) for p in found] for name, found in owners(module) if found
-        }
+        self._owned = {name: [(p, place[id(p)]) for p in found] for name, found in owners(module) if found}
         first = next(p for p in module.parameters() if p.requires_grad)
         self._buffer = torch.empty(_deepest(module), dtype=first.dtype, device=first.device)
         self._used = 0
