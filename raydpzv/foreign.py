@@ -89,6 +89,8 @@ def _reaches(text: str, found: Any) -> bool:
 def _digest(found: Any) -> str:
     try:
         content = inspect.getsource(found).encode()
+        if closed_over := [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]:
+            content += _pickled(closed_over, str(found.__qualname__))
     except (OSError, TypeError):
         content = _pickled(found, type(found).__name__)
     return hashlib.sha256(content).hexdigest()
@@ -117,6 +119,8 @@ def _pickled(found: Any, name: str) -> bytes:
 
 
 def _installed(module: Any) -> bool:
+    if module.__name__.partition(".")[0] == __package__:
+        return True
     file = getattr(module, "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
 

@@ -32,7 +32,7 @@ from raydpzv.methods.descriptor import ClientGroupParts, HorizontalServerParts
 from raydpzv.methods.horizontal.aggregation import users_drawn
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.methods.roles import ClientGroup
-from raydpzv.models.own import check_scores
+from raydpzv.models.own import check_model
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.registry import DATA_SOURCES
@@ -357,8 +357,7 @@ def _check(found: PreparedHorizontal) -> None:
         raise SpecError(f"model.outputs: wanted at least {classes}, one per class, got {spec.model.outputs}")
     if is_foreign(spec.model.kind):
         model = found.plan.model()
-        integers = found.split.test.integers
-        check_scores(model, found.plan.shape, found.plan.outputs, "the model", integers=integers)
+        check_model(model, found.split.test.x[:8], found.plan.outputs, "the model")
         module = model.module
     else:
         with torch.device("meta"):

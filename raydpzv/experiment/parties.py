@@ -5,6 +5,7 @@ A client's factory holds its own features and nothing of the others; the server'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,9 +28,12 @@ from raydpzv.keys import Key
 from raydpzv.methods.descriptor import ClientParts, NoiseParts, ServerParts
 from raydpzv.methods.roles import Client, VerticalServer
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own import OwnModel, check_scores
+from raydpzv.models.own import OwnModel, check_model
 from raydpzv.registry import HEADS
 from raydpzv.settings.party_names import label
+
+_CHECKED = 8
+"""Records on which a user's own model is checked."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,7 @@ class ClientFactory:
         )
         if is_foreign(self.spec.model.bottom_of(self.client)):
             model = bottom_model(self.spec, self.client, shape)
-            check_scores(
-                model, shape, self.spec.model.embedding, title, integers=self.x_train.dtype.kind == "i"
-            )
+            check_model(model, self.x_train[:_CHECKED], self.spec.model.embedding, title)
             module = model.module
         else:
             with torch.device("meta"):
@@ -122,9 +124,11 @@ class ServerFactory:
                 f"got {model.embedding}"
             )
         if is_foreign(model.head):
-            head = FlatModel(self.head, Key(self.spec.seed) / "server")
-            shape = (self.spec.split.clients * model.embedding,)
-            check_scores(head, shape, self.classes, "the head", integers=False)
+            widths = self.spec.split.clients, model.embedding
+            records = np.linspace(-1, 1, _CHECKED * math.prod(widths), dtype=np.float32).reshape(_CHECKED, -1)
+            check_model(
+                FlatModel(self.head, Key(self.spec.seed) / "server"), records, self.classes, "the head"
+            )
         with torch.device("meta"):
             check_size(self.head(), "the head")
 
