@@ -68,17 +68,14 @@ class Parts:
 
     @property
     def clients(self) -> int:
-        """M."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> np.ndarray:
-        """Rows of every client, int64 [M]."""
         return np.diff(self.offsets).astype(np.int64)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return self.ids.nbytes + self.offsets.nbytes
 
     def rows(self, client: int) -> np.ndarray:

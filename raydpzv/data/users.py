@@ -79,7 +79,6 @@ class UserParts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return sum(kept.nbytes for kept in (self.ids, self.starts, self.owners, self.offsets))
 
     def rows(self, client: int) -> np.ndarray:
