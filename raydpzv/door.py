@@ -96,7 +96,7 @@ def vertical(
 def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any) -> OwnData:
     named = dict(views) if isinstance(views, Mapping) else {str(m): view for m, view in enumerate(views)}
     flat, found = side_by_side(named)
-    listed = labels(as_array(y, "labels"), "labels")
+    listed = labels(as_array(y, "y"), "y")
     if len(listed) != len(flat):
         raise DataError(f"data: wanted one label a record, {len(flat)}, got {len(listed)}")
     return OwnData(flat, listed, views=found)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.data.npz import numbered
+from raydpzv.data.arrays import numbered_labels
 from raydpzv.data.sources import Request, Source
 from raydpzv.data.table import MOST_TOKENS, Split, Table, View
 from raydpzv.errors import DataError
@@ -42,7 +42,7 @@ def source(name: str, found: Any) -> Source:
     def read(request: Request) -> Table | Split:
         given = found
         if callable(found) and not hasattr(found, "__len__"):
-            given = call(found, request.options, {}, "data.options")
+            given = call(found, request.data.options or {}, {}, "data.options")
         data = given if isinstance(given, OwnData) else own_data(given)
         return _tables(data, name.partition(":")[2], request)
 
@@ -79,7 +79,7 @@ def own_data(given: Any) -> OwnData:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Return numbers as an array; a frame or an Arrow table by its columns. Raises DataError."""
+    """Return an array; of a frame or an Arrow table its columns. Raises DataError for x that are no numbers."""
     if hasattr(value, "to_pylist") and hasattr(value, "column_names"):
         value = np.stack([np.asarray(column) for column in value.columns], axis=1)
     elif hasattr(value, "detach"):
@@ -87,7 +87,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
     elif hasattr(value, "to_numpy"):
         value = value.to_numpy()
     array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiub" and not name.startswith("y"):
         raise DataError(
             f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers; encode text and categories first"
         )
@@ -95,13 +95,15 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def labels(array: np.ndarray, name: str) -> np.ndarray:
-    """Return labels as whole numbers [D]. Raises DataError."""
+    """Return labels as whole numbers or texts [D]. Raises DataError."""
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-    if array.ndim != 1 or array.dtype.kind not in "iub" or not array.size:
+    array = array.astype(str) if array.dtype.kind == "O" else array
+    if array.ndim != 1 or array.dtype.kind not in "iubU" or not array.size:
         raise DataError(
-            f"data: {name} is {array.dtype} of shape {array.shape}: wanted one whole number a row, its class from 0"
+            f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
+            "text of data.classes"
         )
-    return array.astype(np.int64)
+    return array if array.dtype.kind == "U" else array.astype(np.int64)
 
 
 def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]]:
@@ -159,7 +161,11 @@ def _pairs(data: Any) -> dict[str, Any]:
 
 def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     parts = {"y": data.y} | ({} if data.y_test is None else {"y_test": data.y_test})
-    y, classes = numbered(parts, request.labels, request.strangers, name)
+    if data.y.dtype.kind == "U" and request.labels is None:
+        raise DataError(
+            'data: y holds text: list the classes, such as classes=["ill", "well"] (data.classes)'
+        )
+    y, classes = numbered_labels(parts, request, name)
     whole = data.x.dtype.kind in "iu"
     train = Table(
         *(name, data.x, y["y"], classes),
