@@ -16,7 +16,7 @@ from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.settings.bounds import Count, Momentum, Positive
-from raydpzv.wire.messages import Acknowledged, ClientState, Evaluate, SaveState, Start, TestEmbeddings
+from raydpzv.wire.messages import Acknowledged, Body, ClientState, Evaluate, SaveState, Start, TestEmbeddings
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,11 @@ class CachingServer(SplitServer):
         super().__init__(top, clients=clients, lr=lr)
         self._width, self._batch = width, batch
         self._upload_bytes = batch * (4 + sent * width * 4) if fixed_batches else None
+
+    def answer(self, upload: Upload, body: Body, **facts: Any) -> Order:
+        """Return the answer to an upload, of this round if nothing else is said; facts: further fields of the order."""
+        given = {"round": self._round, "upload_bytes": self._upload_bytes, **facts}
+        return Order(upload.client, body, **given)
 
     def first_orders(self) -> Sequence[Order]:
         """Tell every client to begin."""

@@ -187,16 +187,8 @@ class CzofoServer(CachingServer):
                 "step size"
             )
         loss = self.top.train(ids)
-        return [
-            Order(
-                client,
-                self._answer(found),
-                self._round,
-                upload_bytes=self._upload_bytes,
-                cache=self.top.ages(ids, self._round, client),
-                loss=loss,
-            )
-        ]
+        cache = self.top.ages(ids, self._round, client)
+        return [self.answer(upload, self._body(found), cache=cache, loss=loss)]
 
     def _embeddings(self, body: Body) -> np.ndarray:
         bits = self._config.upload_bits
@@ -228,7 +220,7 @@ class CzofoServer(CachingServer):
             slopes_BE[:, k] = self.top.row_slopes(client, ids, values_BE + step_E, values_BE - step_E, radius)
         return slopes_BE
 
-    def _answer(self, found: np.ndarray) -> Body:
+    def _body(self, found: np.ndarray) -> Body:
         if self._config.answer_bits is not None:
             return CompressedAnswer(*compress(found, self._config.answer_bits))
         return LossDifferences(found) if self._config.answers_differences else Gradient(found)

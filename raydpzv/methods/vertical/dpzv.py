@@ -210,17 +210,8 @@ class DpzvServer(CachingServer):
             self._release(p, total, bad, upload)
             for p, (total, bad) in enumerate(zip(served.sums, served.nonfinite, strict=True))
         )
-        return [
-            Order(
-                upload.client,
-                Slopes(np.array([r.value for r in releases], np.float32)),
-                self._round,
-                upload_bytes=self._upload_bytes,
-                releases=releases,
-                cache=served.cache,
-                loss=served.loss,
-            )
-        ]
+        slopes = Slopes(np.array([r.value for r in releases], np.float32))
+        return [self.answer(upload, slopes, releases=releases, cache=served.cache, loss=served.loss)]
 
     def _release(self, perturbation: int, total: float, nonfinite: int, upload: Upload) -> Release:
         value, receipt = release_sum(
@@ -306,7 +297,7 @@ class SoundServer(CachingServer):
         held.ids.append(body.ids)
         cache = self.top.ages(body.ids, self._round, client)
         self.top.put(client, body.ids, (body.plus + body.minus).mean(0) / np.float32(2), self._round)
-        answer = Order(client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache)
+        answer = self.answer(upload, Acknowledged(), cache=cache)
         if place + 1 < self._release.gather:
             return [answer]
         released_P, releases = self._released(client, number, self._gathered.pop(client))

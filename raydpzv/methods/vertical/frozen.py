@@ -78,10 +78,7 @@ class FrozenServer(CachingServer):
         self.begin_round()
         cache = self.top.ages(body.ids, self._round, upload.client)
         self.top.put(upload.client, body.ids, body.values, self._round)
-        answer = Order(
-            upload.client, Acknowledged(), self._round, upload_bytes=self._upload_bytes, cache=cache
-        )
-        return [self._learn(body.ids, answer)]
+        return [self._learn(body.ids, self.answer(upload, Acknowledged(), cache=cache))]
 
     def _learn(self, ids: np.ndarray, answer: Order) -> Order:
         """Train the head on these rows; return the answer with what there is to say of it."""

@@ -337,15 +337,9 @@ class VaflServer(CachingServer):
                 f"a gradient must be finite, but the one for client {upload.client}, step {upload.step} is not: "
                 "choose a smaller step size"
             )
-        return Order(
-            upload.client,
-            Gradient(values_BE),
-            round,
-            upload_bytes=self._upload_bytes,
-            releases=releases,
-            cache=self.top.ages(upload.ids, round, upload.client),
-            loss=loss,
-        )
+        cache = self.top.ages(upload.ids, round, upload.client)
+        body = Gradient(values_BE)
+        return self.answer(upload, body, round=round, releases=releases, cache=cache, loss=loss)
 
     def _released(self, gradient_BE: np.ndarray, upload: Upload) -> tuple[np.ndarray, tuple[Release, ...]]:
         """Clip and noise each row's own gradient, B times its part in the mean loss's, if noise is on it."""
@@ -401,7 +395,8 @@ class QueryFirstServer(VaflServer):
         self._put((round, upload))
         self._last[upload.client] = upload
         loss, _ = self.top.backward(upload.ids, step_scale(self._lr_decay, round))
-        return [Order(upload.client, Acknowledged(), round, upload_bytes=REQUEST_BYTES, loss=loss, asks=True)]
+        asked = {"round": round, "upload_bytes": REQUEST_BYTES, "asks": True}
+        return [self.answer(upload, Acknowledged(), loss=loss, **asked)]
 
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:

@@ -114,9 +114,8 @@ class ZooVflServer(CachingServer):
                 "smaller step size"
             )
         loss = self.top.train(body.ids)
-        answer = LossDifference(np.array([difference], np.float32))
         return [
-            Order(upload.client, answer, self._round, upload_bytes=self._upload_bytes, cache=cache, loss=loss)
+            self.answer(upload, LossDifference(np.array([difference], np.float32)), cache=cache, loss=loss)
         ]
 
 
