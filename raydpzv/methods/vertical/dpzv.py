@@ -26,7 +26,7 @@ from raydpzv.methods.descriptor import ClientParts, NoisePlan, ServerParts, Upda
 from raydpzv.methods.model_averaging import ModelAverage, tail_begin
 from raydpzv.methods.roles import Metrics, Order, Release, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, CachingServer, SplitClient, cached
+from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, SplitClient, sizes
 from raydpzv.privacy.integer_release import ClipOver, IntegerNoise, IntegerRelease, Integers, integer_sum
 from raydpzv.privacy.mechanisms import GradientRelease, Noise, release_sum
 from raydpzv.settings.bounds import Count, Momentum, Perturbations, Positive, Share
@@ -184,14 +184,8 @@ class MeanRelease:
 class DpzvServer(CachingServer):
     """Answers every upload with one noised scalar for each direction; B is the divisor of every released mean."""
 
-    def __init__(
-        self,
-        top: Top,
-        settings: ZerothOrder,
-        privacy: MeanRelease,
-        **named: Any,
-    ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, **named)
+    def __init__(self, top: Top, sizes: ServerSizes, settings: ZerothOrder, privacy: MeanRelease) -> None:
+        super().__init__(top, sizes, sent=2 * settings.perturbations)
         self._smoothing, self._privacy = settings.smoothing, privacy
 
     def receive(self, upload: Upload) -> Sequence[Order]:
@@ -219,7 +213,7 @@ class DpzvServer(CachingServer):
             batch=len(upload.ids),
             nonfinite=nonfinite,
             threshold=self._privacy.clip,
-            divisor=self._batch,
+            divisor=self.sizes.batch,
             sigma=self._privacy.sigma,
             noise=self._privacy.noise,
             address=(upload.client, upload.step, perturbation),
@@ -263,17 +257,16 @@ class SoundServer(CachingServer):
     def __init__(
         self,
         top: Top,
+        sizes: ServerSizes,
         settings: ZerothOrder,
         head: HeadSettings,
         release: SoundRelease,
         key: Key,
-        *,
-        lr: Schedule,
-        **named: Any,
     ) -> None:
-        super().__init__(top, sent=2 * settings.perturbations, lr=lr, **named)
+        super().__init__(top, sizes, sent=2 * settings.perturbations)
         self._settings, self._head, self._release = settings, head, release
-        self._head_lr = lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
+        assert sizes.lr is not None
+        self._head_lr = sizes.lr.times(release.how.unit)  # of "joint", whose scalars are whole numbers
         self._seeds = DirectionSeeds(key / "head", settings.perturbations)
         self._gathered: dict[int, _Gathered] = {}
         self._tail, self._releases = ModelAverage(settings.tail), 0
@@ -386,7 +379,7 @@ def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | SoundServer:
         return _sound_server(parts, config, head)
     top = parts.top(head)
     release = MeanRelease(parts.noise.clip, parts.noise.sigma, parts.noise.of_means())
-    return DpzvServer(top, zeroth_order(config, parts.updates), release, **cached(parts, config))
+    return DpzvServer(top, sizes(parts, config), zeroth_order(config, parts.updates), release)
 
 
 def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) -> SoundServer:
@@ -394,7 +387,7 @@ def _sound_server(parts: ServerParts, config: DpzvConfig, head: HeadSettings) ->
     assert noise.integers is not None
     release = SoundRelease(noise.integers, noise.of_integers(), config.gather, noise.gradient)
     settings = zeroth_order(config, parts.updates)
-    return SoundServer(parts.top(head), settings, head, release, parts.key, **cached(parts, config))
+    return SoundServer(parts.top(head), sizes(parts, config), settings, head, release, parts.key)
 
 
 def _noise(config: DpzvConfig) -> NoisePlan:
