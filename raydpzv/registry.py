@@ -265,9 +265,9 @@ LOGS = Registry(
     "log",
     "--log",
     {
-        "csv": "raydpzv.exporters.csv_log:CsvLog",
-        "tensorboard": "raydpzv.exporters.tensorboard_log:TensorBoardLog",
-        "json": "raydpzv.exporters.json_log:JsonLog",
+        "csv": "raydpzv.records.exporters:CsvLog",
+        "tensorboard": "raydpzv.records.exporters:TensorBoardLog",
+        "json": "raydpzv.records.exporters:JsonLog",
     },
 )
 """Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder."""
