@@ -196,7 +196,7 @@ class DpzvServer(CachingServer):
         self.begin_round()
         clip = self._privacy.clip
         served = self.top.two_point(
-            *(upload.client, body.ids, body.plus, body.minus, self._round),
+            *(upload.client, body, self._round),
             smoothing=self._smoothing,
             clip=math.inf if clip is None else clip,
         )
