@@ -15,7 +15,6 @@ from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, Host
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
-from actors.run_until_port import RunUntilPort
 from actors.serialization import Wire, Work, pack_work, unpack_upload
 from actors.transport.connection import TransportAddress
 from actors.transport.connections import Connections
@@ -43,7 +42,7 @@ from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import LegBegin
 
 
-class HorizontalServerActor(ReportPort, RunUntilPort):
+class HorizontalServerActor(ReportPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
     Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
@@ -61,14 +60,12 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
         "close_lane",
         "written",
         *ReportPort.CALLS,
-        *RunUntilPort.HORIZON_CALLS,
     )
     LOOKING = ("look", "show", "next_piece")
     KEEPING = ("keep_leg",)
 
     def __init__(self, prepared: PreparedHorizontal) -> None:
         ReportPort.__init__(self)
-        RunUntilPort.__init__(self)
         claim_device(0.0)
         self._prepared, self.separate = prepared, prepared.separate
         self._timeout = prepared.spec.resources.timeout
@@ -110,7 +107,6 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
             resume_server(self._server, checkpoint)
         self._server_loop = ServerLoop(
             *(self._server, self._privacy_filter, self._recorder, prepared.budget(), self._gate),
-            self._horizon,
         )
         self._pace = prepared.pace() if keeps else None
 

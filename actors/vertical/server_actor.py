@@ -15,7 +15,6 @@ from actors.device import claim_device
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
-from actors.run_until_port import RunUntilPort
 from actors.serialization import Wire, pack_order, unpack_upload
 from actors.transport.client_service import ClientConversation
 from actors.transport.connection import TransportAddress
@@ -43,7 +42,7 @@ from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor(ReportPort, RunUntilPort):
+class VerticalServerActor(ReportPort):
     """Plain class; `actors.vertical.driver` wraps it.
 
     Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
@@ -53,22 +52,20 @@ class VerticalServerActor(ReportPort, RunUntilPort):
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", "close_lane", "note_clocks", *ReportPort.CALLS, *RunUntilPort.HORIZON_CALLS),
+        *("leave", "close_lane", "note_clocks", *ReportPort.CALLS),
     )
     WAITING = ("wait",)
     KEEPING = ("keep_leg",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
         ReportPort.__init__(self)
-        RunUntilPort.__init__(self)
         self._device = claim_device(gpus)
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
         self._recorder = Recorder(experiment.skipped_rows(), self._privacy_filter.epsilons)
         self._role = experiment.server.make(self._device)
         self._server_loop = ServerLoop(
-            *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate),
-            self._horizon,
+            *(self._role, self._privacy_filter, self._recorder, experiment.budget(), self._gate)
         )
         self._stopping = threading.Event()
         self._serving = threading.Lock()

@@ -142,7 +142,8 @@ def gone_back_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
     check_new_leg(prepared, folder)
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
-        # what a storage holds has later rows: these are read last, and what was released meanwhile is charged anyway
+        # a copy from a storage may hold rows of later rounds, which were read last; these rounds are made again to the
+        # same bits, since a storage is not resumed from where noise of the system may have followed
         if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)

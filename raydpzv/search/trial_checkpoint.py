@@ -33,7 +33,6 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import other_setting
 from raydpzv.search.population import step_sizes
 from raydpzv.search.space import literal
-from raydpzv.storage.uploader import FreshNoise
 
 MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 _FACTS = "trial.json"
@@ -121,7 +120,7 @@ class TrialRun:
     def _take_back(self, copy: Path, facts: _Facts) -> None:
         """Resume the trial's own run, whose folder is lost."""
         complete = RunFolder(copy).completed_by() is not None
-        if not complete and fresh_noise(prepare(self._spec)) != FreshNoise():
+        if not complete and fresh_noise(prepare(self._spec)):
             raise InputError(
                 f"{self.path}: wanted the run's own folder, which may hold releases that {copy} lacks: noise of the "
                 "system's would be drawn a second time and not charged; give trainable() an out folder that lasts and "
