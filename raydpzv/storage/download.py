@@ -145,6 +145,12 @@ def resumed(uri: str, folder: Path, waits: Waits = lambda sentence: None) -> Ite
         yield uploader
 
 
+def check_free(folder: Path) -> None:
+    """Raise InputError unless a storage can be downloaded to a folder: no file is replaced."""
+    if not _free(folder):
+        raise InputError(f"{folder}: is there already; choose a folder that is not, or delete it")
+
+
 def fetch(uri: str, folder: Path) -> Manifest:
     """Download a storage's folder to one that does not exist or is empty; return its manifest."""
     if base := stored(uri):
@@ -230,8 +236,7 @@ def _free(folder: Path) -> bool:
 
 def _download(storage: StorageFolder, folder: Path, base: Manifest) -> Manifest:
     """Download a manifest's files, or those of a newer one if they are gone; return the manifest."""
-    if not _free(folder):
-        raise InputError(f"{folder}: is there already; choose a folder that is not, or delete it")
+    check_free(folder)
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     for _ in range(_TRIES):
         try:
