@@ -25,6 +25,7 @@ from raydpzv.experiment.runner import Continued, continued, continued_at, upload
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.folder_lock import is_written
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.settings_diff import require_settings
 from raydpzv.records.store import Rows
 from raydpzv.registry import RUNNERS
 from raydpzv.search.search_folder import is_search
@@ -69,7 +70,7 @@ def run(
     if or_resume and out is not None and RunFolder.begun(out):
         moved = locations(as_tree(spec))
         found = RunFolder.open(out, moved)
-        found.require_settings(resolved(spec))
+        require_settings(found, resolved(spec))
         if found.completed_by() is None:
             resume(str(out), None, moved, chosen, output, log=log, address=address, verbose=verbose)
         else:

@@ -25,7 +25,8 @@ from raydpzv.files import sha256
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import environment
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import drop_checkpoints, write_models
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
@@ -82,7 +83,7 @@ class RunOptions:
     storage: uploads the folder as it grows; it sets `stop` once uploads have failed for good.
     """
 
-    out: Path | RunFolder | None = None
+    out: Path | RunWriter | None = None
     scenario: str = ""
     progress: Callable[[Status], None] | None = None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -110,16 +111,16 @@ class RunOptions:
 @contextmanager
 def run_folder(
     options: RunOptions, experiment: Prepared, *, runner: str, device: str
-) -> Iterator[RunFolder | None]:
+) -> Iterator[RunWriter | None]:
     """Give the run folder to write to, new or continued, locked while the block runs; tell callbacks of both ends."""
     out, scenario = options.out, options.scenario or experiment.spec.name
-    folder = out if isinstance(out, RunFolder) else None
-    if out is not None and not isinstance(out, RunFolder):
+    folder = out if isinstance(out, RunWriter) else None
+    if out is not None and not isinstance(out, RunWriter):
         named = {"engine": experiment.engine, "scenario": scenario}
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         facts = environment(runner, device) | named | experiment.fingerprint(operator.key)
-        folder = RunFolder.create(out, experiment.spec, facts, operator)
+        folder = RunWriter.create(out, experiment.spec, facts, operator)
     start = RunStart(experiment.spec, scenario, runner, folder.path if folder else None)
     with folder or nullcontext():
         if folder and folder is out:
@@ -129,7 +130,7 @@ def run_folder(
 
 
 @contextmanager
-def _uploaded(options: RunOptions, experiment: Prepared, folder: RunFolder | None) -> Iterator[None]:
+def _uploaded(options: RunOptions, experiment: Prepared, folder: RunWriter | None) -> Iterator[None]:
     """Upload the folder while the block runs, if there is a storage."""
     if options.storage is None or folder is None:
         yield
@@ -156,7 +157,7 @@ def fresh_noise(experiment: Prepared) -> bool:
     return setting is not None and setting.noise == "system" and not experiment.unrecorded
 
 
-def contradicts(error: BaseException, folder: RunFolder | None) -> bool:
+def contradicts(error: BaseException, folder: RunWriter | None) -> bool:
     """Tell whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
     return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
 
@@ -173,7 +174,7 @@ def no_fall_back(prepared: Any, writer: RowWriter, error: ReplayMismatch, time: 
 class RowWriter:
     """Where rows go: the run folder if there is one, else memory; and to whom watches the run."""
 
-    def __init__(self, folder: RunFolder | None, every: float, watch: Callbacks) -> None:
+    def __init__(self, folder: RunWriter | None, every: float, watch: Callbacks) -> None:
         self.folder, self._watch = folder, watch
         self._every, self._last = every, time.monotonic()
         self._kept: list[Rows] = []
@@ -281,14 +282,14 @@ class RunFinalizer:
                 raise StoppedEarly(
                     f"{folder.path}: stopped while the record was being computed again; it is as it was"
                 )
-            folder.write_models(models)
+            write_models(folder.path, models)
         stopped = reason == USER
         if self._storage:
             with self._failing(status, spent, facts):
                 facts = {**facts, "storage": self._storage.flush()}
         run = self._summary("stopped" if stopped else "done", reason, status, spent, models, facts)
         if folder and not stopped:
-            folder.drop_checkpoints()
+            drop_checkpoints(folder.path)
         return run
 
     def failed(

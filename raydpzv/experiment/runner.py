@@ -22,6 +22,7 @@ from raydpzv.experiment.run_horizontal import run_horizontal
 from raydpzv.experiment.run_vertical import run_vertical
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.registry import RUNNERS
 from raydpzv.segments.started_segments import note_fall_back
 from raydpzv.sim.interfaces import Status
@@ -35,7 +36,7 @@ _HERE: dict[str, Callable[[Any, RunOptions, FallBack], Run]] = {
     "horizontal": run_horizontal,
 }
 
-_GONE_BACK: dict[str, Callable[[Any, RunFolder], Prepared]] = {
+_GONE_BACK: dict[str, Callable[[Any, RunWriter], Prepared]] = {
     "vertical": gone_back_vertical,
     "horizontal": gone_back_horizontal,
 }
@@ -103,7 +104,7 @@ def run_local(experiment: Prepared, options: RunOptions | None = None) -> Run:
     return _HERE[experiment.spec.kind](experiment, options or RunOptions(), fall_back)
 
 
-Continued = tuple[Prepared, RunFolder, str]
+Continued = tuple[Prepared, RunWriter, str]
 """What goes on, the folder that it writes to, and the scenario's name."""
 
 
@@ -164,7 +165,7 @@ def _continued(path: Path, moved: Sequence[str], *, in_place: bool = False) -> C
     return resuming_horizontal(path, moved)
 
 
-def gone_back(experiment: Prepared, folder: RunFolder) -> Prepared:
+def gone_back(experiment: Prepared, folder: RunWriter) -> Prepared:
     """Return what goes on from the last checkpoint of the run that a folder is written by; reads alone.
 
     experiment: as the run was begun or continued with. Raises InputError if the run cannot go on, DataError if what it

@@ -30,6 +30,7 @@ from raydpzv.methods.schedule import changes_of, schedule_of
 from raydpzv.records.folder_lock import is_written
 from raydpzv.records.fork import fork
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.settings_diff import other_setting
 from raydpzv.search.population import step_sizes
 from raydpzv.search.space import literal
@@ -58,7 +59,7 @@ class TrialRun:
     def __init__(self, path: Path, spec: AnyScenario, trial: str) -> None:
         self.path, self._spec, self._trial = path, spec, trial
 
-    def started(self) -> tuple[Prepared, Path | RunFolder]:
+    def started(self) -> tuple[Prepared, Path | RunWriter]:
         """Return what runs next, and its folder: a new run, or the one on record.
 
         Raises InputError if the folder holds a run with other settings, or one that cannot be resumed.
