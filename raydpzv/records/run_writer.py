@@ -82,7 +82,7 @@ class RunWriter(RunFolder):
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
             folder = cls(path)
-            folder._acquire()
+            _acquire(folder._lock, path)
             (path / "rows").mkdir(exist_ok=True)
             _delete_scratch_files(path.glob(".*"))
             operator.write(path)
@@ -99,7 +99,7 @@ class RunWriter(RunFolder):
         """Open an existing run's folder to resume it: locked, and unchanged until `go_back` or `go_beside`."""
         folder = cls.open(path, moved)
         folder.require_own_record()
-        folder._acquire()
+        _acquire(folder._lock, path)
         return folder
 
     def go_beside(self) -> None:
@@ -230,15 +230,14 @@ class RunWriter(RunFolder):
             write_atomically(self.path / SUMMARY, as_json(summary).encode())
             (self.path / _OLDER_SUMMARY).unlink(missing_ok=True)
 
-    def _acquire(self) -> None:
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(
-                f"{self.path}: another process is writing this run; wait for it, or stop it"
-            ) from None
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written ({error.strerror or error})") from None
+
+def _acquire(lock: FileLock, run: Path) -> None:
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{run}: another process is writing this run; wait for it, or stop it") from None
+    except OSError as error:
+        raise InputError(f"{run}: cannot be written ({error.strerror or error})") from None
 
 
 def delete_scratch_files(run: Path) -> None:
