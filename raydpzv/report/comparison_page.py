@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from raydpzv.compare import accuracy_plots as plots
-from raydpzv.compare import cost_plots as costs
-from raydpzv.compare import text_tables as tables
-from raydpzv.compare.curves import FAILURES, lines
-from raydpzv.compare.privacy_table import HEADS, MEANING, compared_privacy, privacy_block
-from raydpzv.compare.table import equal_bytes, equal_seconds, table
 from raydpzv.files import write_atomically
+from raydpzv.report import comparison_costs as costs
+from raydpzv.report import comparison_plots as plots
+from raydpzv.report import comparison_text as tables
 from raydpzv.report import style
+from raydpzv.report.comparison_lines import FAILURES, lines
+from raydpzv.report.comparison_privacy import HEADS, MEANING, compared_privacy, privacy_block
+from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
 from raydpzv.report.figure import ReportFigure
 from raydpzv.report.page import templates
 
@@ -53,9 +53,9 @@ def write_comparison(
 ) -> Path:
     """Write `rows/*`, `table.*`, `plots/*.png` and `comparison.html` into `folder`; return the page.
 
-    plan: comparison.toml's text, for the page. runs, curves, claims: tables of `raydpzv.compare.table`'s schemas.
-    targets: test accuracies, shares of 1. heads: why the methods' heads
-    learn differently, "" if they do not. A picture that an earlier call left and this one has not is deleted.
+    plan: comparison.toml's text, for the page. runs, curves, claims: of `raydpzv.report.comparison_table`'s schemas.
+    targets: test accuracies, shares of 1. heads: why the methods' heads learn differently, "" if they do not.
+    A picture that an earlier call left and this one has not is deleted.
     """
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     (folder / "rows").mkdir(exist_ok=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from raydpzv.compare import text_tables as rows_of
-from raydpzv.compare.privacy_table import HEADS, compared_privacy
-from raydpzv.compare.table import equal_bytes, equal_seconds, table
+from raydpzv.report import comparison_text as rows_of
+from raydpzv.report.comparison_privacy import HEADS, compared_privacy
+from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
 from tests.helpers.synthetic_comparison import MECHANISM, Made, Tables, field, printed
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raydpzv.compare.curves import FAILURES, band, final_accuracy, lines
-from raydpzv.compare.table import CURVES, RUNS, equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_lines import FAILURES, band, final_accuracy, lines
+from raydpzv.report.comparison_table import CURVES, RUNS, equal_bytes, equal_seconds, table
 
 Point = tuple[int, float, int, int, float]  # update, seconds, bytes up, bytes down, accuracy
 

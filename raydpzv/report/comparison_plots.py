@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from raydpzv.compare.curves import Line, band, final_accuracy
-from raydpzv.compare.text_tables import calibrated, named
 from raydpzv.report import style, text
+from raydpzv.report.comparison_lines import Line, band, final_accuracy
+from raydpzv.report.comparison_text import calibrated, named
 from raydpzv.report.figure import PLAIN, ReportFigure, drawn_before, wide
 
 DISCLAIMER = (

@@ -11,11 +11,11 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
-from raydpzv.compare.accuracy_plots import DISCLAIMER, Look, looks, plain
-from raydpzv.compare.curves import Line
-from raydpzv.compare.table import target_name
-from raydpzv.compare.text_tables import calibrated
 from raydpzv.report import style, text
+from raydpzv.report.comparison_lines import Line
+from raydpzv.report.comparison_plots import DISCLAIMER, Look, looks, plain
+from raydpzv.report.comparison_table import target_name
+from raydpzv.report.comparison_text import calibrated
 from raydpzv.report.figure import PLAIN, ReportFigure, wide
 
 _MOST_COLUMNS = 3
@@ -41,7 +41,7 @@ class _Cost:
 def bytes_to_target(table: pa.Table, lines: Sequence[Line], targets: Sequence[float]) -> ReportFigure | None:
     """Draw the median bytes, up and down together, up to each target that any run reached.
 
-    table, lines: what `raydpzv.compare.table` makes of the same runs.
+    table, lines: what `raydpzv.report.comparison_table` makes of the same runs.
     """
     ends = [v for t in targets for v in table[f"bytes_{target_name(t)}_median"].to_pylist()]
     divisor, unit = text.size_unit(max((v for v in ends if math.isfinite(v)), default=0.0))

@@ -11,8 +11,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from raydpzv.compare.page import write_comparison
-from raydpzv.compare.table import table
+from raydpzv.report.comparison_page import write_comparison
+from raydpzv.report.comparison_table import table
 from tests.helpers.synthetic_comparison import Made, field, printed
 
 ALL = {

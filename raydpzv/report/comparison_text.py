@@ -1,7 +1,7 @@
 """What a comparison comes to as rows of text, and as tables for a console of 120 columns.
 
 A function ending in `_rows` returns plain text for any medium (a cell may have two lines); one ending in `_table`
-renders those rows with rich. `table` is what `raydpzv.compare.table.table` returns. The ε beside a method is
+renders those rows with rich. `table` is what `raydpzv.report.comparison_table.table` returns. The ε beside a method is
 what its noise is calibrated to, no guarantee: what is proved is in the privacy table alone.
 """
 
@@ -17,10 +17,10 @@ from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from raydpzv.compare.curves import FAILURES, NOT_RUN, lines
-from raydpzv.compare.table import equal_bytes, equal_seconds, target_name
 from raydpzv.records.status_labels import shown
 from raydpzv.report import text
+from raydpzv.report.comparison_lines import FAILURES, NOT_RUN, lines
+from raydpzv.report.comparison_table import equal_bytes, equal_seconds, target_name
 from raydpzv.report.head_table import HeadTable
 
 Cells = tuple[str, ...]

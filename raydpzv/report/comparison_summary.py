@@ -11,10 +11,12 @@ import pyarrow as pa
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from raydpzv.compare.curves import FAILURES, NOT_RUN
-from raydpzv.compare.privacy_table import privacy_line
-from raydpzv.compare.table import equal_bytes, equal_seconds, table, target_name
-from raydpzv.compare.text_tables import (
+from raydpzv.records.status_labels import shown
+from raydpzv.report import text
+from raydpzv.report.comparison_lines import FAILURES, NOT_RUN
+from raydpzv.report.comparison_privacy import privacy_line
+from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table, target_name
+from raydpzv.report.comparison_text import (
     ConsoleGrid,
     Grid,
     bytes_text,
@@ -24,8 +26,6 @@ from raydpzv.compare.text_tables import (
     target_title,
     warning_lines,
 )
-from raydpzv.records.status_labels import shown
-from raydpzv.report import text
 
 _TITLE = "median over the seeds (lowest to highest)"
 AIM = "aim: ε"
@@ -36,7 +36,7 @@ Cell = Callable[[Mapping[str, Any]], str]
 
 
 def brief_report(runs: pa.Table, curves: pa.Table, claims: pa.Table, targets: Sequence[float]) -> Group:
-    """Return it for a console of 120 columns. runs, curves, claims: tables of `raydpzv.compare.table`'s schemas."""
+    """Return it for a console of 120 columns. runs, curves, claims: of `raydpzv.report.comparison_table`'s schemas."""
     folded = table(runs, curves, targets)
     grid = brief_rows(folded, equal_bytes(curves, runs), equal_seconds(curves, runs))
     failed = failures_line(runs)

@@ -7,9 +7,9 @@ import math
 
 from rich.console import Console
 
-from raydpzv.compare.privacy_table import privacy_line
-from raydpzv.compare.summary_table import brief_report, brief_rows, failures_line, target_line
-from raydpzv.compare.table import equal_bytes, equal_seconds, table
+from raydpzv.report.comparison_privacy import privacy_line
+from raydpzv.report.comparison_summary import brief_report, brief_rows, failures_line, target_line
+from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
 from tests.helpers.synthetic_comparison import Made, field
 
 

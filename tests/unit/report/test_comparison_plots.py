@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from raydpzv.compare import accuracy_plots as plots
-from raydpzv.compare import cost_plots as costs
-from raydpzv.compare.curves import lines
-from raydpzv.compare.table import table
+from raydpzv.report import comparison_costs as costs
+from raydpzv.report import comparison_plots as plots
+from raydpzv.report.comparison_lines import lines
+from raydpzv.report.comparison_table import table
 from raydpzv.report.style import PALETTE
 from tests.helpers.synthetic_comparison import Made, field
 

@@ -1,7 +1,7 @@
 """What is proved against whom, for all lines of a comparison: equal rows stand once, each note once below.
 
-A claim is a row of `raydpzv.compare.table.CLAIMS`. Of the seeds of a line the largest ε counts, and it is proved
-only if it is for every seed.
+A claim is a row of `raydpzv.report.comparison_table.CLAIMS`. Of the seeds of a line the largest ε counts, and it is
+proved only if it is for every seed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from raydpzv.compare.text_tables import CALIBRATED, calibrated, named
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
+from raydpzv.report.comparison_text import CALIBRATED, calibrated, named
 from raydpzv.report.head_table import HeadTable
 from raydpzv.report.privacy import ClaimRow, merged
 

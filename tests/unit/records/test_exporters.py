@@ -14,11 +14,10 @@ import pytest
 
 import raydpzv
 from raydpzv.errors import InputError, SpecError
-from raydpzv.exporters import tensorboard_log
-from raydpzv.exporters.json_log import JsonLog
-from raydpzv.exporters.scalar_log import status_scalars
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.records import exporters
 from raydpzv.records.callbacks import Fault, RunStart
+from raydpzv.records.exporters import JsonLog, status_scalars
 from raydpzv.registry import LOGS
 from raydpzv.sim.interfaces import PrivacyLoss, Status
 from scenarios.options import chosen_logs
@@ -99,7 +98,7 @@ def test_event_files_hold_the_same(logged):
 def test_event_files_are_read_along_and_no_thread_writes_them(tmp_path, monkeypatch):
     """The library's own writers take a thread and a process queue, for two thirds of what all logs cost."""
     threads = set(threading.enumerate())
-    monkeypatch.setattr(tensorboard_log, "_FLUSH", 0.0)
+    monkeypatch.setattr(exporters, "_FLUSH", 0.0)
     (log,) = chosen_logs("tensorboard")
     log.start(RunStart(raydpzv.load("digits_dpzv"), "digits_dpzv", "local", tmp_path))
     before = datetime.now(UTC).timestamp()
@@ -108,7 +107,7 @@ def test_event_files_are_read_along_and_no_thread_writes_them(tmp_path, monkeypa
     assert (event.step, {i.tag: i.simple_value for i in event.summary.value}["uploads"]) == (7, 9)
     assert first.file_version
     assert before <= event.wall_time <= datetime.now(UTC).timestamp()
-    monkeypatch.setattr(tensorboard_log, "_FLUSH", 60.0)
+    monkeypatch.setattr(exporters, "_FLUSH", 60.0)
     log.status(Status(updates=8))  # to sync each would make the run wait
     assert len(list(events(tmp_path))) == 2
     log.end(None)

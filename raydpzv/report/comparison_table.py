@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.compare.curves import (
+from raydpzv.report.comparison_lines import (
     FAILURES,
     Curve,
     Floats,

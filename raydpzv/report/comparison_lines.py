@@ -1,7 +1,7 @@
 """The lines of a comparison: a method at one ε, with its runs and their curves, and their band over the seeds.
 
 A line is a method (its label) at one ε, the one its noise is calibrated to (None: no noise); its runs differ in
-their seeds. Tables have the schemas of `raydpzv.compare.table`.
+their seeds. Tables have the schemas of `raydpzv.report.comparison_table`.
 """
 
 from __future__ import annotations
