@@ -91,7 +91,7 @@ class ActorProcess:
         """Return what first calls of kernels took here since the making of the object started."""
         return first_calls().since(self._before)
 
-    def held(self) -> Any:
+    def _wait_for_object(self) -> Any:
         """Wait for the object and return it, or raise the error of its making."""
         if not self._made.wait(_MADE_WITHIN):
             raise RuntimeError("this actor holds no object: it could not be made here, or it was dropped")
@@ -118,7 +118,7 @@ class _IdleProcesses:
         self._kinds: dict[Any, _Kind] = {}
         self._lock = threading.Lock()
 
-    def take(self, kind: _Kind) -> Any | None:
+    def pop(self, kind: _Kind) -> Any | None:
         """Return an idle process that answers, if there is one."""
         while True:
             with self._lock:
@@ -132,9 +132,9 @@ class _IdleProcesses:
         with self._lock:
             self._kinds[process._actor_id] = kind
 
-    def keep(self, processes: Sequence[Any], within: float) -> list[Any]:
+    def add(self, processes: Sequence[Any], within: float) -> list[Any]:
         """Empty the processes and keep those that answer in time, of a kind that is kept; return these."""
-        return [process for process in _answering(processes, "drop", within) if self._keep(process)]
+        return [process for process in _answering(processes, "drop", within) if self._add(process)]
 
     def end(self, processes: Sequence[Any]) -> None:
         """Kill processes."""
@@ -151,7 +151,7 @@ class _IdleProcesses:
             idle, self._idle = self._idle, {}
         self.end([process for processes in idle.values() for process in processes])
 
-    def _keep(self, process: Any) -> bool:
+    def _add(self, process: Any) -> bool:
         with self._lock:
             kind = self._kinds.get(process._actor_id)
             if kind is None or sum(map(len, self._idle.values())) >= _MOST_IDLE:
@@ -198,7 +198,7 @@ def start(
         actor = _on_node(cls, groups, threads, str(node))
     else:
         kind = _kind(cls, threads, f"bundle {bundle} of {group.id.hex()}")
-        if (actor := _pool.take(kind)) is None:
+        if (actor := _pool.pop(kind)) is None:
             in_bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
             actor = (
                 remote_class(cls, groups, threads)
@@ -224,7 +224,7 @@ def start_here(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[
 
 def end(processes: Sequence[Any], *, well: bool) -> None:
     """End actors. well: their run ended well, so that a session may reuse their processes."""
-    kept = _pool.keep(processes, _DROP_TIMEOUT) if well and _pool.shared else []
+    kept = _pool.add(processes, _DROP_TIMEOUT) if well and _pool.shared else []
     _pool.end([process for process in processes if process not in kept])
 
 
@@ -233,7 +233,7 @@ def keep_survivors(processes: Sequence[Any]) -> list[Any]:
 
     A process that still does an earlier call is not kept: nothing of the old run may go on beside the new one.
     """
-    return _pool.keep(_answering(processes, "node", _SURVIVES_WITHIN), _SURVIVES_WITHIN)
+    return _pool.add(_answering(processes, "node", _SURVIVES_WITHIN), _SURVIVES_WITHIN)
 
 
 def end_survivors() -> None:
@@ -246,7 +246,7 @@ def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[st
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     kind = _kind(cls, threads, f"machine {node}")
-    if (process := _pool.take(kind)) is None:
+    if (process := _pool.pop(kind)) is None:
         placed = NodeAffinitySchedulingStrategy(node, soft=False)
         process = remote_class(cls, groups, threads).options(num_cpus=0, scheduling_strategy=placed).remote()
         _pool.note(process, kind)
@@ -298,7 +298,7 @@ def remote_class(cls: type, groups: Mapping[str, Sequence[str]], threads: Mappin
 
 def _forwarding(name: str) -> Any:
     def call(self: ActorProcess, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.held(), name)(*arguments, **named)
+        return getattr(self._wait_for_object(), name)(*arguments, **named)
 
     call.__name__ = name
     return call

@@ -26,14 +26,14 @@ _USUAL = 5.0
 class Reservation:
     """The place of a run's actors, reserved again by a new plan when a machine of it was lost.
 
-    plan: makes a plan for the cluster at that time; given: a place that the caller reserved; options: as in `reserved`.
+    plan: makes a plan for the cluster at that time; outer: a place that the caller reserved; options: as in `reserved`.
     A context manager, which gives the place back.
     """
 
-    def __init__(self, plan: Callable[[], Plan], options: RunOptions, given: Place | None) -> None:
-        self._plan, self._options, self._given = plan, options, given
+    def __init__(self, plan: Callable[[], Plan], options: RunOptions, outer: Place | None) -> None:
+        self._plan, self._options, self._outer = plan, options, outer
         self._opened = ExitStack()
-        self._place = given
+        self._place = outer
 
     def __enter__(self) -> Reservation:
         return self
@@ -43,7 +43,7 @@ class Reservation:
 
     def place(self) -> Place:
         """Return the place. Raises Unplaceable if there is none."""
-        if self._place is None or not (self._given or self._place.stands()):
+        if self._place is None or not (self._outer or self._place.stands()):
             if self._place is not None:
                 self._opened.close()
                 _await_losses()
