@@ -27,12 +27,10 @@ MODULES_TWICE = {
     "server_actor": "the server's actor: the vertical and the horizontal one",
     "executor": "who carries out orders: the interface, and on actors",
     "files": "small helpers for the room's files: the program's, the ledger's, those with data",
-    "page": "an HTML page: of runs, and of a comparison",
     "runner": "what carries a run out: found by name, and the one on Ray",
     "device": "where tensors live: directions made there, and an actor's share of it",
-    "table": "rows under named columns: data, and a comparison's results",
+    "table": "rows under named columns: data, and what a report prints",
     "text": "words: as data, and as a report prints figures and claims",
-    "traffic": "bytes: folded from rows, and drawn",
 }
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import PLAN, begun, left
 from raydpzv.compare.plan import Comparison
-from raydpzv.compare.results import Compared, collect
+from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import check_ready, one_by_one
+from raydpzv.report.comparison_table import Compared
 from raydpzv.sim.interfaces import Status
 
 
@@ -56,15 +57,8 @@ def compare(
 
 def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
     """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
-    from raydpzv.report.comparison_page import write_comparison
+    from raydpzv.report.comparison_page import About, write_comparison
 
-    return write_comparison(
-        out or folder,
-        comparison.title or comparison.name,
-        (folder / PLAN).read_text(encoding="utf-8"),
-        compared.runs,
-        compared.curves,
-        compared.claims,
-        comparison.targets,
-        comparison.heads,
-    )
+    plan = (folder / PLAN).read_text(encoding="utf-8")
+    about = About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads)
+    return write_comparison(out or folder, compared, about)

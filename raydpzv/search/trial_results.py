@@ -27,7 +27,7 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.diagnostics import LATE
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
-from raydpzv.report.client_table import rates_asked
+from raydpzv.report.run_tables import rates_asked
 from raydpzv.search import promotion
 from raydpzv.search.composition import Composed, compose, sentences
 from raydpzv.search.population import as_trained, facts_of, legs, turns

@@ -10,7 +10,7 @@ import scenarios
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.summary import Ending, summarise
 from raydpzv.records.schema import SCHEMAS
-from raydpzv.report.verdict import headline
+from raydpzv.report.run_summary import headline
 from raydpzv.sim.interfaces import Spent
 
 NOTHING = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
