@@ -185,7 +185,7 @@ HORIZONTAL_SPLITS = Registry(
         "users": "raydpzv.data.users:share_users",
     },
 )
-"""`raydpzv.data.horizontal.RowSplit` to each row's owner; of users, `raydpzv.data.users.UserLaw` to all parts."""
+"""The [split] section to each row's owner; of users, the [users] section to all parts."""
 
 USER_LAWS = Registry(
     "law of users",

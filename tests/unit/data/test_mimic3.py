@@ -1,19 +1,14 @@
-"""Time series: the MIMIC-III benchmark's files, and the generated set."""
+"""Time series of the MIMIC-III benchmark's files."""
 
 from __future__ import annotations
 
 import csv
 
-import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
-from raydpzv.data.builtin import Mixture
-from raydpzv.data.series import HOURS, VARIABLES, read_mimic3, synthetic_series
-from raydpzv.data.sources import load
-from raydpzv.data.vertical import partition
-from raydpzv.errors import DataError, SpecError
-from raydpzv.keys import Key
+from raydpzv.data.mimic3 import HOURS, VARIABLES
+from raydpzv.errors import DataError
+from tests.helpers.loading import get
 
 HEAD = ["Hours", *VARIABLES]
 
@@ -43,7 +38,7 @@ def folder(tmp_path):
 
 def stay(folder, measured):
     write_stay(folder / "train" / "0_episode1_timeseries.csv", measured)
-    return read_mimic3(folder, "home").train.x[0]
+    return get("mimic3", folder).train.x[0]
 
 
 def column(name):
@@ -51,7 +46,7 @@ def column(name):
 
 
 def test_both_parts_are_read_with_their_labels(folder):
-    split = load("mimic3", folder, test_fraction=0.2, key=Key(0))
+    split = get("mimic3", folder)
     assert split.train.x.shape == (6, HOURS, 17)
     assert split.test.x.shape == (4, HOURS, 17)
     assert split.train.y.tolist() == [0, 1, 0, 1, 0, 1]
@@ -98,41 +93,14 @@ def test_what_is_wrong_with_the_files_is_said_in_one_line(folder, tmp_path):
         stay(folder, [(0.0, {"Heart Rate": "fast"})])
     (folder / "train" / "0_episode1_timeseries.csv").write_text("Hours,Heart Rate\n0,1\n")
     with pytest.raises(DataError, match="has no column Capillary refill rate, Diastolic"):
-        read_mimic3(folder, "home")
+        get("mimic3", folder)
     (folder / "train" / "0_episode1_timeseries.csv").unlink()
     with pytest.raises(DataError, match="cannot be read"):
-        read_mimic3(folder, "home")
+        get("mimic3", folder)
     (folder / "test" / "listfile.csv").write_text("stay,y_true\nx.csv,2\n")
     (folder / "train" / "listfile.csv").write_text("stay,y_true\n")
     with pytest.raises(DataError, match="lists no stay"):
-        read_mimic3(folder, "home")
+        get("mimic3", folder)
     (folder / "test" / "listfile.csv").unlink()
     with pytest.raises(DataError, match=r"wants test/listfile\.csv in the folder"):
-        read_mimic3(folder, "home")
-
-
-def test_the_generated_series_has_its_class_in_the_course_of_time_alone():
-    mixture = Mixture(rows=600, columns=4, classes=2, separation=1.0, steps=24)
-    table = synthetic_series(mixture, Key(1))
-    assert table.x.shape == (600, 24, 4)
-    assert np.array_equal(table.x, synthetic_series(mixture, Key(1)).x)
-    assert not np.array_equal(table.x, synthetic_series(mixture, Key(2)).x)
-    flat = table.x.reshape(600, -1)
-    linear = LogisticRegression(max_iter=500).fit(flat[:400], table.y[:400]).score(flat[400:], table.y[400:])
-    power = np.abs(np.fft.rfft(table.x, axis=1)).mean(2)
-    spectral = LogisticRegression(max_iter=500).fit(power[:400], table.y[:400])
-    assert linear < 0.65
-    assert spectral.score(power[400:], table.y[400:]) > 0.95
-
-
-def test_variables_are_shared_out_and_every_client_keeps_all_time_steps():
-    x = np.arange(5 * 24 * 7, dtype=np.float32).reshape(5, 24, 7)
-    parts = partition((24, 7), "variables", 3)
-    assert [part.shape for part in parts] == [(24, 3), (24, 2), (24, 2)]
-    assert [part.describe() for part in parts] == ["variables 0..2", "variables 3..4", "variables 5..6"]
-    assert np.array_equal(np.concatenate([part.select(x) for part in parts], axis=2), x)
-    assert partition((24, 3), "variables", 3)[1].describe() == "variable 1"
-    with pytest.raises(SpecError, match="wants time series"):
-        partition((24,), "variables", 3)
-    with pytest.raises(SpecError, match="8 clients cannot share 7 variables"):
-        partition((24, 7), "variables", 8)
+        get("mimic3", folder)

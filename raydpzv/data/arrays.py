@@ -10,34 +10,60 @@ from pathlib import Path
 import numpy as np
 
 from raydpzv.data.files import no_file, one_line
-from raydpzv.data.public_list import PublicList
+from raydpzv.data.sources import Request
+from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 
 _NAMES = ("x", "y", "x_test", "y_test")
 
 
-def read_arrays(file: Path, axes: Container[int], form: str) -> dict[str, np.ndarray]:
-    """Return the archive's arrays x [D, ...] and y [D], and both or none of x_test and y_test.
+def read_views(request: Request) -> Table | Split:
+    """Return objects seen from several sides, such as ModelNet40's twelve views: x [D, V, ...] and y [D].
 
-    axes: how many axes x may have; form: the same in words, for the message. Raises DataError.
+    Values stay as they are whatever the arrays' type, which is a property of the file: one record would rescale all
+    others by it. Raises DataError.
     """
-    arrays = _arrays(file)
-    _check(one_line(file.name), arrays, axes, form)
-    return arrays
+    return _tables(request, range(3, 65), "views want [D, V, ...], one axis more than a flat table")
 
 
-def numbered(
-    arrays: dict[str, np.ndarray], known: PublicList | None, strangers: tuple[int, ...], name: str
+def read_tokens(request: Request) -> Table | Split:
+    """Return token ids x [D, L] and y [D], as some tokenizer made them (0: padding).
+
+    L is the file's. Raises DataError, also for ids outside 0..V-1.
+    """
+    form = "token ids want [D, L], one row of ids a text"
+    return _tables(request, (2,), form, request.data.vocabulary)
+
+
+def _tables(
+    request: Request, axes: Container[int], form: str, vocabulary: int | None = None
+) -> Table | Split:
+    """Return an archive's rows; x_test and y_test are test rows if they are there.
+
+    axes: how many axes x may have; form: the same in words, for the message.
+    """
+    arrays, name = _arrays(request.file), one_line(request.file.name)
+    _check(name, arrays, axes, form)
+    y, classes = _numbered_labels(arrays, request, name)
+    train = Table(name, arrays["x"], y["y"], classes, vocabulary=vocabulary)
+    if "x_test" not in arrays:
+        return train
+    return Split(train, Table(name, arrays["x_test"], y["y_test"], classes, vocabulary=vocabulary))
+
+
+def _numbered_labels(
+    arrays: dict[str, np.ndarray], request: Request, name: str
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the labels of both parts by their array's name, int [D] each, and how many classes there are.
 
-    known: the labels that there may be, numbered by their place; None: labels are numbers already, and there is one
-    class more than the largest. strangers: rows of y whose label becomes one that no other row has. Raises DataError.
+    Labels of a public list are numbered by their place in it. Without a list they are numbers already, and there is
+    one class more than the largest. Raises DataError.
     """
+    known = request.labels
     labels = {part: array for part, array in arrays.items() if part in _NAMES[1::2]}
-    if strangers:
+    if request.strangers:
         labels["y"] = labels["y"].astype(np.int64)
-        labels["y"][list(strangers)] = 1 + max(int(found.max()) for found in labels.values())
+        labels["y"][list(request.strangers)] = 1 + max(int(found.max()) for found in labels.values())
     if known is None:
         for part, found in labels.items():
             if found.max() >= len(labels["y"]):

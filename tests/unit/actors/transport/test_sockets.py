@@ -1,4 +1,4 @@
-"""Lines: proof of the secret, frames there and back, and every way in which a peer breaks its word."""
+"""Sockets: proof of the secret, frames there and back, and every way in which a peer breaks its word."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.transport import connection as module
-from actors.transport.connection import Connection, TransportAddress, dial, listen, prove
+from actors.transport import sockets as module
+from actors.transport.sockets import FrameSocket, TransportAddress, dial, listen, prove
 from raydpzv.errors import Stalled, TransportError
 
 SECRET = b"s" * 32
@@ -24,10 +24,10 @@ SECRET = b"s" * 32
 @pytest.fixture
 def pair():
     ends = socket.socketpair()
-    lines = [Connection(end, 5.0) for end in ends]
-    yield lines
-    for line in lines:
-        line.close()
+    sockets = [FrameSocket(end, 5.0) for end in ends]
+    yield sockets
+    for end in sockets:
+        end.close()
 
 
 def raw(line):
@@ -36,7 +36,7 @@ def raw(line):
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
 def test_frames_come_as_they_were_sent(frames):
-    a, b = (Connection(end, 5.0) for end in socket.socketpair())
+    a, b = (FrameSocket(end, 5.0) for end in socket.socketpair())
     for frame in frames:
         a.send(frame[:100], frame[100:])
     assert [bytes(b.receive()) for _ in frames] == frames
@@ -53,7 +53,7 @@ def test_a_frame_larger_than_the_systems_buffers_arrives_whole(pair):
     sending.join()
 
 
-def test_a_frame_longer_than_promised_ends_the_line(pair):
+def test_a_frame_longer_than_promised_closes_the_socket(pair):
     pair[0].send(b"x" * 101)
     with pytest.raises(TransportError, match="101 bytes came where at most 100 were promised"):
         pair[1].receive(100)
@@ -108,7 +108,7 @@ def test_a_peer_has_no_longer_to_prove_itself_than_it_is_given(pair, monkeypatch
     with pytest.raises(TransportError, match="cut off"):
         prove(pair[1], SECRET, listens=True)
     assert time.monotonic() - began < 10
-    ends = [Connection(end, 60.0) for end in socket.socketpair()]
+    ends = [FrameSocket(end, 60.0) for end in socket.socketpair()]
     proving = threading.Thread(target=prove, args=(ends[0], SECRET), kwargs={"listens": True})
     proving.start()
     prove(ends[1], SECRET, listens=False)
@@ -118,7 +118,7 @@ def test_a_peer_has_no_longer_to_prove_itself_than_it_is_given(pair, monkeypatch
         end.close()
 
 
-def test_a_peer_that_says_nothing_is_a_stall_not_a_broken_line(pair):
+def test_a_peer_that_says_nothing_is_a_stall_not_a_broken_connection(pair):
     with pytest.raises(Stalled):
         pair[1].receive(begins_within=0.05)
     pair[0].send(b"late")
@@ -140,7 +140,7 @@ def listening(request):
 
 def serve(listener, secret, found):
     connected, _ = listener.accept()
-    line = Connection(connected, 5.0)
+    line = FrameSocket(connected, 5.0)
     try:
         prove(line, secret, listens=True)
         line.send(bytes(line.receive(100, begins_within=5)))
@@ -174,7 +174,7 @@ def test_both_ends_prove_that_they_have_the_secret(listening, wrong):
 def test_an_answer_of_one_end_is_none_at_the_other():
     """A peer without the secret that sends everything back proves nothing."""
     a, b = socket.socketpair()
-    mirror, line = Connection(a, 5.0), Connection(b, 5.0)
+    mirror, line = FrameSocket(a, 5.0), FrameSocket(b, 5.0)
 
     def reflect():
         try:
@@ -191,9 +191,9 @@ def test_an_answer_of_one_end_is_none_at_the_other():
 
 
 def test_who_listens_nowhere_is_named(monkeypatch):
-    with pytest.raises(TransportError, match=r"no line to 127\.0\.0\.1:1"):
+    with pytest.raises(TransportError, match=r"no connection to 127\.0\.0\.1:1"):
         dial(TransportAddress("127.0.0.1", 1, SECRET), 1.0)
-    with pytest.raises(TransportError, match="no line to the Unix socket"):
+    with pytest.raises(TransportError, match="no connection to the Unix socket"):
         dial(TransportAddress("", "raydpzv-nobody", SECRET), 1.0)
 
     def refuse(*_, **__):
@@ -249,7 +249,7 @@ def test_who_connects_waits_while_too_many_others_do(crowded):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
 def test_who_connects_waits_no_longer_than_a_handshake_may_take(crowded, monkeypatch):
     monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT", 0.1)
-    with pytest.raises(TransportError, match="no line to the Unix socket"):
+    with pytest.raises(TransportError, match="no connection to the Unix socket"):
         dial(crowded[1], 5.0)
 
 

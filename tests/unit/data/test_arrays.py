@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from raydpzv.errors import DataError
 from tests.helpers.loading import get, refusal
@@ -77,7 +78,25 @@ def test_a_damaged_archive_is_refused(tmp_path):
 def test_a_label_outside_the_list_counts_as_the_other_however_large(tmp_path):
     x, y = views()
     file = save(tmp_path / "v", x=x, y=np.where(np.arange(12) == 3, 99, y), x_test=x, y_test=y)
-    found = get("multiview", file=file, labels=(0, 1, 2), other=2).train
+    found = get("multiview", file=file, classes=(0, 1, 2), other=2).train
     np.testing.assert_array_equal(found.y, np.where(np.arange(12) == 3, 2, y))
     with refusal(DataError, "label 99", "more than there are rows"):
         get("multiview", file=file)
+
+
+def test_an_archive_of_ids(tmp_path):
+    x = np.arange(36, dtype=np.uint16).reshape(12, 3)
+    y = np.arange(12) % 3
+    split = get("tokens", file=save(tmp_path / "ids.npz", x=x, y=y), vocabulary=36)
+    assert (split.train.rows, split.test.rows, split.train.classes) == (9, 3, 3)
+    assert split.train.vocabulary == split.test.vocabulary == 36
+    both = save(tmp_path / "ids.npz", x=x[:8], y=y[:8], x_test=x[8:], y_test=y[8:])
+    split = get("tokens", file=both, vocabulary=36)
+    np.testing.assert_array_equal(split.train.x, x[:8])
+    np.testing.assert_array_equal(split.test.x, x[8:])
+    with pytest.raises(
+        DataError, match=r"token id 35, wanted whole numbers in 0\.\.34: raise data\.vocabulary"
+    ):
+        get("tokens", file=both, vocabulary=35)
+    with pytest.raises(DataError, match=r"array x .*\(12, 3, 1\): token ids want \[D, L\]"):
+        get("tokens", file=save(tmp_path / "ids.npz", x=x[..., None], y=y))

@@ -1,4 +1,4 @@
-"""Time series: the in-hospital mortality task of the MIMIC-III benchmark from its files, and a generated set like it.
+"""Reader for the in-hospital mortality task of the MIMIC-III benchmark.
 
 The benchmark (Harutyunyan et al. 2019, Scientific Data 6:96; github.com/YerevaNN/mimic3-benchmarks) has a folder with
 `train` and `test`, each with a listfile.csv (stay,y_true) and one CSV per stay: Hours, then 17 variables, empty where
@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from raydpzv.data.builtin import Mixture, check_cells
 from raydpzv.data.files import missing, one_line, unreadable
+from raydpzv.data.sources import Request
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
-from raydpzv.keys import Key
 
 HOURS = 48
 """Length of a stay's record that the task looks at."""
@@ -63,33 +62,18 @@ _WORDS = {
 """Words of the Glasgow coma scale without their number."""
 
 
-def read_mimic3(folder: Path, home: str) -> Split:
+def read_folder(request: Request) -> Split:
     """Return x [D, 48, 17], hour by hour, and y [D] (1: died in hospital) of `folder`/train and `folder`/test.
 
     An hour holds its last measurement, else the hour before it; before the first one the normal value. A value that
     starts with a number is that number; the coma scale's words are its numbers. (The benchmark's own discretiser codes
     words one-hot and adds masks.) Raises DataError.
     """
+    folder, home = request.folder, request.home
     lists = [folder / part / "listfile.csv" for part in ("train", "test")]
     if lacking := [f"{path.parent.name}/{path.name}" for path in lists if not path.is_file()]:
         raise missing("the MIMIC-III benchmark", lacking, folder, home)
     return Split(*(_part(path, home) for path in lists))
-
-
-def synthetic_series(mixture: Mixture, key: Key) -> Table:
-    """Return x [D, T, F]: in every variable a wave of random phase, of a frequency that is the class', and noise.
-
-    The mean of every value is 0 in every class, so that it is the course of time alone that tells.
-    """
-    check_cells(mixture.rows, mixture.steps * mixture.columns)
-    here, shape = key / "synthetic series", (mixture.rows, 1, mixture.columns)
-    y = (here / "labels").generator().permutation(np.arange(mixture.rows) % mixture.classes)
-    phase = 2 * np.pi * (here / "phases").generator().random(shape)
-    cycles = (1.0 + y)[:, None, None] / mixture.classes * mixture.steps / 4
-    time = np.arange(mixture.steps)[None, :, None] / mixture.steps
-    waves = mixture.separation * np.sin(2 * np.pi * cycles * time + phase)
-    noise = (here / "noise").generator().standard_normal((mixture.rows, mixture.steps, mixture.columns))
-    return Table("synthetic_series", waves + noise / 2, y, mixture.classes)
 
 
 def _part(listfile: Path, home: str) -> Table:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.transport.connection import MOST
+from actors.transport.sockets import MOST
 from raydpzv import errors
 from raydpzv.errors import RaydpzvError, RunError, TransportError
 from raydpzv.methods.roles import Order, Release, Upload
@@ -28,8 +28,8 @@ from raydpzv.wire.frames import body_parts, decode_body, encode_body
 from raydpzv.wire.messages import pack
 
 HELLO, FIRST, EXCHANGE, WAIT, FINISH, JOIN, WAKE = range(7)
-"""Kinds of requests: who speaks on this line; the first order; an upload; wait for an order; farewell; the number of a
-line on which the server is to order; a client of a host wakes."""
+"""Kinds of requests: which client asks; the first order; an upload; wait for an order; the client leaves; the number of
+a socket on which the server orders; a client of a host wakes."""
 _HELLO = struct.Struct("<Bi?")
 _JOIN = struct.Struct("<BI")
 _WAIT = struct.Struct("<Bd")
@@ -40,12 +40,12 @@ _ANSWER, _NOTHING, _FAILED = range(3)
 _ORDER = struct.Struct("<B?iq???qq")
 _NO_PROMISE = -1
 OVERHEAD = 2**16
-"""Bytes of a frame beside its body and the numbers of its rows, at most."""
+"""Most bytes of a frame besides its body and the numbers of its rows."""
 
 
 @dataclass(frozen=True)
 class TransportRequest:
-    """What a client asks. number: of a line (JOIN); seconds: of a wait, or when the last answer was applied."""
+    """A client's request. number: of a socket (JOIN); seconds: of a wait, or when the last answer was applied."""
 
     kind: int
     client: int = 0
@@ -57,12 +57,12 @@ class TransportRequest:
 
 
 def hello(client: int, warm_up: bool) -> tuple[bytes, ...]:
-    """Return the frame that says which client is on this line, and whether it only warms up."""
+    """Return the frame that says which client asks, and whether it only warms up."""
     return (_HELLO.pack(HELLO, client, warm_up),)
 
 
 def join(number: int) -> tuple[bytes, ...]:
-    """Return the frame that says which of the lines that the server expects this is."""
+    """Return the frame that says which of the sockets that the server expects this is."""
     return (_JOIN.pack(JOIN, number),)
 
 
@@ -82,7 +82,7 @@ def exchange(upload: Upload, how: Activation, applied: float) -> tuple[bytes, ..
 
 
 def read_request(frame: memoryview) -> TransportRequest:
-    """Return what a client asks. TransportError: it is no request."""
+    """Return a client's request. TransportError: the frame is no request."""
     try:
         return _read_request(frame)
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
@@ -110,7 +110,7 @@ def _read_request(frame: memoryview) -> TransportRequest:
 
 
 def answered(answer: Answer) -> tuple[bytes, ...]:
-    """Return the frame of an answer; the service's facts stay with the server."""
+    """Return the frame of an answer."""
     order = answer.order
     if order is None:
         return (bytes((_NOTHING, answer.over)),)
@@ -123,13 +123,13 @@ def answered(answer: Answer) -> tuple[bytes, ...]:
 
 
 def failed(error: BaseException) -> tuple[bytes, ...]:
-    """Return the frame of an error that was raised over what a peer asked for."""
-    told = [type(error).__name__, str(error), error.actor if isinstance(error, errors.Lost) else ""]
-    return bytes((_FAILED,)), json.dumps(told).encode()
+    """Return the frame of an error that a request raised."""
+    fields = [type(error).__name__, str(error), error.actor if isinstance(error, errors.Lost) else ""]
+    return bytes((_FAILED,)), json.dumps(fields).encode()
 
 
 def read_answer(frame: memoryview) -> Answer:
-    """Return the server's answer, or raise what the server raised. TransportError: it is no answer."""
+    """Return the server's answer, or raise its error. TransportError: the frame is no answer."""
     try:
         kind = frame[0]
         if kind == _NOTHING:
@@ -151,12 +151,12 @@ def read_answer(frame: memoryview) -> Answer:
 
 
 def done(upload: Upload) -> tuple[bytes, ...]:
-    """Return the frame of what came of an order."""
+    """Return the frame of the upload that an order asked for."""
     return bytes((_ANSWER,)), *encode_upload(upload)
 
 
 def read_done(frame: memoryview) -> Upload | RaydpzvError:
-    """Return what came of an order: an upload, or what the client raised. TransportError: it is neither."""
+    """Return an order's upload, or the client's error. TransportError: the frame is neither."""
     try:
         if frame[0] == _ANSWER:
             return read_upload(frame[1:])
@@ -166,14 +166,14 @@ def read_done(frame: memoryview) -> Upload | RaydpzvError:
 
 
 def read_failed(frame: memoryview) -> RaydpzvError:
-    """Return what a peer raised; of other bytes raises what JSON and an argument list do."""
+    """Return a peer's error. Other bytes raise the errors of JSON and of a wrong argument list."""
     return _raised(*json.loads(bytes(frame[1:])))
 
 
 def most_bytes(promised: Iterable[int | None]) -> int:
-    """Return how long a request may be, given what orders promised of the sizes of uploads (None: nothing).
+    """Return how long a request may be, given the sizes of uploads that orders promised (None: no promise).
 
-    Beside its body it has receipts: of every row, a number of at most ten digits where the body has one of four bytes.
+    Besides its body it has receipts, with a number of at most ten digits for each row of the body's four-byte numbers.
     """
     sizes = list(promised)
     return MOST if None in sizes else OVERHEAD + 4 * max(size for size in sizes if size is not None)
@@ -189,14 +189,14 @@ def _raised(name: str, text: str, actor: str) -> RaydpzvError:
 
 
 def encode_upload(upload: Upload) -> tuple[bytes, ...]:
-    """Return an upload's parts: fixed fields, facts for the record, and the body's two; its wire bytes are the last."""
+    """Return an upload's parts: fixed fields, facts for the record, and the body's description and wire bytes."""
     facts = json.dumps(found).encode() if (found := _facts(upload)) else b""
     head = _UPLOAD.pack(upload.client, upload.step, upload.loss, upload.is_query, len(facts))
     return head, facts, *body_parts(pack(upload.body))
 
 
 def read_upload(data: memoryview) -> Upload:
-    """Return the upload of these bytes. Other bytes raise what `struct`, JSON and `decode_body` do."""
+    """Return the upload of these bytes. Other bytes raise the errors of `struct`, JSON and `decode_body`."""
     client, step, loss, is_query, size = _UPLOAD.unpack_from(data)
     begin = _UPLOAD.size + size
     facts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else {}
@@ -208,8 +208,18 @@ def read_upload(data: memoryview) -> Upload:
     return Upload(client, step, decode_body(data[begin:]), loss, releases, is_query, attempt, cpu)
 
 
+def dump_upload(upload: Upload) -> bytes:
+    """Return an upload as bytes, for a call of Ray."""
+    return b"".join(encode_upload(upload))
+
+
+def load_upload(data: bytes) -> Upload:
+    """Return the upload that was dumped."""
+    return read_upload(memoryview(data))
+
+
 def _facts(upload: Upload) -> dict[str, Any]:
-    """Return what of an upload is for the record alone, where it has it."""
+    """Return those fields of an upload that only the record needs, as far as they are set."""
     found: dict[str, Any] = {}
     if upload.releases:
         found["releases"] = [_as_json(release) for release in upload.releases]
