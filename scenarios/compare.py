@@ -88,6 +88,8 @@ def made(
     comparison: Comparison, folder: Path, how: ComparisonOptions, console: Console
 ) -> tuple[Compared, bool]:
     """Make what is left of a comparison's runs and write its tables; return them, and whether the user stopped it."""
+    if comparison.note:
+        console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
     reasons = dict[str, str]()
     ray = _on_ray(how.runner, how.address, how.jobs)
     new = not is_comparison(folder)

@@ -55,7 +55,7 @@ class ComparedClaim(ClaimRow):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row under HEADS; entrants with other values of ε stand on lines of their own."""
+        """The row under HEADS; methods with other values of ε stand on lines of their own."""
         together, numbers = self._together(), "".join(f"[{n}]" for n in self.notes)
         return (
             *(

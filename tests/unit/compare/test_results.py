@@ -16,11 +16,11 @@ from raydpzv.errors import SpecError
 from raydpzv.report.comparison_table import table
 from tests.helpers.small_comparisons import small_comparison
 
-ENTRANTS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
+METHODS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)
 
 
 def comparison(*overrides, **changes):
-    return small_comparison(*overrides, **{"entrants": ENTRANTS, "seeds": (0,), **changes})
+    return small_comparison(*overrides, **{"methods": METHODS, "seeds": (0,), **changes})
 
 
 def make(plan, root, todo=None):

@@ -62,7 +62,7 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
         seeds=(0, 1),
         targets=(0.5,),
         heads="the method's is slow, so that the control is above it",
-        entrants=(
+        methods=(
             MethodEntry(label="still", scenario="vafl", set=("method.lr=1e-9", "method.server_lr=1e-3")),
         ),
     )

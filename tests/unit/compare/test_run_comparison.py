@@ -127,7 +127,7 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
 
 
 def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
-    unkept = small_comparison("privacy.noise=system", entrants=(
+    unkept = small_comparison("privacy.noise=system", methods=(
         MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),
     ))  # fmt: skip
     planned = next(p for p in unkept.runs() if p.line.epsilon)
@@ -141,7 +141,7 @@ def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
 
 def test_divergence_is_a_result_that_stays_and_any_other_failure_is_tried_again(tmp_path):
     comparison = small_comparison(
-        seeds=(0,), epsilons=("none",), entrants=(MethodEntry(label="wild", scenario="vafl", set=("method.lr=1e9",)),)
+        seeds=(0,), epsilons=("none",), methods=(MethodEntry(label="wild", scenario="vafl", set=("method.lr=1e9",)),)
     )  # fmt: skip
     root = tmp_path / "wild"
     reasons = make(comparison, root)
@@ -203,7 +203,7 @@ def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_p
         set=("budget.updates=4", "evaluate.every=4", "privacy.relation=add_remove"),
         seeds=1,
         epsilons=(3.0,),
-        entrants=(entry,),
+        methods=(entry,),
         heads="a sum has none that learns",
     )
     comparison = resolved(file)
@@ -217,4 +217,4 @@ def test_a_proved_mode_stays_proved_at_every_epsilon_and_all_rows_are_what_was_p
     assert replaced["relation"] == "replace"
     assert replaced["claimed"] > claim["claimed"]
     with pytest.raises(SpecError, match=r'"sound" is for method\.name = "dpzv"'):
-        resolved(file.model_copy(update={"entrants": (MethodEntry(set=("method.name=vafl",)),)}))
+        resolved(file.model_copy(update={"methods": (MethodEntry(set=("method.name=vafl",)),)}))
