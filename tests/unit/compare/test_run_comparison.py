@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from functools import partial
 
 import pyarrow.compute as pc
 import pytest
@@ -16,7 +15,7 @@ from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_ready, finished, one_by_one, run_planned
 from raydpzv.errors import DataError, InputError, SpecError
-from raydpzv.records.callbacks import StatusCallback
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.small_comparisons import small_comparison
 
@@ -108,9 +107,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_rows(made, tmp
     assert str(one.runs.select(timeless).to_pylist()) == str(other.runs.select(timeless).to_pylist())
 
 
-def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
-    each = partial(StatusCallback, interval=0.0)  # told after every update
-    monkeypatch.setattr("raydpzv.compare.run_comparison.StatusCallback", each)
+def test_a_run_stopped_in_its_midst_is_resumed(tmp_path):
     planned = next(p for p in small_comparison().runs() if p.line.label == "DPZV" and p.line.epsilon)
     stop, folder = threading.Event(), tmp_path / "run"
 
@@ -118,7 +115,7 @@ def test_a_run_stopped_in_its_midst_is_gone_on_with(tmp_path, monkeypatch):
         if status.updates >= 30:
             stop.set()
 
-    assert run_planned(planned, folder, halfway, stop) == "stopped before its end"
+    assert run_planned(planned, folder, RunOptions(progress=halfway, stop=stop)) == "stopped before its end"
     assert not finished(planned, folder)
     releases = scenarios.run(planned.spec).rows("release")
     assert run_planned(planned, folder) == ""
@@ -133,7 +130,7 @@ def test_a_run_that_cannot_be_continued_begins_again(tmp_path):
     planned = next(p for p in unkept.runs() if p.line.epsilon)
     stop, folder = threading.Event(), tmp_path / "run"
     stop.set()
-    run_planned(planned, folder, stop=stop)
+    run_planned(planned, folder, RunOptions(stop=stop))
     assert not finished(planned, folder)
     assert run_planned(planned, folder) == ""
     assert finished(planned, folder)
