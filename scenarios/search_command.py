@@ -28,7 +28,7 @@ from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
-from raydpzv.report.style import png
+from raydpzv.report.plots import png
 from raydpzv.search import promotion
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
