@@ -1,4 +1,4 @@
-"""`raydpzv tune ... --storage URI`: a search whose machine is lost goes on, and what it may have released counts."""
+"""`raydpzv search ... --storage URI`: a search whose machine is lost goes on, and what it may have released counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers.kills import Killed
 from tests.helpers.storages import QUICK
 
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "record.checkpoint_updates=4")
-SEARCH = ["tune", "digits_private", "--space", "space.toml", "--runner", "local", "--quiet"]
+SEARCH = ["search", "digits_private", "--space", "space.toml", "--runner", "local", "--quiet"]
 SEARCH += [word for change in SHORT for word in ("--set", change)]
 SEEDED = ("--set", "privacy.mode=none")
 
@@ -172,9 +172,3 @@ def test_where_trials_hang_on_results_that_were_lost_it_is_refused(tmp_path, mon
     base = Commit(1, 0, "search", "w", {}, noise=TRIALS)
     with pytest.raises(NotRecomputable, match="nobody knows what was released"):
         lost_trials.charge_lost_trials(tmp_path, base)
-
-
-def test_grids_have_no_storage(uri):
-    done = CliRunner().invoke(app, ["tune", "digits_three", "--storage", uri])
-    assert done.exit_code == 2
-    assert "--storage: goes with --space FILE" in done.stderr
