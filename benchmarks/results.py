@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
+from scenarios.compare import ComparisonOptions, made
 
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import is_comparison, left
@@ -29,7 +30,6 @@ from raydpzv.report.comparison_lines import final_accuracy, lines
 from raydpzv.report.comparison_privacy import privacy_line
 from raydpzv.report.comparison_summary import brief_rows, failures_line, target_line
 from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
-from scenarios.compare import ComparisonOptions, made
 from scenarios.run_output import Output
 
 PAGE = Path("docs/results.md")
