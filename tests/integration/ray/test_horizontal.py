@@ -306,13 +306,12 @@ def test_the_wall_clock_is_real_and_goes_on_without_a_client_group(mortal, tmp_p
     assert rebuilt.updates == len(service)
 
 
-@pytest.mark.parametrize("lane", ["socket", "ray"])
-def test_a_stopped_client_group_is_a_stall_that_says_what_was_waited_for(mortal, lane, tmp_path, monkeypatch):
+def test_a_stopped_client_group_is_a_stall_that_says_what_was_waited_for(mortal, tmp_path, monkeypatch):
     """Under the wall clock nobody waits for it but who ends the run; where no loss is allowed that is its end."""
     monkeypatch.setattr("actors.driver.CONTROL_TIMEOUT", 4.0)
     pulls = ("method.asynchronous=true", "clock.kind=wall", "arrivals.rate=1", "evaluate.every=1000")
     prepared = mortal(
-        *(*pulls, "resources.hosts=2", "budget.updates=30", f"resources.lane={lane}", "resources.restarts=0"),
+        *(*pulls, "resources.hosts=2", "budget.updates=30", "resources.restarts=0"),
         number=signal.SIGSTOP,
         after=6,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+from itertools import cycle
 
 import pytest
 
@@ -73,8 +74,7 @@ class Listening(raydpzv.Callback):
         self.ends += 1
 
 
-@pytest.mark.parametrize("engine", ["compiled", "torch"])
-@pytest.mark.parametrize("method", WITHOUT_LEDGER)
+@pytest.mark.parametrize(("method", "engine"), [*zip(WITHOUT_LEDGER, cycle(("compiled", "torch")))])
 def test_a_client_of_a_method_without_a_ledger_is_lost_without_a_trace(struck, tmp_path, method, engine):
     spec = spec_of(method, f"model.engine={engine}")
     found = run_prepared(struck(spec, "client"), tmp_path / "run", runner="ray")
@@ -162,7 +162,7 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
     write = RunFolder.write_checkpoint
 
     def slowly(self, checkpoint):
-        threading.Event().wait(0.3)
+        threading.Event().wait(0.1)
         written.append(checkpoint.round)
         return write(self, checkpoint)
 
