@@ -32,6 +32,7 @@ MODULES_TWICE = {
     "device": "where tensors live: directions made there, and an actor's share of it",
     "table": "rows under named columns: data, and a comparison's results",
     "text": "words: as data, and as a report prints figures and claims",
+    "users": "one user's records: how data are shared out, and how sums over users are protected",
     "traffic": "bytes: folded from rows, and drawn",
 }
 

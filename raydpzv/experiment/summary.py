@@ -8,21 +8,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydpzv.accounts.final_setting import final_setting
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.privacy.claim_words import Verdict, judge
-from raydpzv.privacy.statements import AnySetting, claims, verdict
-from raydpzv.privacy.user_setting import UserSetting
+from raydpzv.privacy.release import ReleasePlan, Spent, verdict
 from raydpzv.records import downtime, metrics
 from raydpzv.records.environment import versions
 from raydpzv.records.staleness import lag_summary
 from raydpzv.records.store import Rows, digest
 from raydpzv.records.summary_fields import NEWEST, SUMMARY_FORMAT
-from raydpzv.sim.interfaces import Spent
 
 _ROUNDING = 1e-6
 """By how much, of itself, an ε that noise was calibrated for may come out above its target."""
@@ -55,7 +52,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     message, service = rows["message"], rows["service"]
     beyond = ending.beyond_plan or experiment.missing > 0
     done = ending.status == "done"
-    final = final_setting(setting, ending.spent, done=done, beyond_plan=beyond) if setting else None
+    final = setting.as_made(ending.spent, done=done, beyond_plan=beyond) if setting else None
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
     said = _beside_target(experiment, final, said) if final else said
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
@@ -94,7 +91,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "throughput": metrics.throughput(service),
         "staleness": _staleness(experiment, rows),
         **_interruptions(experiment, rows),
-        "epsilon": [dataclasses.asdict(c) for c in claims(final)] if final else [],
+        "epsilon": [dataclasses.asdict(c) for c in final.claims()] if final else [],
         "private": said.private,
         "private_reason": None if said.private else said.lead,
         "proved": said.proved,
@@ -109,7 +106,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     }
 
 
-def _beside_target(experiment: Prepared, final: AnySetting, said: Verdict) -> Verdict:
+def _beside_target(experiment: Prepared, final: ReleasePlan, said: Verdict) -> Verdict:
     """Return a verdict that says, where it is so, that what a lost machine may have released leads beyond the target ε.
 
     In paper mode it is the paper's ε alone that ever met the target.
@@ -118,8 +115,8 @@ def _beside_target(experiment: Prepared, final: AnySetting, said: Verdict) -> Ve
     if not experiment.missing or planned is None or planned.target is None:
         return said
     limit = planned.target * (1 + _ROUNDING)
-    met = {(c.adversary, c.relation) for c in claims(planned) if c.epsilon <= limit}
-    if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in claims(final)):
+    met = {(c.adversary, c.relation) for c in planned.claims() if c.epsilon <= limit}
+    if not any((c.adversary, c.relation) in met and c.epsilon > limit for c in final.claims()):
         return said
     asides = said.asides or (f"This is not the target ε = {planned.target:g}.",)
     beside = (
@@ -163,21 +160,19 @@ def _users(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
     took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
     """
-    parts = experiment.user_parts if isinstance(experiment, PreparedHorizontal) else None
-    if parts is None:
+    if not isinstance(experiment, PreparedHorizontal) or experiment.user_parts is None:
         return {}
-    spec, setting = experiment.spec, experiment.setting
+    spec, setting, parts = experiment.spec, experiment.setting, experiment.user_parts
     plan = spec.descriptor.users(spec.method)
+    assert plan is not None
     tried = rows["attempt"].column("silos").to_numpy()
-    found = {
+    found: dict[str, Any] = {
         "aggregation": plan.aggregation,
         "weights": plan.weights,
         "silos": parts.clients,
         "users": parts.users,
         "pairs": len(parts.owners),
-        "sensitivity": setting.clip * setting.moved("add_remove")
-        if isinstance(setting, UserSetting)
-        else None,
+        "sensitivity": setting.clip * setting.moved("add_remove") if setting else None,
     }
     if len(tried):
         found |= {

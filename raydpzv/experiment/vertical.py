@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.accounts.privacy_filter import check_first_release, privacy_filter
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import barrier
 from raydpzv.data.vertical import Part, partition, without_client
@@ -26,9 +25,10 @@ from raydpzv.experiment.prepare import (
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, with_batch
 from raydpzv.keys import Key
 from raydpzv.privacy.mechanisms import Address
-from raydpzv.privacy.statements import AnySetting
+from raydpzv.privacy.release import ReleasePlan
 from raydpzv.records.checkpoint_policy import CheckpointPolicy
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
+from raydpzv.sim.privacy_filter import check_first_release, privacy_filter
 from raydpzv.sim.virtual import Timing
 
 Releases = Mapping[Address, float]
@@ -55,7 +55,7 @@ class PreparedVertical:
     missing: int = 0
 
     @property
-    def setting(self) -> AnySetting | None:
+    def setting(self) -> ReleasePlan | None:
         """What the claims about privacy are made from; None for a run without noise."""
         return self.privacy.claims
 
@@ -90,7 +90,8 @@ class PreparedVertical:
 
     def privacy_filter(self) -> PrivacyFilter:
         """Return a fresh privacy account."""
-        return privacy_filter(self.setting, self.spec.budget, self.missing)
+        budget = self.spec.budget
+        return privacy_filter(self.setting, budget.epsilon, budget.adversary, missing=self.missing)
 
     def budget(self) -> Budget:
         """Return what ends the run (besides the privacy filter)."""
@@ -156,7 +157,7 @@ def prepare_vertical(
         secret = secrets.randbits(256)
     coins = Key(spec.seed if secret is None else secret)
     clients, server = vertical_parties(spec, loaded.split, parts, privacy.noise(), coins)
-    check_first_release(privacy.claims, spec.budget)
+    check_first_release(privacy.claims, spec.budget.epsilon, spec.budget.adversary)
     unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(

@@ -15,7 +15,6 @@ import scenarios
 from raydpzv.data.sources import Source
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.prepare import planned_privacy, prepare
-from raydpzv.privacy.statements import claims, missing_premises
 from raydpzv.registry import DATA_SOURCES, METHODS
 from tests.helpers import raw_tables
 from tests.helpers.proved_modes import (
@@ -66,7 +65,7 @@ def test_everything_but_the_query_is_equal_and_the_query_moves_as_stated(tmp_pat
         folder.mkdir()
     paths = {change: READERS[reader].write(folder, change) for change, folder in files.items()}
     spec = spec_of(reader, method, mode, paths[""])
-    assert not missing_premises(planned_privacy(spec))
+    assert not planned_privacy(spec).missing_premises()
     first = seen(spec)
     again = seen(spec, first)
     assert differences(first, again, mode) == []
@@ -228,5 +227,5 @@ def test_without_a_public_list_of_classes_nothing_is_proved(tmp_path, reader, me
             scenarios.load(scenario, given)
         return
     found = planned_privacy(scenarios.load(scenario, given))
-    assert not any(claim.holds for claim in claims(found))
-    assert any("set data.classes" in clause for clause in missing_premises(found))
+    assert not any(claim.holds for claim in found.claims())
+    assert any("set data.classes" in clause for clause in found.missing_premises())

@@ -13,7 +13,6 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.experiment.vertical import prepare_vertical
-from raydpzv.privacy.statements import claims
 
 ROWS = 1437
 POISSON = ("method.batches=poisson", "method.batch=64")
@@ -82,7 +81,7 @@ def test_settings_that_contradict_the_mode_are_refused(overrides: list[str], wor
         (["privacy.delta=1e-3"], ["1/D = 0.000695", "privacy.permit_large_delta = true"]),
         (["method.gather=3", "method.batch=359"], ["method.gather", "divisor", "1, 2, 4"]),
         (["method.gather=2", *POISSON], ["method.gather", '"shuffle"', "poisson"]),
-        (["budget.epsilon=0.001"], ["budget.epsilon", "which alone is ε=", "0.001"]),
+        (["budget.epsilon=0.001"], ["budget.epsilon", "it alone is ε=", "0.001"]),
         (["method.batch=1438"], ["method.batch", "at most 1437"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0] else "",
@@ -156,7 +155,7 @@ def test_an_order_that_tells_batch_sizes_hides_nobody_from_outsiders(timed):
     )
 
     def rows(*changes):
-        found = claims(planned_privacy(scenarios.load("digits_dpzv", [*spec, *changes])))
+        found = planned_privacy(scenarios.load("digits_dpzv", [*spec, *changes])).claims()
         return {c.adversary: c for c in found if c.relation == "replace"}
 
     assert rows()["external"].epsilon < rows()["client"].epsilon / 10, "control"

@@ -9,9 +9,9 @@ import pytest
 import scenarios
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.summary import Ending, summarise
+from raydpzv.privacy.release import Spent
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.report.verdict import headline
-from raydpzv.sim.interfaces import Spent
 
 NOTHING = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
 USERS = (

@@ -18,9 +18,10 @@ from raydpzv.exporters import tensorboard_log
 from raydpzv.exporters.json_log import JsonLog
 from raydpzv.exporters.scalar_log import status_scalars
 from raydpzv.privacy.gdp import mu_of
+from raydpzv.privacy.release import PrivacyLoss
 from raydpzv.records.callbacks import Fault, RunStart
 from raydpzv.registry import LOGS
-from raydpzv.sim.interfaces import PrivacyLoss, Status
+from raydpzv.sim.interfaces import Status
 from scenarios.options import chosen_logs
 
 

@@ -15,7 +15,7 @@ import pytest
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.experiment import privacy_setting
 from raydpzv.experiment.vertical import prepare_vertical
-from raydpzv.privacy.sound_setting import SoundSetting
+from raydpzv.privacy.integers import IntegerReleasePlan
 from tests.helpers.sound_runs import sound, table, transcript
 
 CHANGED = 3
@@ -24,7 +24,7 @@ CHANGED = 3
 def realised(one: VerticalScenario, two: VerticalScenario) -> tuple[float, float]:
     """Return μ of the sums that differ, and what is printed for the releases that the largest count bounds."""
     found = prepare_vertical(one).privacy.claims
-    assert isinstance(found, SoundSetting)
+    assert isinstance(found, IntegerReleasePlan)
     first = transcript(one)
     other = transcript(two, first)
     squared = sum(float(np.sum((s - other.slopes.sums[a]) ** 2)) for a, s in first.slopes.sums.items())
