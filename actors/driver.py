@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from actors.actor_reuse import end_survivors
-from actors.clock_skew import offsets
 from actors.remote import actor_of, get
 from actors.restarts import RestartFromCheckpoint, Restarts
+from actors.skew_probe import offsets
 from raydpzv.errors import InputError, Lost, RaydpzvError, RunError, Stalled, StoppedEarly
 from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, run_folder
 from raydpzv.experiment.prepare import Prepared

@@ -1,4 +1,4 @@
-"""The server's ledger, which is the ledger actor's, and that actor."""
+"""The server's working set of the ledger actor's ledger, and the start of that actor."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from actors.actor_reuse import start, start_here
 from actors.ledger_actor import LedgerActor
 from actors.ledger_connection import LedgerConnection, ask_ledger
 from actors.shares import Place
-from actors.transport.ledger_session import unpack_slice
 from raydpzv.ledger.entries import LedgerUpdate, Slice
 from raydpzv.ledger.header import Header, LogSettings
 from raydpzv.ledger.ledger import Ledger
 
 
 class RelayedLedger(Ledger):
-    """The server's working set of the ledger actor's: an update is written there before anybody hears of it."""
+    """The server's working set of the actor's ledger: an update is written there before any party gets it."""
 
     def __init__(self, actor: Any, header: Header, timeout: float) -> None:
         super().__init__(None, header, LogSettings())
@@ -27,15 +26,15 @@ class RelayedLedger(Ledger):
         self._recalls = False
 
     def adopt(self) -> None:
-        """Take over the updates that the actor has already."""
+        """Load the updates that the actor has already."""
         facts = self._ask(self._actor.facts.remote(), "the ledger's state")
         self._recalls = facts["ledger"]["bytes"] > 0
-        for u in unpack_slice(self._ask(self._actor.since.remote(self.version), "the ledger")).updates():
+        for u in self._connection.since(self.version, None).updates():
             super().enter(u)
 
     @property
     def recalls(self) -> bool:
-        """Whether updates that are trimmed here can still be had: the actor has a log on disk."""
+        """Whether the actor can still return updates that are trimmed here: it has a log on disk."""
         return self._recalls
 
     def since(self, version: int, until: int | None = None) -> Slice:
@@ -62,8 +61,8 @@ class RelayedLedger(Ledger):
             self._actor.save_snapshot.remote(name, version, arrays), f"the snapshot of update {version}"
         )
 
-    def _ask(self, reference: Any, what: str) -> Any:
-        return ask_ledger(self._actor, reference, self._timeout, what)
+    def _ask(self, reference: Any, awaited: str) -> Any:
+        return ask_ledger(self._actor, reference, self._timeout, awaited)
 
 
 def ledger_actor(place: Place) -> Any:

@@ -19,7 +19,7 @@ from common import environment, median, options, show, verdict, write
 from actors.actor_reuse import remote_class
 from actors.cluster import connected
 from actors.horizontal.client_group_actor import ClientGroupActor
-from actors.serialization import pack_order
+from actors.transport.peers import order_task
 from actors.vertical.client_actor import ClientActor
 from raydpzv.config.toml import load
 from raydpzv.experiment.horizontal import prepare_horizontal
@@ -91,7 +91,7 @@ def turn() -> dict[str, tuple[float, float]]:
     """Measure every kind of process once."""
     vertical = prepare_vertical(load(SCENARIOS / "digits_dpzv.toml"))
     horizontal = prepare_horizontal(load(SCENARIOS / "digits_decomfl.toml", ("method.name=fedavg",)))
-    work = pack_order(Order(0, Start()))
+    work = order_task(Order(0, Start())).frame
     before, after = of_ours(Client, [vertical.clients[0]], 0.0, work=work)
     return {
         "Ray alone": of_ray(),

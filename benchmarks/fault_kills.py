@@ -37,7 +37,7 @@ from lane_kills import CLASSES, Hung, deadline, ended, prints
 
 from actors.cluster import connected
 from actors.runner import run_on_ray
-from actors.transport.connection import TransportAddress
+from actors.transport.sockets import TransportAddress
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import prepare

@@ -26,11 +26,9 @@ from common import environment, median, options, show, verdict, write
 from processes import GROUPS
 from watch import Pace, Watch
 
-from actors.serialization import pack_order, pack_upload, unpack_order, unpack_upload
-from actors.transport.client_service import ClientConversation
-from actors.transport.connection import TransportAddress
-from actors.transport.server import TransportServer
-from actors.vertical.executor import ClientConnection
+from actors.transport.clients import ClientConnection, ClientConversation
+from actors.transport.port import TransportPort
+from actors.transport.sockets import TransportAddress
 from raydpzv.config.toml import load
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
@@ -70,33 +68,25 @@ def run_over(lane: str, case: str, shorter: int) -> Pace:
     return watch.pace()
 
 
-class Answering:
-    """An actor that answers every upload with 4 bytes, by calls and on lines."""
+class Answering(TransportPort):
+    """An actor that answers every upload with 4 bytes, by calls and on sockets."""
 
-    def listen(self, secret: bytes) -> TransportAddress:
-        """Listen on this machine."""
-        self._lane = TransportServer(partial(ClientConversation, self), "", secret, TIMEOUT, peers=1)
-        return self._lane.address
+    def __init__(self) -> None:
+        super().__init__(partial(ClientConversation, self), TIMEOUT)
 
     def cpu(self) -> float:
         """Return the CPU seconds of this process."""
         return time.process_time()
 
-    def exchange(self, upload: Any, how: tuple[float, float, bool, float], applied: float) -> Any:
-        """Answer a call."""
-        answer = self.exchange_answer(unpack_upload(upload), Activation(*how), applied, False)
-        assert answer.order is not None
-        return pack_order(answer.order), answer.over
-
-    def exchange_answer(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+    def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
         """Answer an upload."""
         return Answer(Order(upload.client, Slopes(np.ones(1, np.float32)), upload.step), False)
 
-    def first_answer(self, client: int, warm_up: bool) -> Answer:
+    def first(self, client: int, warm_up: bool) -> Answer:
         """Answer who begins."""
         return Answer(Order(client, Start()), False)
 
-    def wait_answer(self, client: int, seconds: float, warm_up: bool) -> Answer:
+    def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
         """Answer who waits."""
         return Answer(None, False)
 
@@ -108,13 +98,13 @@ class Asking:
     """An actor that hands in uploads and measures how long the answers take."""
 
     def __init__(self, server: Any, address: TransportAddress) -> None:
-        self._server, self._lines = server, ClientConnection(address, TIMEOUT)
-        self._lines.first(0)
+        addresses = {"socket": address, "ray": None}
+        self._ways = {lane: ClientConnection(server, addresses[lane], TIMEOUT) for lane in LANES}
+        for way in self._ways.values():
+            way.first(0)
 
     def trips(self, lane: str, kilobytes: int, count: int) -> tuple[list[float], float]:
         """Return seconds of each round trip, and the CPU seconds of this process for all."""
-        import ray
-
         rows = kilobytes * 1024 // 260  # an id of 4 bytes and 64 floats
         values = np.ones((rows, 64), np.float32)
         upload, how = (
@@ -124,11 +114,7 @@ class Asking:
         found, cpu = [], time.process_time()
         for _ in range(count):
             began = time.perf_counter()
-            if lane == "socket":
-                answer = self._lines.exchange(upload, how, 0.0).order
-            else:
-                given = pack_upload(upload), (how.due, how.woke, how.late, how.sent), 0.0
-                answer = unpack_order(ray.get(self._server.exchange.remote(*given), timeout=TIMEOUT)[0])
+            answer = self._ways[lane].exchange(upload, how, 0.0).order
             assert answer is not None
             assert answer.body.wire_bytes == 4
             found.append(time.perf_counter() - began)
@@ -143,7 +129,7 @@ def round_trips(repeats: int, count: int) -> list[dict[str, Any]]:
 
     server = remote_class(Answering, {}, {}).options(num_cpus=0).remote()
     ray.get(server.make.remote(Answering))
-    address = ray.get(server.listen.remote(secrets.token_bytes(32)))
+    address = ray.get(server.open_transport.remote("", secrets.token_bytes(32), 1))
     client = remote_class(Asking, {}, {}).options(num_cpus=0).remote()
     ray.get(client.make.remote(Asking, server, address))
     seconds: dict[tuple[int, str], list[float]] = {}

@@ -37,7 +37,7 @@ from actors.horizontal.client_group_actor import ClientGroupActor
 from actors.horizontal.server_actor import HorizontalServerActor
 from actors.ledger_actor import LedgerActor
 from actors.runner import run_on_ray
-from actors.transport.connection import Connection, TransportAddress
+from actors.transport.sockets import FrameSocket, TransportAddress
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.config.toml import load
@@ -101,12 +101,12 @@ class Blow:
 
     def await_frame(self) -> None:
         """Have this process struck at the frame."""
-        send, frames = Connection.send, itertools.count(1)
+        send, frames = FrameSocket.send, itertools.count(1)
 
-        def struck(line: Connection, *parts: bytes, **how: Any) -> None:
+        def struck(line: FrameSocket, *parts: bytes, **how: Any) -> None:
             if next(frames) != self.frame:
                 return send(line, *parts, **how)
-            setattr(Connection, "send", send)  # noqa: B010
+            setattr(FrameSocket, "send", send)  # noqa: B010
             self.mark.touch()
             whole = b"".join((struct.pack("<Q", sum(map(len, parts))), *parts))
             line._socket.settimeout(None)
@@ -117,7 +117,7 @@ class Blow:
             os.kill(os.getpid(), signal.SIGKILL if self.act == "kill" else signal.SIGSTOP)
             return None
 
-        setattr(Connection, "send", struck)  # noqa: B010
+        setattr(FrameSocket, "send", struck)  # noqa: B010
 
 
 class Joins:

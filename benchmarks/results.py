@@ -19,16 +19,16 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from raydpzv.compare import text_tables
-from raydpzv.compare.curves import final_accuracy, lines
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.folder import is_comparison, left
 from raydpzv.compare.plan import Comparison
-from raydpzv.compare.privacy_table import privacy_line
 from raydpzv.compare.results import Compared
-from raydpzv.compare.summary_table import brief_rows, failures_line, target_line
-from raydpzv.compare.table import equal_bytes, equal_seconds, table
 from raydpzv.files import write_atomically
+from raydpzv.report import comparison_text as text_tables
+from raydpzv.report.comparison_lines import final_accuracy, lines
+from raydpzv.report.comparison_privacy import privacy_line
+from raydpzv.report.comparison_summary import brief_rows, failures_line, target_line
+from raydpzv.report.comparison_table import equal_bytes, equal_seconds, table
 from scenarios.compare import ComparisonOptions, made
 from scenarios.run_output import Output
 

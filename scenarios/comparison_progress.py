@@ -16,9 +16,9 @@ from rich.text import Text
 from raydpzv.compare.plan import Comparison, Planned
 from raydpzv.compare.results import Compared
 from raydpzv.compare.run_comparison import STOPPED
-from raydpzv.compare.table import table
-from raydpzv.compare.text_tables import heads_line
 from raydpzv.files import as_json as json_text
+from raydpzv.report.comparison_table import table
+from raydpzv.report.comparison_text import heads_line
 from raydpzv.sim.interfaces import Status
 from scenarios.progress import INTERVAL, limit_of, repeated, score
 from scenarios.run_output import tables_console
@@ -124,8 +124,8 @@ def show_comparison(
         rows = {"runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
         print(json_text({"folder": str(folder), "heads": comparison.heads, "lines": lines} | rows), end="")
         return
-    from raydpzv.compare.page import console_report
-    from raydpzv.compare.summary_table import brief_report
+    from raydpzv.report.comparison_page import console_report
+    from raydpzv.report.comparison_summary import brief_report
 
     console, report = tables_console(_WIDTH), console_report if explain else brief_report
     console.print(report(*tables, compared.claims, comparison.targets))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, cast
 
@@ -13,22 +13,20 @@ import numpy as np
 from actors.device import claim_device
 from actors.ledger_connection import LedgerRange
 from actors.remote import get
-from actors.serialization import Wire, Work, known_tail, pack_upload, unpack_work
-from actors.transport import requests
-from actors.transport.connection import Connection, TransportAddress, dial
-from actors.transport.hosts import HostConnection, serve_host
-from actors.transport.orders import LONGEST_WAIT
+from actors.transport import work
+from actors.transport.hosts import HostConnection
+from actors.transport.peers import TaskPort
+from actors.transport.sockets import TransportAddress
 from actors.transport.work import LOOKS
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.methods.roles import ClientGroup, LedgerGroup, Metrics, Order, OwnModels, Upload
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import processed
-from raydpzv.sim.interfaces import Activation
-from raydpzv.sim.pull import PullConnection, PullLoop
+from raydpzv.sim.pull import PullLoop
 from raydpzv.wire.messages import ClientModels, Packed, unpack
 
 
-class ClientGroupActor:
+class ClientGroupActor(TaskPort):
     """Plain class; `actors.vertical.actor_set` wraps it. Its data is read in place from Ray's object store.
 
     Nothing is asked of it per client: a round is one piece of work here and one range from the ledger actor. `stop`,
@@ -39,6 +37,7 @@ class ClientGroupActor:
     LOOKING = ("look", "look_state")
 
     def __init__(self, prepared: PreparedHorizontal, gpus: float, ledger: Any | None) -> None:
+        super().__init__()
         self._device = claim_device(gpus)
         self._prepared, self._ledger = prepared, ledger
         self._timeout = prepared.spec.resources.timeout
@@ -50,25 +49,6 @@ class ClientGroupActor:
         self._viewer: LedgerGroup | None = None
         self._stopping = threading.Event()
         self._loop: PullLoop | None = None
-        self._line: Connection | None = None
-
-    def process(self, work: Work) -> list[Wire]:
-        """Do what the orders ask for; uploads in their order."""
-        return [pack_upload(upload) for upload in self._process(unpack_work(work))]
-
-    def join(self, lane: TransportAddress, number: int) -> None:
-        """Open a line on which the server orders (virtual clock); number: which it is to the server."""
-        self._line = dial(lane, LONGEST_WAIT)
-        self._line.send(*requests.join(number))
-
-    def serve_orders(self) -> None:
-        """Do what the server asks for on that line, until nothing follows."""
-        assert self._line is not None
-        looks = {name: getattr(self, name) for name in LOOKS}
-        try:
-            serve_host(self._line, self._process, lambda name, version: looks[name](version))
-        finally:
-            self._line.close()
 
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version`, which is not before that of any order so far."""
@@ -114,7 +94,7 @@ class ClientGroupActor:
         was lost; lane: where the server listens, None: it is called through Ray.
         """
         clock = WallClock(origin)
-        with _connection(server, self._timeout, lane, part) as port:
+        with closing(HostConnection(server, lane, self._timeout, part)) as port:
             self._loop = PullLoop(
                 self._client_group,
                 port,
@@ -141,6 +121,15 @@ class ClientGroupActor:
         """Return the state at `version` while the loop runs."""
         return self._looking().state(version)
 
+    def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
+        asked = work.read_asked(frame)
+        if asked is None:
+            return None
+        if asked.look:
+            look = {name: getattr(self, name) for name in LOOKS}[asked.look]
+            return lambda: work.looked(asked.look, look(asked.version))
+        return lambda: work.uploads(self._process(asked.orders))
+
     def _process(self, orders: Sequence[Order]) -> list[Upload]:
         if self._range:
             self._range.reach(max(order.round for order in orders) - 1)
@@ -156,41 +145,3 @@ class ClientGroupActor:
             history = LedgerRange(self._ledger, self._timeout)
             self._viewer = cast(LedgerGroup, self._prepared.client_group(history, self._device))
         return self._viewer
-
-
-@contextmanager
-def _connection(
-    server: Any, timeout: float, lane: TransportAddress | None, host: int
-) -> Iterator[PullConnection]:
-    """A host's way to the server under the wall clock: a line to where it listens, or (None) calls of its actor."""
-    if lane is None:
-        yield ServerPort(server, timeout)
-        return
-    line = HostConnection(lane, timeout, host)
-    try:
-        yield line
-    finally:
-        line.close()
-
-
-class ServerPort:
-    """A host's way to the server actor under the wall clock: two calls per activation."""
-
-    def __init__(self, server: Any, timeout: float) -> None:
-        self._server, self._timeout = server, timeout
-
-    def wake(self, client: int) -> Order | None:
-        """Return what the client is to work at; None: the run is over."""
-        answer = get(
-            self._server.wake.remote(client), self._timeout, f"the server's answer to client {client}"
-        )
-        if answer is None:
-            return None
-        round, size, work = answer
-        return unpack_work(work)[0] if work else known_tail(client, round, size)
-
-    def exchange(self, upload: Upload, how: Activation) -> bool:
-        """Hand in an upload; tell whether the run goes on."""
-        details = (how.due, how.woke, how.late, how.sent)
-        reference = self._server.exchange.remote(pack_upload(upload), details)
-        return bool(get(reference, self._timeout, f"the server to take the upload of client {upload.client}"))

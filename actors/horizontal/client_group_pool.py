@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from actors.actor_reuse import start
 from actors.horizontal.client_group_actor import ClientGroupActor
-from actors.remote import get, lost
-from actors.serialization import pack_work, unpack_upload
+from actors.remote import lost
 from actors.shares import Place
+from actors.transport import work
+from actors.transport.peers import Peers, Task
+from actors.transport.sockets import MOST
 from raydpzv.errors import RunError
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.wire.messages import ClientModels
@@ -95,67 +98,13 @@ class ClientGroupPool:
         )
 
 
-class HostDispatcher(Protocol):
-    """The server's way to its hosts, each of which does what it is sent one after the other.
-
-    Waiting raises Stalled past the time limit, Ray's error if the host is lost.
-    """
-
-    def work(self, host: int, orders: Sequence[Order]) -> Any:
-        """Send orders; returns a handle at once."""
-        ...
-
-    def uploads(self, host: int, handle: Any) -> list[Upload]:
-        """Wait for what comes of orders."""
-        ...
-
-    def look(self, host: int, name: str, version: int) -> Any:
-        """Wait for what a method of `LOOKS` finds of the model at `version`, after the work sent before."""
-        ...
-
-    def replace(self, host: int, new: Any) -> None:
-        """Send to a new host in the place of a lost one."""
-        ...
-
-    def finish(self) -> None:
-        """Say that nothing follows; all was waited for."""
-        ...
-
-
-class HostCalls:
-    """Calls of Ray; a handle is an object reference. lean: see `pack_work`."""
-
-    def __init__(self, actors: Sequence[Any], timeout: float, *, lean: bool) -> None:
-        self._actors, self._timeout, self._lean = list(actors), timeout, lean
-
-    def work(self, host: int, orders: Sequence[Order]) -> Any:
-        """Call the host; returns at once."""
-        return self._actors[host].process.remote(pack_work(orders, lean=self._lean))
-
-    def uploads(self, host: int, handle: Any) -> list[Upload]:
-        """Wait for what a call returns."""
-        return [unpack_upload(wire) for wire in get(handle, self._timeout, f"the uploads of host {host}")]
-
-    def look(self, host: int, name: str, version: int) -> Any:
-        """Call the host and wait."""
-        reference = getattr(self._actors[host], name).remote(version)
-        return get(reference, self._timeout, f"host {host} at update {version}")
-
-    def replace(self, host: int, new: Any) -> None:
-        """Call a new host."""
-        self._actors[host] = new
-
-    def finish(self) -> None:
-        """Say nothing: calls come to an end by themselves."""
-
-
 @dataclass
-class _Sent:
-    """Orders that a host is at work on, in the order of the versions they are to be done at."""
+class _Work:
+    """Orders that a host works on, in the order of the versions at which they are due."""
 
     host: int
     orders: Sequence[Order]
-    handle: Any
+    task: Task
 
 
 class PoolExecutor:
@@ -164,26 +113,28 @@ class PoolExecutor:
     Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves no bits; it is the
     next in turn, or the one that keeps the client's own model or keys (`pinned`). Evaluations are host 0's. drifts: a
     lost host's clients had models that nobody can rebuild, so that no other takes its place and the run goes back.
+    lean: see `work.work`.
     """
 
     def __init__(
         self,
         pool: ClientGroupPool,
-        dispatcher: HostDispatcher,
+        peers: Peers,
         *,
+        lean: bool,
         pinned: bool,
         noted: Noted,
         drifts: bool = False,
     ) -> None:
-        self._pool, self._dispatcher, self._pinned, self._noted = pool, dispatcher, pinned, noted
-        self._drifts = drifts
+        self._pool, self._peers, self._lean, self._pinned = pool, peers, lean, pinned
+        self._noted, self._drifts = noted, drifts
         self._gathered: list[Order] = []
         self._dealt, self.calls = 0, 0
-        self._sent: list[_Sent] = []
+        self._sent: list[_Work] = []
         self._done: dict[int, Upload] = {}
 
     def submit(self, order: Order) -> int:
-        """Take the order; the client's number is the handle, since a client has one order at a time."""
+        """Gather the order; the client's number is the handle, since a client has one order at a time."""
         self._gathered.append(order)
         return order.client
 
@@ -218,7 +169,7 @@ class PoolExecutor:
 
     def finish(self) -> None:
         """Let the hosts go: nothing is asked of them any more."""
-        self._dispatcher.finish()
+        self._peers.finish()
 
     def _send(self) -> None:
         hosts = len(self._pool.actors)
@@ -229,19 +180,28 @@ class PoolExecutor:
             self._dealt += 1
         self._gathered = []
         for host, orders in shares.items():
-            self._sent.append(_Sent(host, orders, self._start(host, orders)))
+            self._sent.append(_Work(host, orders, self._start(host, orders)))
 
-    def _start(self, host: int, orders: Sequence[Order]) -> Any:
+    def _start(self, host: int, orders: Sequence[Order]) -> Task:
         self.calls += 1
-        return self._dispatcher.work(host, orders)
+        frame = work.work(orders, lean=self._lean)
+        task = Task(f"the uploads of host {host}", work.most_bytes(orders), work.read_uploads, frame)
+        return self._peers.send(host, task)
 
-    def _collect(self, sent: _Sent) -> None:
-        uploads = self._waited(sent.host, lambda: self._dispatcher.uploads(sent.host, sent.handle))
+    def _collect(self, sent: _Work) -> None:
+        uploads = self._waited(sent.host, lambda: self._peers.result(sent.host, sent.task))
         self._sent.remove(sent)
         self._done |= {upload.client: upload for upload in uploads}
 
     def _look(self, host: int, name: str, version: int) -> Any:
-        return self._waited(host, lambda: self._dispatcher.look(host, name, version))
+        """Return what a host finds of the model at `version`, after the work that was sent before."""
+
+        def look() -> Any:
+            read, frame = partial(work.read_looked, name), work.look(name, version)
+            task = Task(f"host {host} at update {version}", MOST, read, frame)
+            return self._peers.result(host, self._peers.send(host, task))
+
+        return self._waited(host, look)
 
     def _waited(self, host: int, wait: Callable[[], T]) -> T:
         """Return a host's answer, from its replacement if it is lost before."""
@@ -263,9 +223,9 @@ class PoolExecutor:
                 "run's last checkpoint has: go on from there with raydpzv resume"
             ) from error
         done = self._pool.replace(host, error)
-        self._dispatcher.replace(host, self._pool.actors[host])
+        self._peers.replace(host, self._pool.actors[host])
         again = [sent for sent in self._sent if sent.host == host]
         for sent in again:
-            sent.handle = self._start(host, sent.orders)
+            sent.task = self._start(host, sent.orders)
         orders = sum(len(sent.orders) for sent in again)
         self._noted(host, f"{done}; {orders} orders are performed again")

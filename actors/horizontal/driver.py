@@ -22,8 +22,8 @@ from actors.remote import get, lost
 from actors.reservation import Reservation
 from actors.restarts import RestartFromCheckpoint
 from actors.shares import Place, Plan
-from actors.transport.connection import TransportAddress
-from actors.transport.connections import open_transport
+from actors.transport.peers import open_transport
+from actors.transport.sockets import TransportAddress
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL
@@ -119,7 +119,7 @@ def _actor_set(
         well = True
     except RestartFromCheckpoint as loss:
         if loss.others_answer:
-            server.close_lane.remote()
+            server.close_transport.remote()
             if ledger is not None:
                 ledger.close.remote()
             kept = keep_survivors([*there, *pool.actors])
@@ -241,7 +241,7 @@ class _Driver(Driver):
         loops = {self._loop(host, clock, replaces=False): host for host in range(len(self._pool.actors))}
         self._watch(loops, clock)
         self._control(self._server.stop.remote(NOBODY_WAKES), "the server to stop")
-        self._control(self._server.close_lane.remote(), "the server to end its lines")
+        self._control(self._server.close_transport.remote(), "the server to end its lines")
         if self._status.stop_reason == USER:
             self._keep_leg(due=True)
         self._seen(lambda: self._server.look.remote(True), "an evaluation")

@@ -11,16 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from actors.device import claim_device
-from actors.horizontal.client_group_pool import ClientGroupPool, HostCalls, HostDispatcher, PoolExecutor
+from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
 from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
 from actors.run_until_port import RunUntilPort
-from actors.serialization import Wire, Work, pack_work, unpack_upload
-from actors.transport.connection import TransportAddress
-from actors.transport.connections import Connections
-from actors.transport.hosts import HostConnections, HostConversation
-from actors.transport.server import TransportServer
+from actors.transport.hosts import HostConversation
+from actors.transport.port import TransportPort
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.model_evaluator import ModelEvaluator, SnapshotWriter, WeightsEvaluator
 from raydpzv.experiment.run_horizontal import (
@@ -44,12 +41,12 @@ from raydpzv.sim.virtual import VirtualRun
 from raydpzv.sim.wall import LegBegin
 
 
-class HorizontalServerActor(ReportPort, RunUntilPort):
+class HorizontalServerActor(ReportPort, RunUntilPort, TransportPort):
     """Plain class; `actors.vertical.actor_set` wraps it.
 
-    Uploads are served in the default concurrency group, or on the lane's lines; control calls have one of their own
-    and answer meanwhile; looks at the model have a third, as they wait for a host; checkpoints under the wall clock a
-    fourth.
+    Uploads are served in the threads of their sockets, or as calls in the default concurrency group. Control calls have
+    a group of their own and answer meanwhile. Looks at the model wait for a host, in a third group. Checkpoints under
+    the wall clock have a fourth.
     """
 
     CONTROL = (
@@ -59,8 +56,8 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
         "spent",
         "note_loss",
         "note_clocks",
-        "close_lane",
         "written",
+        *TransportPort.TRANSPORT_CALLS,
         *ReportPort.CALLS,
         *RunUntilPort.HORIZON_CALLS,
     )
@@ -70,9 +67,10 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
     def __init__(self, prepared: PreparedHorizontal) -> None:
         ReportPort.__init__(self)
         RunUntilPort.__init__(self)
+        self._timeout = prepared.spec.resources.timeout
+        TransportPort.__init__(self, partial(HostConversation, self), self._timeout)
         claim_device(0.0)
         self._prepared, self.separate = prepared, prepared.separate
-        self._timeout = prepared.spec.resources.timeout
         self._privacy_filter = prepared.privacy_filter()
         self._recorder = Recorder(epsilons=self._privacy_filter.epsilons)
         self._pieces: list[Piece] = []
@@ -84,7 +82,6 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
         self._hosts: PoolExecutor | None = None
         self._wall: PullServerLoop | None = None
         self._leg: PullLeg | None = None
-        self._lane: TransportServer | None = None
         self._parameters: np.ndarray | None = None
         self._drift: tuple[float, float] | None = None
         self._evaluated = 0
@@ -118,13 +115,12 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
     def run_virtual(self, pool: ClientGroupPool) -> None:
         """Run the whole virtual-time loop."""
         prepared = self._prepared
-        lean = not prepared.separate
-        dispatcher: HostDispatcher = HostCalls(pool.actors, self._timeout, lean=lean)
-        if self._lane:
-            lines = Connections(self._lane, pool.actors, self._timeout, "host")
-            dispatcher = HostConnections(lines, lean=lean)
         self._hosts = PoolExecutor(
-            *(pool, dispatcher), pinned=prepared.pinned, noted=self.note_loss, drifts=prepared.drifts
+            *(pool, self._peers(pool.actors, self._timeout, "host")),
+            lean=not prepared.separate,
+            pinned=prepared.pinned,
+            noted=self.note_loss,
+            drifts=prepared.drifts,
         )
         server = self._server
         self._see(self._hosts if prepared.seeded else WeightsEvaluator(prepared, server, "cpu"))
@@ -147,18 +143,7 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
         if prepared.separate:
             self._drift = self._hosts.drift(self._server_loop.updates)
         self._hosts.finish()
-        self.close_lane()
-
-    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
-        """Listen for so many hosts; host: of this machine, "" if none is on another. Raises TransportError."""
-        talk = partial(HostConversation, self)
-        self._lane = TransportServer(talk, host, secret, self._timeout, peers)
-        return self._lane.address
-
-    def close_lane(self) -> None:
-        """End the lines."""
-        if self._lane:
-            self._lane.close()
+        self.close_transport()
 
     def warm_up(self) -> None:
         """Let throw-away parties make a run's first updates here, so that what compiles is no service's."""
@@ -199,23 +184,11 @@ class HorizontalServerActor(ReportPort, RunUntilPort):
         """Look at the model in another host from now on: the one before was lost."""
         self._see(_GroupEvaluator(host, self._timeout))
 
-    def wake(self, client: int) -> tuple[int, int, Work | None] | None:
-        """Return what a client is to work at: round, bytes and, if it keeps a model, its message; None: it is over."""
-        order = self.wake_order(client)
-        if order is None:
-            return None
-        message = pack_work([order], lean=False) if self.separate else None
-        return order.round, order.body.wire_bytes, message
-
-    def wake_order(self, client: int) -> Order | None:
+    def wake(self, client: int) -> Order | None:
         """Return what a client is to work at; None: the run is over."""
         return self._open().wake(client)
 
-    def exchange(self, upload: Wire, how: tuple[float, float, bool, float]) -> bool:
-        """Serve one upload; tell whether the run goes on."""
-        return self.exchange_upload(unpack_upload(upload), Activation(*how))
-
-    def exchange_upload(self, upload: Upload, how: Activation) -> bool:
+    def exchange(self, upload: Upload, how: Activation) -> bool:
         """Serve one upload; tell whether the run goes on."""
         return self._open().exchange(upload, how)
 

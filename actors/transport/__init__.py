@@ -1,1 +1,1 @@
-"""The lane: messages between client and server actors over sockets, where Ray only places, starts and watches them."""
+"""Messages between client and server actors, as frames on sockets or in calls of Ray."""

@@ -1,6 +1,6 @@
-"""The server's end of the lane: it listens, and serves every peer's line in a thread of its own.
+"""The answering end of sockets: it listens, and serves each peer in a thread of its own.
 
-A line on which the server is to order (virtual clock) is not served but handed over to whoever expects it.
+A socket on which the server orders (virtual clock) is not served but handed to the code that waits for it.
 """
 
 from __future__ import annotations
@@ -12,76 +12,85 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from actors.transport import requests
-from actors.transport.connection import HANDSHAKE_TIMEOUT, Connection, from_another_user, listen, prove
-from actors.transport.requests import HELLO, JOIN, TransportRequest
+from actors.transport import frames
+from actors.transport.frames import HELLO, JOIN, TransportRequest
+from actors.transport.sockets import HANDSHAKE_TIMEOUT, FrameSocket, from_another_user, listen, prove
 from raydpzv.errors import Stalled, TransportError
 
 MOST_STRANGERS = 64
-"""Peers at a time, beside as many as are to come, that have not proved themselves; past them one is hung up on.
+"""Peers at a time, beyond the expected number, that have not proved themselves. One more, and one is hung up on.
 
-It is the first of those whom other users of the machine opened, else the first of all: actors prove themselves within
-milliseconds. So no flood of strangers takes the threads and the places that actors need.
+That is the first one that another user of the machine opened, else the first of all: actors prove themselves within
+milliseconds. So a flood of strangers cannot take the threads and places that actors need.
 """
 _PAUSE = 0.05
-"""Seconds until a peer is accepted after one could not be, as when the process has no more files to open."""
+"""Seconds to wait after accepting a peer failed, for example because the process has no file left to open."""
 
 
 class Conversation(Protocol):
-    """What is said on one peer's line, request by request, after the peer's first words."""
+    """The answers to one peer's requests, after the frame that named the peer."""
 
     def most(self) -> int:
         """Return how many bytes the next request may have."""
         ...
 
     def answer(self, frame: memoryview) -> Sequence[bytes]:
-        """Return the answer's frame. Raises TransportError where the peer breaks its word: its line is ended."""
+        """Return the answer's frame. Raises TransportError if the peer breaks the protocol, which ends its socket."""
         ...
 
 
 Talk = Callable[[TransportRequest], Conversation]
-"""Begins a conversation with who says who it is."""
+"""Starts a conversation with the peer that a request names."""
+
+
+def reply(conversation: Conversation, request: memoryview) -> tuple[Sequence[bytes], TransportError | None]:
+    """Return the frame that answers a request, or reports an error; and the peer's breach of the protocol, if any."""
+    try:
+        return conversation.answer(request), None
+    except TransportError as error:
+        return frames.failed(error), error
+    except Exception as error:
+        return frames.failed(error), None
 
 
 class TransportServer:
-    """Serves lines until it is closed. timeout: seconds for a frame that has begun; peers: how many will come.
+    """Serves sockets until it is closed. timeout: seconds for a frame that has begun; peers: the expected number.
 
-    What a peer does wrong ends its line and nobody else's; a client whose line is ended fails, and with it the run,
-    unless its process is gone and is replaced.
+    A peer's mistake ends its own socket alone. That client fails, and with it the run, unless its process is gone and
+    is replaced.
     """
 
     def __init__(self, talk: Talk, host: str, secret: bytes, timeout: float, peers: int) -> None:
         self._talk, self._secret, self._timeout = talk, secret, timeout
         self._listener, self.address = listen(host, secret, peers)
-        self._lines: set[Connection] = set()
+        self._sockets: set[FrameSocket] = set()
         self._most_unproved = MOST_STRANGERS + peers
-        self._unproved: dict[Connection, bool] = {}  # in the order in which they came; is it another user's?
-        self._joined: dict[int, Connection] = {}
+        self._unproved: dict[FrameSocket, bool] = {}  # in order of arrival; is it another user's?
+        self._joined: dict[int, FrameSocket] = {}
         self._lock = threading.Condition()
         self._closed = False
-        threading.Thread(target=self._accept, name="lane", daemon=True).start()
+        threading.Thread(target=self._accept, name="transport", daemon=True).start()
 
-    def joined(self, number: int) -> Connection:
-        """Wait for the peer with this number and return its connection. Raises TransportError."""
+    def joined(self, number: int) -> FrameSocket:
+        """Wait for the peer with this number and return its socket. Raises TransportError."""
         with self._lock:
             if not self._lock.wait_for(lambda: number in self._joined, HANDSHAKE_TIMEOUT):
                 raise TransportError(
-                    f"line {number} to the server was opened but did not arrive in {HANDSHAKE_TIMEOUT:g} s"
+                    f"connection {number} to the server was opened but did not arrive in {HANDSHAKE_TIMEOUT:g} s"
                 )
             return self._joined.pop(number)
 
     def close(self) -> None:
-        """Listen no more and end every line."""
+        """Stop listening and end every socket."""
         with self._lock:
             self._closed = True
-            lines = list(self._lines)
-        with suppress(
-            OSError
-        ):  # on some systems a listening socket cannot be shut down; there, closing wakes it
+            sockets = list(self._sockets)
+        # some systems cannot shut a listening socket down; there, closing it wakes the thread
+        with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
-        for line in lines:
-            line.cut()
+        for peer in sockets:
+            peer.cut()
 
     def _accept(self) -> None:
         while True:
@@ -92,60 +101,53 @@ class TransportServer:
                     return
                 time.sleep(_PAUSE)
                 continue
-            line, foreign = Connection(connected, self._timeout), from_another_user(connected)
+            peer, foreign = FrameSocket(connected, self._timeout), from_another_user(connected)
             with self._lock:
                 if self._closed:
-                    line.close()
+                    peer.close()
                     return
                 if len(self._unproved) >= self._most_unproved:
                     first = max(self._unproved, key=self._unproved.__getitem__)
                     del self._unproved[first]
                     first.cut()
-                self._lines.add(line)
-                self._unproved[line] = foreign
-            threading.Thread(target=self._serve, args=(line,), name="lane of a peer", daemon=True).start()
+                self._sockets.add(peer)
+                self._unproved[peer] = foreign
+            threading.Thread(
+                target=self._serve, args=(peer,), name="transport of a peer", daemon=True
+            ).start()
 
-    def _serve(self, line: Connection) -> None:
+    def _serve(self, peer: FrameSocket) -> None:
         handed_over = False
         try:
-            prove(line, self._secret, listens=True)
-            self._proved(line)
-            who = requests.read_request(line.receive(requests.OVERHEAD, begins_within=self._timeout))
+            prove(peer, self._secret, listens=True)
+            self._proved(peer)
+            who = frames.read_request(peer.receive(frames.OVERHEAD, begins_within=self._timeout))
             if who.kind == JOIN:
                 with self._lock:
-                    self._joined[who.number] = line
+                    self._joined[who.number] = peer
                     self._lock.notify_all()
                 handed_over = True
             elif who.kind == HELLO:
-                self._converse(line, who)
+                self._converse(peer, self._talk(who))
             else:
                 raise TransportError("a peer's first words are who it is")
-        except (
-            TransportError,
-            Stalled,
-        ):  # the peer has gone, is no client, or broke its word; it sees its line end
-            return
+        except (TransportError, Stalled):
+            return  # the peer has gone, is no actor of the run or broke the protocol; it sees its socket end
         finally:
-            self._proved(line)
+            self._proved(peer)
             if not handed_over:
-                line.close()
+                peer.close()
                 with self._lock:
-                    self._lines.discard(line)
+                    self._sockets.discard(peer)
 
-    def _proved(self, line: Connection) -> None:
-        """Be no longer among those who are hung up on for their number."""
+    def _proved(self, peer: FrameSocket) -> None:
+        """Count a peer no longer among the strangers."""
         with self._lock:
-            self._unproved.pop(line, None)
+            self._unproved.pop(peer, None)
 
-    def _converse(self, line: Connection, who: TransportRequest) -> None:
-        conversation = self._talk(who)
+    def _converse(self, peer: FrameSocket, conversation: Conversation) -> None:
         while True:
-            request = line.receive(conversation.most())
-            try:
-                answer = conversation.answer(request)
-            except TransportError as error:
-                line.send(*requests.failed(error))
-                raise
-            except Exception as error:
-                answer = requests.failed(error)
-            line.send(*answer)
+            answer, breach = reply(conversation, peer.receive(conversation.most()))
+            peer.send(*answer)
+            if breach:
+                raise breach

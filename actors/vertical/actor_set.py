@@ -84,7 +84,7 @@ def dismiss(actor_set: ActorSet, *, well: bool) -> None:
 
 def break_off(actor_set: ActorSet) -> None:
     """End what a run's actors do, for those that take their places after a loss; `dismiss` ends the others."""
-    for call in ("close_lane", "leave"):
+    for call in ("close_transport", "leave"):
         getattr(actor_set.server, call).remote()
     for actor in actor_set.actors:
         actor.stop.remote()  # whose loops would go on waiting for a server (wall clock)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from actors.device import claim_device
-from actors.serialization import Wire, pack_upload, unpack_order
-from actors.transport import requests
-from actors.transport.connection import Connection, TransportAddress, dial
-from actors.transport.orders import LONGEST_WAIT, serve_orders
-from actors.vertical.executor import connection
+from actors.transport import frames
+from actors.transport.clients import ClientConnection
+from actors.transport.peers import TaskPort
+from actors.transport.sockets import TransportAddress
 from raydpzv.experiment.client_threads import run_together
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raydpzv.experiment.release_ledger import Past
 
 
-class ClientActor:
+class ClientActor(TaskPort):
     """Plain class; `actors.vertical.actor_set` wraps it. `stop`, `evaluate_wall` and `saved` run beside a long `run`.
 
     pasts: of an actor in the place of a lost one, what each client is rebuilt from.
@@ -35,6 +35,7 @@ class ClientActor:
     CONTROL = ("stop", "evaluate_wall", "saved")
 
     def __init__(self, factories: Sequence[ClientFactory], gpus: float, pasts: Sequence[Past] = ()) -> None:
+        super().__init__()
         self._device = claim_device(gpus)
         self._factories = {factory.client: factory for factory in factories}
         self._roles = {client: factory.make(self._device) for client, factory in self._factories.items()}
@@ -45,33 +46,15 @@ class ClientActor:
         self._locks = {client: threading.Lock() for client in self._roles}
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
-        self._line: Connection | None = None
 
-    def warm_up(self, server: Any, timeout: float, lane: TransportAddress | None) -> dict[int, Wire]:
+    def warm_up(self, server: Any, timeout: float, lane: TransportAddress | None) -> dict[int, bytes]:
         """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""
         roles = throw_away_clients(self._factories.values(), self._device)
         spec = next(iter(self._factories.values())).spec
-        with connection(server, timeout, lane, warm_up=True) as port:
+        with closing(ClientConnection(server, lane, timeout, warm_up=True)) as port:
             loops = warm_up_loops(roles, port, spec)
             run_together(loops, lambda reason: _stop(loops))
-        return {client: pack_upload(role.evaluate()) for client, role in roles.items()}
-
-    def process(self, order: Wire) -> Wire:
-        """Do what an order asks for."""
-        return pack_upload(self._process(unpack_order(order)))
-
-    def join(self, lane: TransportAddress, number: int) -> None:
-        """Open a line on which the server orders (virtual clock); number: which it is to the server."""
-        self._line = dial(lane, LONGEST_WAIT)
-        self._line.send(*requests.join(number))
-
-    def serve_orders(self) -> None:
-        """Do what the server orders on that line, until no order follows."""
-        assert self._line is not None
-        try:
-            serve_orders(self._line, self._process)
-        finally:
-            self._line.close()
+        return {client: frames.dump_upload(role.evaluate()) for client, role in roles.items()}
 
     def run(
         self,
@@ -87,8 +70,12 @@ class ClientActor:
         lane: where the server listens; None: it is called through Ray. leg: that begins now, or which an actor in the
         place of a lost one joins.
         """
-        with connection(server, timeout, lane) as port:
+        with closing(ClientConnection(server, lane, timeout)) as port:
             self._run(port, timing, WallClock(origin), timeout, leg)
+
+    def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
+        order = frames.read_answer(frame).order
+        return order and (lambda: frames.done(self._process(order)))
 
     def _process(self, order: Order) -> Upload:
         return self._roles[order.client].process(order)
@@ -115,18 +102,18 @@ class ClientActor:
         self._stopping.set()
         _stop(self._loops.values())
 
-    def evaluate_wall(self, client: int) -> Wire:
+    def evaluate_wall(self, client: int) -> bytes:
         """Return a client's held-out embeddings while its loop runs."""
         with self._locks[client]:
-            return pack_upload(self._roles[client].evaluate())
+            return frames.dump_upload(self._roles[client].evaluate())
 
-    def saved(self, client: int) -> tuple[Wire, int]:
+    def saved(self, client: int) -> tuple[bytes, int]:
         """Return what a checkpoint keeps of a client, and the round of the last order that it applied (wall clock)."""
         if client in self._loops:
             state, applied = self._loops[client].saved()
         else:
             state, applied = saved_state(client, self._roles[client]), NOTHING_APPLIED
-        return pack_upload(Upload(client, 0, state)), applied
+        return frames.dump_upload(Upload(client, 0, state)), applied
 
     def parameters(self, client: int) -> np.ndarray:
         """Return a client's parameters."""

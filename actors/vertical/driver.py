@@ -27,8 +27,8 @@ from actors.remote import get, lost
 from actors.reservation import Reservation
 from actors.restarts import RestartFromCheckpoint
 from actors.shares import Place, Plan
-from actors.transport.connection import TransportAddress
-from actors.transport.connections import open_transport
+from actors.transport.peers import open_transport
+from actors.transport.sockets import TransportAddress
 from actors.vertical.actor_set import ActorSet, break_off, create, dismiss
 from raydpzv.errors import Diverged, SpecError, Stalled
 from raydpzv.experiment.finalize import Run, RunOptions

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from actors.remote import lost
-from actors.vertical.dispatcher import Dispatcher
+from actors.transport.peers import Peers, Task, order_task
 from actors.vertical.executor import holders
 from raydpzv.errors import Stalled
 from raydpzv.experiment.release_ledger import Past
@@ -58,8 +58,8 @@ class Records(Protocol):
 
 
 class _Work:
-    def __init__(self, order: Order, sent: Any) -> None:
-        self.order, self.sent = order, sent
+    def __init__(self, order: Order, task: Task) -> None:
+        self.order, self.task = order, task
 
 
 class RecoveringExecutor:
@@ -71,12 +71,12 @@ class RecoveringExecutor:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        peers: Peers,
         held: Sequence[Sequence[int]],
         records: Records,
         replacements: ReplacementQueue,
     ) -> None:
-        self._dispatcher, self._held, self._holder = dispatcher, held, holders(held)
+        self._peers, self._held, self._holder = peers, held, holders(held)
         self._records, self._replacements = records, replacements
         self._last: dict[int, _Work] = {}
         self._looks: dict[int, _Work] = {}
@@ -92,7 +92,7 @@ class RecoveringExecutor:
         client = handle.order.client
         while True:
             try:
-                upload = self._dispatcher.upload(self._holder[client], handle.sent, client)
+                upload: Upload = self._peers.result(self._holder[client], handle.task)
             except Exception as error:
                 if not lost(error):
                     raise
@@ -102,8 +102,8 @@ class RecoveringExecutor:
                     del self._looks[client]
                 return upload
 
-    def _send(self, order: Order) -> Any:
-        return self._dispatcher.send(self._holder[order.client], order)
+    def _send(self, order: Order) -> Task:
+        return self._peers.send(self._holder[order.client], order_task(order))
 
     def _rebuild(self, actor: int, error: Exception) -> None:
         """Get a new actor and bring it to where the lost one would be: last orders, then looks at the models."""
@@ -111,11 +111,11 @@ class RecoveringExecutor:
         new = self._replacements.ask(actor, list(pasts.values()))
         if new is None:
             raise error
-        self._dispatcher.replace(actor, new)
+        self._peers.replace(actor, new)
         self._records.rebuilt(actor, pasts)
         for works in (self._last, self._looks):
             for client in pasts.keys() & works.keys():
-                works[client].sent = self._send(works[client].order)
+                works[client].task = self._send(works[client].order)
 
     def _past(self, client: int) -> Past:
         last = self._last.get(client)

@@ -16,11 +16,10 @@ from actors.ledger_client import RelayedLedger
 from actors.remote import get
 from actors.report_barrier import ReportPort
 from actors.run_until_port import RunUntilPort
-from actors.serialization import Wire, pack_order, unpack_upload
-from actors.transport.client_service import ClientConversation
-from actors.transport.connection import TransportAddress
-from actors.transport.server import TransportServer
-from actors.vertical.dispatcher import CallDispatcher, Dispatcher, LaneDispatcher
+from actors.transport.clients import ClientConversation
+from actors.transport.frames import load_upload
+from actors.transport.peers import CallPeers
+from actors.transport.port import TransportPort
 from actors.vertical.executor import RayExecutor
 from actors.vertical.recovery import RecoveringExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import LedgerServer, Past, with_ledger
@@ -44,24 +43,31 @@ from raydpzv.sim.wall import Answer, LegBegin, LockedServerLoop, SavedClient
 from raydpzv.wire.messages import Start
 
 
-class VerticalServerActor(ReportPort, RunUntilPort):
+class VerticalServerActor(ReportPort, RunUntilPort, TransportPort):
     """Plain class; `actors.vertical.driver` wraps it.
 
-    Uploads come as calls, in the default concurrency group, or on the lane's lines, and are served one at a time;
-    control calls have a group of their own and answer while a service or the virtual loop runs; clients that call and
-    wait for a barrier wait in a third; checkpoints under the wall clock, which wait for clients, are taken in a fourth.
+    Uploads are served one at a time. Each runs in the thread of its socket, or as a call in a concurrency group with a
+    thread for each client, since a call may wait for a barrier. Control calls have a group of their own and answer
+    while a service or the virtual loop runs. Checkpoints under the wall clock wait for clients, in a fourth group.
     """
 
     CONTROL = (
         *("status", "drain", "stop", "evaluate", "spent", "wanted", "bring", "facts", "checkpoint_facts"),
-        *("leave", "close_lane", "note_clocks", *ReportPort.CALLS, *RunUntilPort.HORIZON_CALLS),
+        *(
+            "leave",
+            "note_clocks",
+            *TransportPort.TRANSPORT_CALLS,
+            *ReportPort.CALLS,
+            *RunUntilPort.HORIZON_CALLS,
+        ),
     )
-    WAITING = ("wait",)
+    WAITING = ("ask",)
     KEEPING = ("keep_leg",)
 
     def __init__(self, experiment: PreparedVertical, gpus: float) -> None:
         ReportPort.__init__(self)
         RunUntilPort.__init__(self)
+        TransportPort.__init__(self, partial(ClientConversation, self), experiment.spec.resources.timeout)
         self._device = claim_device(gpus)
         self._experiment = experiment
         self._privacy_filter = experiment.privacy_filter()
@@ -76,7 +82,6 @@ class VerticalServerActor(ReportPort, RunUntilPort):
         self._pace: CheckpointPolicy | None = None
         self._pieces: list[Piece] = []
         self._lock = threading.Lock()  # of the pieces
-        self._lane: TransportServer | None = None
         self._wall: LockedServerLoop | None = None
         self._clock: WallClock | None = None
         self._leg: WallLeg | None = None
@@ -119,21 +124,14 @@ class VerticalServerActor(ReportPort, RunUntilPort):
             self._run_virtual(LocalExecutor(self._local), checkpoint)
             return
         timeout = self._experiment.spec.resources.timeout
-        dispatcher: Dispatcher = CallDispatcher(actors, timeout)
-        if self._lane:
-            dispatcher = LaneDispatcher(self._lane, actors, timeout)
+        peers = self._peers(actors, timeout, "client actor")
         if self._ledger_server:
-            recovering = RecoveringExecutor(dispatcher, held, self, self._replacements)
+            recovering = RecoveringExecutor(peers, held, self, self._replacements)
             self._run_virtual(recovering, checkpoint)
         else:
-            self._run_virtual(RayExecutor(dispatcher, held), checkpoint)
-        dispatcher.finish()
-        self.close_lane()
-
-    def close_lane(self) -> None:
-        """End the lines."""
-        if self._lane:
-            self._lane.close()
+            self._run_virtual(RayExecutor(peers, held), checkpoint)
+        peers.finish()
+        self.close_transport()
 
     def _run_virtual(self, host: Executor, checkpoint: Checkpoint | None) -> None:
         spec = self._experiment.spec
@@ -167,10 +165,10 @@ class VerticalServerActor(ReportPort, RunUntilPort):
         """Set up a throw-away server for throw-away clients of these numbers."""
         self._warm_up = WarmUpServer(self._experiment, self._device, self._header, clients)
 
-    def close_warm_up(self, uploads: Sequence[Wire]) -> None:
+    def close_warm_up(self, uploads: Sequence[bytes]) -> None:
         """Evaluate throw-away clients' embeddings, in client order, and drop the server."""
         if self._warm_up:
-            self._warm_up.finish([unpack_upload(upload) for upload in uploads])
+            self._warm_up.finish([load_upload(upload) for upload in uploads])
         self._warm_up = None
 
     def bring_leg(
@@ -184,11 +182,9 @@ class VerticalServerActor(ReportPort, RunUntilPort):
         """Bring roles to where a leg begins under the wall clock; parameters as of `run_virtual`."""
         experiment = self._experiment
         self._pace = experiment.pace() if keeps else None
-        dispatcher = CallDispatcher(actors, experiment.spec.resources.timeout)
         clients = experiment.spec.split.clients
         self._leg = WallLeg(self._server_loop, self._recorder, clients, checkpoint, self._ledger_server)
-        self._leg.bring(RayExecutor(dispatcher, held))
-        dispatcher.finish()
+        self._leg.bring(RayExecutor(CallPeers(actors, experiment.spec.resources.timeout), held))
 
     def leg(self) -> LegBegin:
         """Return where the leg begins that roles were brought to."""
@@ -222,45 +218,25 @@ class VerticalServerActor(ReportPort, RunUntilPort):
         with self._open().halted() as under_way:
             asked = [actor.saved.remote(m) for m, actor in sorted(actors.items()) if leg.needs_clients]
             found = get(asked, timeout, "the clients' states for a checkpoint")
-            saved = [SavedClient(unpack_upload(state).body, applied) for state, applied in found]
+            saved = [SavedClient(load_upload(state).body, applied) for state, applied in found]
             piece = self._recorder.drain(), leg.take(under_way, saved)
             with self._lock:
                 self._pieces.append(piece)
         loop.checkpointed(pace.taken(loop.updates, 0))
 
-    def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
-        """Listen for so many lines; host: of this machine, "" if no client is on another. Raises TransportError."""
-        talk = partial(ClientConversation, self)
-        self._lane = TransportServer(talk, host, secret, self._experiment.spec.resources.timeout, peers)
-        return self._lane.address
-
-    def first(self, client: int, warm_up: bool = False) -> tuple[Wire | None, bool]:
-        """Return a client's first order; one that was rebuilt is told to go on."""
-        return _packed(self.first_answer(client, warm_up))
-
-    def first_answer(self, client: int, warm_up: bool) -> Answer:
-        """Return a client's first order; one that was rebuilt is told to go on."""
+    def first(self, client: int, warm_up: bool) -> Answer:
+        """Return a client's first order; a rebuilt client is told to start."""
         with self._serving:
             answer = self._open(warm_up).first(client)
             if warm_up:
                 return answer
-            self._warm_up = None  # who begins has warmed up
+            self._warm_up = None  # the warm-up is over
             if answer.order is None and client in self._returned:
                 return Answer(Order(client, Start()), answer.over)
             return answer
 
-    def exchange(
-        self,
-        upload: Wire,
-        how: tuple[float, float, bool, float],
-        applied: float,
-        warm_up: bool = False,
-    ) -> tuple[Wire | None, bool]:
-        """Serve one upload."""
-        return _packed(self.exchange_answer(unpack_upload(upload), Activation(*how), applied, warm_up))
-
-    def exchange_answer(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
-        """Serve one upload; one that was served before gets the answer that it got."""
+    def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+        """Serve one upload; an upload that was served before gets the same answer."""
         with self._serving:
             wall = self._open(warm_up)
             if not warm_up and self._ledger_server and (order := self._ledger_server.again(upload)):
@@ -272,26 +248,22 @@ class VerticalServerActor(ReportPort, RunUntilPort):
                     wall.stop("the warm-up failed")  # clients of other actors would wait for this one
                 raise
 
-    def wait(self, client: int, seconds: float, warm_up: bool = False) -> tuple[Wire | None, bool]:
-        """Wait for an order for this client."""
-        return _packed(self.wait_answer(client, seconds, warm_up))
-
-    def wait_answer(self, client: int, seconds: float, warm_up: bool) -> Answer:
+    def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
         """Wait for an order for this client."""
         return self._open(warm_up).wait(client, seconds)
 
-    def finish(self, client: int, applied: float, warm_up: bool = False) -> None:
+    def finish(self, client: int, applied: float, warm_up: bool) -> None:
         """Note when a client's last answer was applied."""
         self._open(warm_up).finish(client, applied)
 
-    def evaluate(self, uploads: list[Wire]) -> None:
+    def evaluate(self, uploads: list[bytes]) -> None:
         """Score held-out embeddings, in client order."""
-        self._open().evaluate([unpack_upload(u) for u in uploads])
+        self._open().evaluate([load_upload(u) for u in uploads])
 
     def close(self) -> None:
-        """Record what was left open, and end the lines (wall clock)."""
+        """Record what was left open, and end the connections (wall clock)."""
         self._open().close()
-        self.close_lane()
+        self.close_transport()
 
     def past(self, client: int, before: Order | None) -> Past:
         """Return what a client is rebuilt from, to what it was before an order."""
@@ -394,7 +366,3 @@ class VerticalServerActor(ReportPort, RunUntilPort):
         if self._wall is None:
             raise RuntimeError("the server is not open: open_wall comes first")
         return self._wall
-
-
-def _packed(answer: Answer) -> tuple[Wire | None, bool]:
-    return (pack_order(answer.order) if answer.order else None), answer.over

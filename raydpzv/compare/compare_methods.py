@@ -56,7 +56,7 @@ def compare(
 
 def write(comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None) -> Path:
     """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
-    from raydpzv.compare.page import write_comparison
+    from raydpzv.report.comparison_page import write_comparison
 
     return write_comparison(
         out or folder,

@@ -17,7 +17,6 @@ from typing import Annotated, Any, NamedTuple
 import tomli_w
 from pydantic import Field, ValidationError
 
-from raydpzv.compare.curves import NOT_RUN
 from raydpzv.compare.file import (
     ComparisonFile,
     MethodEntry,
@@ -34,6 +33,7 @@ from raydpzv.config.scenario import method_fields
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import RunError, SpecError
 from raydpzv.registry import METHODS
+from raydpzv.report.comparison_lines import NOT_RUN
 
 MOST_LINES = 5_000
 MADE = "# Made by: raydpzv tune"

@@ -15,12 +15,12 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from raydpzv.compare.table import target_name
 from raydpzv.config.paths import check_moved, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError
+from raydpzv.report.comparison_table import target_name
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
 

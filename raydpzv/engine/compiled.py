@@ -110,20 +110,16 @@ class CompiledBottom:
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self._parameters.network.size
 
     @property
     def layout(self) -> str:
-        """Return the digest of the parameters' names and shapes."""
         return self._parameters.network.layout
 
     def embed(self, ids: np.ndarray, noise: LayerNoise | None = None) -> np.ndarray:
-        """Return the embeddings of these training rows."""
         return self._embedded(self._x_train, _rows(ids), noise)[0]
 
     def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
-        """Return the embeddings of the held-out rows."""
         ids = np.arange(len(self._x_test), dtype=np.int32)
         starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
         blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts]
@@ -132,7 +128,6 @@ class CompiledBottom:
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]
     ) -> np.ndarray:
-        """Return embeddings at w + amount · u for every amount and seed."""
         own = self._parameters
         out = np.empty((len(amounts), len(seeds), len(ids), own.network.widths[-1]), np.float32)
         _embed_along(
@@ -147,7 +142,6 @@ class CompiledBottom:
         return found
 
     def step_size(self, lr: float) -> None:
-        """Take steps of this size by gradients from now on."""
         descent = self._training.descent
         assert descent is not None
         self._training = replace(self._training, descent=replace(descent, lr=lr))
@@ -168,7 +162,6 @@ class CompiledBottom:
         self._acts = None
 
     def descend(self, steps: Steps) -> None:
-        """Take zeroth-order steps in order."""
         assert self._training.rule is not None
         _descend_along(self._parameters, steps, self._training.rule.momentum, self._law)
 
@@ -177,15 +170,12 @@ class CompiledBottom:
         return self._parameters.state()
 
     def restore(self, state: np.ndarray) -> None:
-        """Take over another model's state."""
         self._parameters.restore(state)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the parameters."""
         return self._parameters.flat.copy()
 
     def sha256(self) -> str:
-        """Return the digest of the parameters' bytes."""
         return self._parameters.sha256()
 
     def _embedded(
@@ -234,7 +224,6 @@ class CompiledTop:
         self._widest = max(self._parameters.widest, clients * width)
 
     def step_size(self, lr: float) -> None:
-        """Take steps of this size from now on."""
         self._settings = replace(self._settings, lr=lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
@@ -242,7 +231,6 @@ class CompiledTop:
         _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
-        """Return how old the other clients' entries are."""
         found = self._no_ages()
         _ages(self._refreshed, _rows(ids), round, serving, found)
         return found
@@ -262,7 +250,6 @@ class CompiledTop:
         smoothing: float,
         clip: float,
     ) -> TwoPointService:
-        """Serve embeddings at w ± λu_p."""
         if plus_PBE.shape != minus_PBE.shape:
             raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
         own, how, rows = self._parameters, self._settings, _rows(ids)
@@ -285,7 +272,6 @@ class CompiledTop:
         return TwoPointService(sums.tolist(), nonfinite.tolist(), ages, loss)
 
     def train(self, ids: np.ndarray) -> float:
-        """Take the head's step on cached embeddings."""
         if len(ids) == 0:
             return math.nan
         rows = _rows(ids)
@@ -348,7 +334,6 @@ class CompiledTop:
         return out
 
     def descend(self, step: Step) -> None:
-        """Take a zeroth-order step."""
         how = self._settings
         _descend_along(self._parameters, Steps.of(step), how.momentum, LAWS[how.law])
 
@@ -377,13 +362,11 @@ class CompiledTop:
         return out
 
     def fit(self, variance: float) -> None:
-        """Set a linear head to its discriminant."""
         ids, own = np.flatnonzero(self._refreshed.all(1)), self._parameters
         if found := discriminant(self._table[ids], self._labels[ids], own.network.widths[-1], variance):
             own.flat[:] = np.concatenate([part.ravel() for part in found])
 
     def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
-        """Score held-out rows."""
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         own, labels = self._parameters, self._labels_test
         flat = own.flat if at is None else at
@@ -398,7 +381,6 @@ class CompiledTop:
         return {"head": self._parameters.state(), "steps": self._steps} | cache
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over another model's state."""
         self._parameters.restore(state["head"])
         self._steps, self._table[:], self._refreshed[:] = (
             state["steps"],

@@ -143,15 +143,9 @@ def prepare_vertical(
     change: made to the table as it was read; strangers: its rows whose label becomes one that no other row has.
     """
     loaded = load_scenario(spec, change, strangers)
-    how, train = spec.split, loaded.split.train
+    train = loaded.split.train
     spec = with_batch(spec, train.rows)
-    parts = partition(
-        *(train.x.shape[1:], how.how, how.clients),
-        columns=how.shares,
-        names=train.features,
-        parties=spec.party_names,
-        grid=how.grid,
-    )
+    parts = partition(train.x.shape[1:], spec.split, train.features)
     privacy = privacy_setting(spec, train.rows)
     if secret is None and spec.method.coins == "system":
         secret = secrets.randbits(256)

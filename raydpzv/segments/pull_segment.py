@@ -13,7 +13,7 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import PullServer, ResumableServer, Upload
 from raydpzv.records.checkpoint import Checkpoint
-from raydpzv.segments.segment import Leg
+from raydpzv.segments.continuation import Leg
 from raydpzv.sim.interfaces import Activation
 from raydpzv.sim.pull import wake
 from raydpzv.wire.seeds import SeededScalars

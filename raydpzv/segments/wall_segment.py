@@ -17,7 +17,7 @@ from raydpzv.ledger.entries import Slice
 from raydpzv.methods.roles import Order, VerticalServer
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.party_checkpoints import ledger_history, tell
-from raydpzv.segments.segment import Leg
+from raydpzv.segments.continuation import Leg
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import Activation, Observer
 from raydpzv.sim.server_loop import ServerLoop

@@ -167,6 +167,12 @@ def continued(
         yield mirror, missing
 
 
+def check_free(folder: Path) -> None:
+    """Raise InputError unless a storage can be downloaded to a folder: no file is replaced."""
+    if not _free(folder):
+        raise InputError(f"{folder}: is there already; choose a folder that is not, or delete it")
+
+
 def fetch(uri: str, folder: Path) -> Commit:
     """Bring what a storage holds to a folder that is not there or empty; return the commit that it is of."""
     place = open_place(uri)
@@ -278,8 +284,7 @@ def _charge(folder: Path, base: Commit, place: StorageFolder) -> None:
 
 def _bring(place: StorageFolder, folder: Path, then: Callable[[Path, Commit], None], base: Commit) -> Commit:
     """Make a folder of a commit's files, or of a newer one's where these have gone; `then` completes it."""
-    if not _free(folder):
-        raise InputError(f"{folder}: is there already; choose a folder that is not, or delete it")
+    check_free(folder)
     made = folder.with_name(f".{folder.name}.{os.getpid()}")
     for _ in range(_TRIES):
         try:

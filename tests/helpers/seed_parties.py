@@ -25,6 +25,7 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import ClientGroup, Order, Upload
 from raydpzv.methods.schedule import Schedule
 from raydpzv.models.whole import whole
+from raydpzv.settings.sections_horizontal import HorizontalSplitSection
 from raydpzv.zo import philox
 from raydpzv.zo.update import Rule
 
@@ -64,7 +65,9 @@ D = initial().numel()
 
 def parts(clients: int = CLIENTS) -> Parts:
     """Clients of different sizes, so that weights by rows are not uniform."""
-    return split_rows(Y.numpy(), clients, "dirichlet", sizes="drawn", least=2, key=KEY / "parts")
+    return split_rows(
+        Y.numpy(), HorizontalSplitSection(clients=clients, sizes="drawn", least=2), KEY / "parts"
+    )
 
 
 def settings(**changes: Any) -> SeededSettings:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from raydpzv.compare.page import console_report
-from raydpzv.compare.table import CLAIMS, CURVES, RUNS
+from raydpzv.report.comparison_page import console_report
+from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS
 
 Tables = tuple[pa.Table, pa.Table, pa.Table]
 MECHANISM = "floating-point Gaussian, σ=0.5, system noise"

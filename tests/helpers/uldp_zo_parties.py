@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydpzv.data.users import Known, UserLaw, UserParts, share_users
+from raydpzv.data.users import Known, UserParts, share_users
 from raydpzv.engine.objective import Objective
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.rounds import Cohorts
@@ -14,10 +14,13 @@ from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, UldpZoSer
 from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
+from raydpzv.settings.sections_horizontal import UsersSection
 from tests.helpers import seed_parties as toy
 
 SILOS, USERS = 3, 7
-PARTS = share_users(Known(toy.Y.numpy()), SILOS, UserLaw(USERS, "uniform", silos="uniform"), toy.KEY)
+PARTS = share_users(
+    Known(toy.Y.numpy()), SILOS, UsersSection(count=USERS, how="uniform", silos="uniform"), toy.KEY
+)
 CLIP = 3.0
 
 

@@ -155,7 +155,6 @@ class SeparateClients(LedgerFollower):
         )
 
     def take_over(self, kept: ClientModels) -> None:
-        """Make clients that have done nothing yet what they were when `models` returned this."""
         own = np.split(kept.values, np.cumsum(kept.counts))[:-1]
         for client, version, state, values in zip(
             kept.clients.tolist(), kept.versions.tolist(), kept.models, own, strict=True
@@ -165,7 +164,6 @@ class SeparateClients(LedgerFollower):
             self._own[client] = values.reshape(self._settings.local_steps, -1)
 
     def drift(self, version: int) -> Drift:
-        """Bring every client that ever took part to `version` and compare it with the model of the ledger."""
         self._replica.go_to(version, self._history)
         largest, share = 0.0, 0.0
         for client, replica in self._clients.items():

@@ -284,7 +284,6 @@ class SeededPullServer:
 
     @property
     def updates(self) -> int:
-        """Updates made so far."""
         return self._updates.version
 
     def state(self) -> np.ndarray:
@@ -305,7 +304,6 @@ class SeededPullServer:
         return ()
 
     def reads(self, client: int) -> int | None:
-        """Return the version that a client works at, None if it is idle."""
         return self._reading.get(client)
 
     def wake(self, client: int) -> Order:

@@ -65,7 +65,6 @@ class SplitClient:
         return self.work()
 
     def apply(self, order: Order) -> None:
-        """Take in the answer to the last upload."""
         raise NotImplementedError
 
     def descend(self, gradient_BE: np.ndarray, order: Order, scale: float = 1.0) -> None:
@@ -75,7 +74,6 @@ class SplitClient:
         self.bottom.backward(gradient_BE, scale)
 
     def work(self) -> Upload:
-        """Compute the next upload."""
         raise NotImplementedError
 
     def state(self) -> ClientState:
@@ -91,15 +89,12 @@ class SplitClient:
         (self._step,) = counts
 
     def evaluate(self) -> Upload:
-        """Return the embeddings of the held-out rows."""
         return Upload(self.client, self._step, TestEmbeddings(self.bottom.embed_held_out()))
 
     def sha256(self) -> str:
-        """Return the digest of what `parameters` returns."""
         return sha256(self.parameters())
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the parameters, float32 [d]."""
         return self.bottom.parameters()
 
 
@@ -141,7 +136,6 @@ class SplitServer:
         self.top.restore(state["top"])
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
-        """Score the composed model on the held-out rows."""
         return self.top.evaluate(embeddings)
 
     def sha256(self) -> str:

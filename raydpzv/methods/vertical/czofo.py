@@ -150,7 +150,6 @@ class CzofoClient(VaflClient):
         return [*super().counts(), *self._shape]
 
     def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts."""
         *of_vafl, rows, width = counts
         super().go_on(of_vafl)
         self._shape = rows, width

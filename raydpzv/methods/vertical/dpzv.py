@@ -318,7 +318,6 @@ class SoundServer(CachingServer):
         return [answer._replace(body=Slopes(released_P), releases=releases, version=self._releases)]
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
         gathered = [
             (client, held.sums, list(held.ids), held.nonfinite)
             for client, held in sorted(self._gathered.items())
@@ -327,7 +326,6 @@ class SoundServer(CachingServer):
         return super().state() | own
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._gathered = {client: _Gathered(*held) for client, *held in state["gathered"]}
         self._tail.restore(state["tail"])

@@ -115,21 +115,17 @@ class DiscriminantServer(FrozenServer):
         self._variance, self._fitted = variance, True
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
         return super().state() | {"fitted": self._fitted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._fitted = state["fitted"]
 
     def evaluate(self, embeddings: Sequence[np.ndarray]) -> Metrics:
-        """Score the composed model on the held-out rows."""
         self._fit()
         return super().evaluate(embeddings)
 
     def parameters(self) -> np.ndarray:
-        """Return a copy of the head's parameters, float32 [d_0]."""
         self._fit()
         return super().parameters()
 

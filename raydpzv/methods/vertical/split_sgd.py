@@ -100,7 +100,6 @@ class SgdServer(SplitServer):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._step, self._waiting = state["step"], dict(state["waiting"])
 

@@ -192,7 +192,6 @@ class QueryFirstClient(VaflClient):
         return [*super().counts(), int(self._asks)]
 
     def go_on(self, counts: Sequence[int]) -> None:
-        """Go on from another's counts."""
         *of_all, asks = counts
         super().go_on(of_all)
         self._asks = bool(asks)
@@ -259,7 +258,6 @@ class VaflServer(CachingServer):
         return super().state() | {"held": list(self._held), "asked": sorted(self._asked)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._held = deque((round, upload) for round, upload in state["held"])
         self._asked = set(state["asked"])
@@ -386,7 +384,6 @@ class QueryFirstServer(VaflServer):
         return super().state() | {"last": [self._last[client] for client in sorted(self._last)]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state."""
         super().restore(state)
         self._last = {upload.client: upload for upload in state["last"]}
 

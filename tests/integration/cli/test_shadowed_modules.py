@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 FOREIGN = 'raise RuntimeError("a module of the user\'s own was imported")\n'
 IMPORTS_OURS = """
 from raydpzv.package_check import import_module
-print(import_module("actors.serialization").__file__)
+print(import_module("actors.remote").__file__)
 print(import_module("scenarios.screen").__file__)
 """
 IMPORTS_HERS_FIRST = """
@@ -54,7 +54,7 @@ def test_a_script_beside_modules_of_our_names_gets_ours(folder):
     (folder / "script.py").write_text(IMPORTS_OURS)
     result = call(folder, "script.py")
     assert result.stdout.split() == [
-        str(ROOT / "actors/serialization.py"),
+        str(ROOT / "actors/remote.py"),
         str(ROOT / "scenarios/screen.py"),
     ], result.stderr
 

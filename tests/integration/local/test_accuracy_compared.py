@@ -11,8 +11,8 @@ from raydpzv.compare.file import read_entrants, resolved
 from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
-from raydpzv.compare.table import table
 from raydpzv.config import catalog
+from raydpzv.report.comparison_table import table
 
 CHOSEN = (
     "DPZV, SGD head",

@@ -13,7 +13,7 @@ import pytest
 
 import scenarios
 from actors.placement import Share, plan_hosts
-from actors.transport.connections import open_transport
+from actors.transport.peers import open_transport
 from raydpzv.errors import RunError, Stalled, Unplaceable
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.experiment.rebuild import rebuild, resuming_horizontal

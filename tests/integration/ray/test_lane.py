@@ -11,7 +11,7 @@ import pytest
 
 import scenarios
 from actors.remote import get
-from actors.transport.connections import open_transport
+from actors.transport.peers import open_transport
 from actors.vertical.driver import _Driver
 from raydpzv.errors import RunError, SpecError, Stalled, TransportError
 from raydpzv.experiment.reexecute import replay

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from actors.serialization import pack_upload
+from actors.transport.frames import dump_upload
 from raydpzv.experiment.horizontal import PreparedHorizontal, prepare_horizontal
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.weights import Update
@@ -53,7 +53,7 @@ class Watched(PreparedHorizontal):
             if len(calls) == self.dies and self._first():
                 os.kill(os.getpid(), signal.SIGKILL)
             uploads = process(orders)
-            self._write(f"{os.getpid()} {len(calls)}", pickle.dumps([pack_upload(u) for u in uploads]))
+            self._write(f"{os.getpid()} {len(calls)}", pickle.dumps([dump_upload(u) for u in uploads]))
             return uploads
 
         group.process = watched
@@ -120,7 +120,7 @@ def test_masked_training_for_users_has_the_bits_of_one_process_and_the_server_se
         np.unique(prepared.split.train.x, axis=0)
     )
     planted = Upload(0, 0, Update(prepared.split.train.x[7].ravel()))
-    assert rows_found(prepared, pickle.dumps(pack_upload(planted))) == 1
+    assert rows_found(prepared, pickle.dumps(dump_upload(planted))) == 1
 
 
 def test_a_killed_silo_gets_new_keys_and_model_ledger_and_account_are_those_of_a_whole_run(tmp_path):

@@ -46,7 +46,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.device.claim_device", lambda gpus: "cpu")
     monkeypatch.setattr(client_actor, "claim_device", lambda gpus: "cpu")
     monkeypatch.setattr("actors.vertical.server_actor.claim_device", lambda gpus: "cpu")
-    monkeypatch.setattr("actors.vertical.executor.get", lambda found, timeout, what: found)
+    monkeypatch.setattr("actors.transport.connection.get", lambda found, timeout, awaited: found)
 
 
 @pytest.mark.usefixtures("here")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,46 +15,49 @@ import pytest
 from actors.ledger_actor import LedgerActor
 from actors.ledger_client import RelayedLedger
 from actors.ledger_connection import LedgerRange
-from actors.transport import requests
-from actors.transport.connection import dial
+from actors.transport import frames
+from actors.transport.connection import connect
 from raydpzv.errors import InputError, Lost, RunError, TransportError
+from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.header import Header
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.horizontal.seeded import client_seeds
 from raydpzv.methods.roles import Upload
 from raydpzv.wire.seeds import SeededScalars
 from tests.helpers import seed_parties as toy
+from tests.helpers.actors_here import Here
 from tests.helpers.ledger_samples import HEADER, assert_holds, fill
 
 
-class Called:
-    """An actor's handle: a call's reference is its result. `asked` holds the ranges that were fetched."""
+class Actor(LedgerActor):
+    """`asked` holds the ranges that were fetched."""
 
-    def __init__(self, actor: LedgerActor) -> None:
-        self.actor, self.asked = actor, list[tuple[int, int | None]]()
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[tuple[int, int | None]]()
+
+    def since(self, version: int, until: int | None = None) -> Slice:
+        self.asked.append((version, until))
+        return super().since(version, until)
+
+
+class Called(Here):
+    """Its handle."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__(actor)
+        self.actor, self.asked = actor, actor.asked
         self._actor_id = bytes.fromhex("0a0b")
-
-    def __getattr__(self, name: str) -> Any:
-        return _Method(self, name)
-
-
-class _Method:
-    def __init__(self, handle: Called, name: str) -> None:
-        self._handle, self._name = handle, name
-
-    def remote(self, *arguments: Any) -> Any:
-        if self._name == "since":
-            self._handle.asked.append(arguments)  # type: ignore[arg-type]
-        return getattr(self._handle.actor, self._name)(*arguments)
 
 
 @pytest.fixture(autouse=True)
 def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.ledger_connection.get", lambda reference, timeout, what: reference)
+    for module in ("actors.ledger_connection", "actors.transport.connection"):
+        monkeypatch.setattr(f"{module}.get", lambda reference, timeout, awaited: reference)
 
 
 def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
-    actor = LedgerActor()
+    actor = Actor()
     actor.open(path, header, False)
     handle = Called(actor)
     ledger = RelayedLedger(handle, header, 1.0)
@@ -168,7 +170,7 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
 @pytest.fixture
 def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
     """The server's ledger and the actor's handle, with an open line between them; calls of `since` are counted."""
-    actor = LedgerActor()
+    actor = Actor()
     actor.open(tmp_path / "ledger", HEADER, False)
     actor.open_transport("", b"k" * 32, 3)
     handle = Called(actor)
@@ -176,7 +178,7 @@ def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
     actor.close()
 
 
-def test_over_a_line_updates_and_ranges_are_those_of_calls(lined: tuple[RelayedLedger, Called]) -> None:
+def test_over_a_socket_updates_and_ranges_are_those_of_calls(lined: tuple[RelayedLedger, Called]) -> None:
     ledger, handle = lined
     fill(ledger, 60)
     assert (there(handle).version, there(handle).digest) == (60, ledger.digest)
@@ -187,11 +189,10 @@ def test_over_a_line_updates_and_ranges_are_those_of_calls(lined: tuple[RelayedL
         for a, b in ((0, 60), (7, 41), (55, 60), (60, 60)):
             assert_holds(source.since(a, b), a, b)
     assert_holds(late.since(12), 12, 60)
-    assert handle.asked == []
-    assert handle.actor.reads() > 2
+    assert handle.asked == [(0, 60), (0, 60), (7, 41), (12, None)]
 
 
-def test_what_the_ledger_refuses_is_raised_at_the_lines_other_end(
+def test_the_ledgers_errors_are_raised_at_the_other_end(
     lined: tuple[RelayedLedger, Called],
 ) -> None:
     ledger, handle = lined
@@ -204,14 +205,14 @@ def test_what_the_ledger_refuses_is_raised_at_the_lines_other_end(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
+def test_a_broken_connection_tells_whether_the_ledger_is_lost(
     lined: tuple[RelayedLedger, Called], lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, handle = lined
     late = LedgerRange(handle, 2.0)
     late.reach(0)
     assert late.since(0, None).last == 0
-    handle.actor._lane.close()  # type: ignore[union-attr]
+    handle.actor.close_transport()
 
     def died() -> None:
         raise ConnectionError("the actor died")
@@ -219,7 +220,7 @@ def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
     if lost:
         monkeypatch.setattr(handle.actor, "ready", died)
         monkeypatch.setattr("actors.ledger_connection.lost", lambda error: isinstance(error, ConnectionError))
-    with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the line") as caught:
+    with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the connection") as caught:
         late.since(0, None)
     assert isinstance(caught.value, TransportError) != lost
     if lost:
@@ -227,17 +228,13 @@ def test_a_line_that_breaks_tells_whether_the_ledger_is_lost(
         assert caught.value.actor == "0a0b"
 
 
-def test_other_bytes_end_the_line_of_who_sends_them_alone(lined: tuple[RelayedLedger, Called]) -> None:
+def test_other_bytes_end_their_senders_connection_alone(lined: tuple[RelayedLedger, Called]) -> None:
     ledger, handle = lined
     fill(ledger, 2)
-    address = handle.actor.lane()
-    assert address is not None
     for frame in (b"", bytes(8), struct.pack("<Bqq", 9, 0, 1)):
-        line = dial(address, 2.0)
-        line.send(*requests.hello(0, False))
-        line.send(frame)
+        connection = connect(handle, handle.actor.address(), 2.0, frames.hello(0, False))
         with pytest.raises(TransportError, match="ledger"):
-            requests.read_answer(line.receive())
-        line.close()
+            frames.read_answer(connection.ask((frame,), "an answer"))
+        connection.close()
     fill(ledger, 4)
     assert there(handle).version == 4

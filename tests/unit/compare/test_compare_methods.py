@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 import raydpzv
-from raydpzv.compare.accuracy_plots import accuracy_over_updates
-from raydpzv.compare.curves import lines
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.grid import read_grid
-from raydpzv.compare.privacy_table import compared_privacy, privacy_line
 from raydpzv.errors import SpecError
 from raydpzv.privacy.gdp import epsilon_of
+from raydpzv.report.comparison_lines import lines
+from raydpzv.report.comparison_plots import accuracy_over_updates
+from raydpzv.report.comparison_privacy import compared_privacy, privacy_line
 
 FILE = """
 scenario = "digits_dpzv"

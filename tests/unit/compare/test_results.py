@@ -12,8 +12,8 @@ from raydpzv.compare.file import MethodEntry
 from raydpzv.compare.folder import begun, left
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, run_planned
-from raydpzv.compare.table import table
 from raydpzv.errors import SpecError
+from raydpzv.report.comparison_table import table
 from tests.helpers.small_comparisons import small_comparison
 
 ENTRANTS = (MethodEntry(label="VAFL", scenario="vafl", private=("privacy.clip=0.1",)),)

@@ -10,11 +10,11 @@ import pytest
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 from raydpzv.compare.folder import begun, left
-from raydpzv.compare.page import write_comparison
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import one_by_one
-from raydpzv.compare.table import CURVES, RUNS, table
-from raydpzv.compare.text_tables import warning_lines
+from raydpzv.report.comparison_page import write_comparison
+from raydpzv.report.comparison_table import CURVES, RUNS, table
+from raydpzv.report.comparison_text import warning_lines
 
 NO_CURVES = CURVES.empty_table()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +10,15 @@ import ray
 
 from actors.horizontal.client_group_pool import ClientGroupPool, PoolExecutor
 from actors.shares import Place
+from actors.transport.peers import Task
+from actors.transport.work import Asked, read_asked
 from raydpzv.errors import RunError, Stalled
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Start
 
 
 class Hosts:
-    """A dispatcher to hosts that do their work when they are asked for it; lost: which fail, each so often."""
+    """Peers that do their tasks when a result is wanted; lost: the hosts that fail, and how often."""
 
     def __init__(
         self, lost: dict[int, int], error: type[BaseException] = ray.exceptions.ActorDiedError
@@ -27,17 +28,19 @@ class Hosts:
         self.replaced: list[tuple[int, Any]] = []
         self.finished = 0
 
-    def work(self, host: int, orders: Sequence[Order]) -> Any:
-        self.sent.append((host, [order.client for order in orders]))
-        return list(orders)
+    def send(self, host: int, task: Task) -> Task:
+        if orders := asked(task).orders:
+            self.sent.append((host, [order.client for order in orders]))
+        return task
 
-    def uploads(self, host: int, handle: Any) -> list[Upload]:
-        self._answer(host)
-        return [Upload(order.client, order.round, Start()) for order in handle]
-
-    def look(self, host: int, name: str, version: int) -> Any:
-        self._answer(host)
-        return host, name, version
+    def result(self, host: int, task: Task) -> Any:
+        if self.lost.get(host, 0):
+            self.lost[host] -= 1
+            raise self.error
+        todo = asked(task)
+        if todo.look:
+            return host, todo.look, todo.version
+        return [Upload(order.client, order.round, Start()) for order in todo.orders]
 
     def replace(self, host: int, new: Any) -> None:
         self.replaced.append((host, new))
@@ -45,10 +48,11 @@ class Hosts:
     def finish(self) -> None:
         self.finished += 1
 
-    def _answer(self, host: int) -> None:
-        if self.lost.get(host, 0):
-            self.lost[host] -= 1
-            raise self.error
+
+def asked(task: Task) -> Asked:
+    found = read_asked(memoryview(b"".join(task.frame)))
+    assert found is not None
+    return found
 
 
 class Pool(ClientGroupPool):
@@ -66,7 +70,11 @@ def executor(
     pool, noted = Pool([], None, place, 3, 5.0, ["host 0", "host 1"]), list[tuple[int, str]]()
     pool.goes_back = goes_back
     found = PoolExecutor(
-        pool, hosts, pinned=pinned, noted=lambda host, done: noted.append((host, done)), drifts=drifts
+        *(pool, hosts),
+        lean=False,
+        pinned=pinned,
+        noted=lambda host, done: noted.append((host, done)),
+        drifts=drifts,
     )
     return found, noted
 

@@ -50,7 +50,7 @@ WALL = (
     [*SMALL, *PRIVATE, "clock.kind=wall", "arrivals.rate=200", "resources.lane=ray"],
 )
 
-STEPS = ("warm_up", "bring_leg", "open_wall", "keep_leg", "run", "look", "stop", "close_lane")
+STEPS = ("warm_up", "bring_leg", "open_wall", "keep_leg", "run", "look", "stop", "close_transport")
 """What is asked of actors in an order that matters."""
 
 
@@ -130,7 +130,7 @@ def test_a_leg_begins_where_the_server_says_with_a_checkpoint_and_ends_with_one_
     assert server.asked("stop") == [[NOBODY_WAKES]]
     due = [("due", True)]
     assert server.asked("keep_leg")[0] == due
-    last = "server.keep_leg" if stopped_by == USER else "server.close_lane"
+    last = "server.keep_leg" if stopped_by == USER else "server.close_transport"
     assert order[-2:] == [last, "server.look"]
     assert (server.asked("keep_leg")[-1] == due) == (stopped_by == USER)
     assert [("due", False)] in server.asked("keep_leg"), "and others on the way"

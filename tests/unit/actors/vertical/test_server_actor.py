@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import scenarios
-from actors.serialization import unpack_order
 from actors.vertical.client_actor import ClientActor
 from actors.vertical.server_actor import VerticalServerActor
 from raydpzv.experiment.vertical import prepare_vertical
@@ -33,8 +32,8 @@ class Server:
     """A server and its clients in this process, brought to where a run's next leg begins."""
 
     def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
-        for module in ("server_actor", "dispatcher"):
-            monkeypatch.setattr(f"actors.vertical.{module}.get", lambda reference, timeout, what: reference)
+        for module in ("vertical.server_actor", "transport.peers"):
+            monkeypatch.setattr(f"actors.{module}.get", lambda reference, timeout, awaited: reference)
         for module in ("server_actor", "client_actor"):
             monkeypatch.setattr(f"actors.vertical.{module}.claim_device", lambda share: "cpu")
         self.checkpoint = RunFolder.open(folder).checkpoint() if folder else None
@@ -72,11 +71,12 @@ def test_a_second_leg_begins_where_the_checkpoint_is(killed: Path, monkeypatch: 
     assert begun["gap"] == pytest.approx(7.0)
     handed = {order.client: order for order, _ in was["orders"]}
     for client in range(4):
-        order, over = server.actor.first(client)
-        assert not over
+        answer = server.actor.first(client, False)
+        order = answer.order
+        assert not answer.over
         assert (order is not None) == (client in handed)
         if order is not None:
-            assert unpack_order(order).round == handed[client].round
+            assert order.round == handed[client].round
 
 
 def test_its_checkpoints_hold_what_was_served_in_all_legs_and_every_clients_state(

@@ -1,0 +1,126 @@
+"""Both ends of a connection of a client that lives its own loop (vertical, wall clock)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from actors.transport import frames
+from actors.transport.connection import Connection, connect
+from actors.transport.frames import EXCHANGE, FINISH, FIRST, WAIT, TransportRequest
+from actors.transport.sockets import TransportAddress
+from raydpzv.errors import TransportError
+from raydpzv.methods.roles import Upload
+from raydpzv.sim.interfaces import Activation
+from raydpzv.sim.wall import Answer
+
+
+class ClientConnection:
+    """A `raydpzv.sim.wall.ServerConnection` for clients that live in threads of one process.
+
+    warm_up: to the server's throw-away server. Raises as `Connection.ask` does, and whatever the server raises.
+    """
+
+    def __init__(
+        self, server: Any, address: TransportAddress | None, timeout: float, *, warm_up: bool = False
+    ) -> None:
+        self._server, self._address, self._timeout, self._warm_up = server, address, timeout, warm_up
+        self._connections: dict[int, Connection] = {}
+
+    def first(self, client: int) -> Answer:
+        """Connect, and return the client's first order."""
+        hello = frames.hello(client, self._warm_up)
+        self._connections[client] = connect(self._server, self._address, self._timeout, hello)
+        return self._ask(client, frames.plain(FIRST))
+
+    def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
+        """Hand in an upload."""
+        return self._ask(upload.client, frames.exchange(upload, how, applied))
+
+    def wait(self, client: int, seconds: float) -> Answer:
+        """Wait for an order that was not ready yet."""
+        return self._ask(client, frames.plain(WAIT, seconds))
+
+    def finish(self, client: int, applied: float) -> None:
+        """Say when the last answer was applied."""
+        self._ask(client, frames.plain(FINISH, applied))
+
+    def close(self) -> None:
+        """Close all connections; every client has left."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _ask(self, client: int, frame: Sequence[bytes]) -> Answer:
+        answer = self._connections[client].ask(frame, f"the server's answer to client {client}")
+        return frames.read_answer(answer)
+
+
+class Service(Protocol):
+    """The server's answers, as `raydpzv.sim.wall.ServerConnection`, for a run or its warm-up."""
+
+    def first(self, client: int, warm_up: bool) -> Answer:
+        """Return a client's first order."""
+        ...
+
+    def exchange(self, upload: Upload, how: Activation, applied: float, warm_up: bool) -> Answer:
+        """Serve an upload."""
+        ...
+
+    def wait(self, client: int, seconds: float, warm_up: bool) -> Answer:
+        """Wait for an order."""
+        ...
+
+    def finish(self, client: int, applied: float, warm_up: bool) -> None:
+        """Note that a client leaves."""
+        ...
+
+
+class ClientConversation:
+    """A `Conversation` with one client. who: the request that named it."""
+
+    def __init__(self, service: Service, who: TransportRequest) -> None:
+        self._service, self._client, self._warm_up = service, who.client, who.warm_up
+        self._promised: dict[bool, int | None] = {
+            False: None,
+            True: 0,
+        }  # by the last order and the last query
+
+    def most(self) -> int:
+        """Return how many bytes the next request may have."""
+        return frames.most_bytes(self._promised.values())
+
+    def answer(self, frame: memoryview) -> Sequence[bytes]:
+        """Return the answer's frame."""
+        request = frames.read_request(frame)
+        if request.upload is not None:
+            check_size(request.upload, self._promised[request.upload.is_query])
+        answer = self._answer(request)
+        if answer.order is not None:
+            order = answer.order
+            self._promised[order.is_query or order.asks] = order.upload_bytes
+        return frames.answered(answer)
+
+    def _answer(self, request: TransportRequest) -> Answer:
+        service, client, warm_up = self._service, self._client, self._warm_up
+        answers: dict[int, Callable[[], Answer]] = {
+            FIRST: lambda: service.first(client, warm_up),
+            WAIT: lambda: service.wait(client, request.seconds, warm_up),
+        }
+        if request.kind in answers:
+            return answers[request.kind]()
+        if request.kind == FINISH:
+            service.finish(client, request.seconds, warm_up)
+            return Answer(None, True)
+        if request.kind != EXCHANGE or request.upload is None or request.how is None:
+            raise TransportError(f"a vertical client sent a request of kind {request.kind}")
+        if request.upload.client != client:
+            raise TransportError(f"client {client} handed in an upload of client {request.upload.client}")
+        return service.exchange(request.upload, request.how, request.seconds, warm_up)
+
+
+def check_size(upload: Upload, promised: int | None) -> None:
+    """Refuse an upload of another size than its order promised (None: any size). Raises TransportError."""
+    if promised is not None and upload.body.wire_bytes != promised:
+        raise TransportError(
+            f"client {upload.client} sent {upload.body.wire_bytes} bytes where its order promised {promised}"
+        )

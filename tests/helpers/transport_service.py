@@ -1,0 +1,104 @@
+"""Actors that answer or do tasks in this process, as the server's or a client's actor, on sockets and by calls."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
+from actors.transport import connection, peers
+from actors.transport.peers import CallPeers, SocketPeers, TaskPort
+from actors.transport.port import TransportPort
+from actors.transport.server import TransportServer
+from raydpzv.errors import TransportError
+from tests.helpers.actors_here import Here
+
+SECRET = b"k" * 32
+KINDS = ("socket", "call")
+
+
+@contextmanager
+def served(kind, talk, monkeypatch, timeout=2.0):
+    """Yield what a connection to an answering actor is made of: its handle, and its address if it listens."""
+    monkeypatch.setattr(connection, "get", lambda answer, timeout, awaited: answer)
+    port = TransportPort(talk, timeout)
+    address = port.open_transport("", SECRET, peers=4) if kind == "socket" else None
+    yield Here(port), address
+    port.close_transport()
+
+
+class Lost(Exception):
+    """Stands in for Ray's error of an actor that is lost."""
+
+
+class TaskActor(TaskPort):
+    """An actor that does tasks; killed at its n-th one, or before its first (-1). `do` decodes and does a task."""
+
+    def __init__(self, do, killed_at=0):
+        super().__init__()
+        self._do, self._left, self.dead = do, killed_at, killed_at < 0
+
+    def _task(self, frame):
+        task = self._do(frame)
+        if task is None:
+            return None
+        self._left -= 1
+        if self._left == 0:
+            self.dead = True
+            if self._socket:
+                self._socket.close()
+        return task
+
+    def cut(self):
+        """Break the socket of an actor that lives."""
+        self._socket.cut()
+
+
+class Handle:
+    """Ray's handle of a task actor: a call's reference is a function that returns the result."""
+
+    def __init__(self, actor):
+        self.join = SimpleNamespace(remote=lambda *given: lambda: self._alive(actor.join, *given))
+        self.process = SimpleNamespace(remote=lambda frame: self._process(frame))
+        self.serve_orders = SimpleNamespace(remote=self._serve)
+        self.actor = actor
+
+    def _alive(self, call, *given):
+        if self.actor.dead:
+            raise Lost
+        return call(*given)
+
+    def _process(self, frame):
+        found = None if self.actor.dead else self.actor.process(frame)
+        return lambda dead=self.actor.dead: self._lost() if dead else found
+
+    def _lost(self):
+        raise Lost
+
+    def _serve(self):
+        def work():
+            with suppress(TransportError):
+                self.actor.serve_orders()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+
+        def ended():
+            thread.join(5)
+            if self.actor.dead:
+                raise Lost
+
+        return ended
+
+
+@contextmanager
+def ordering(kind, monkeypatch, timeout=30.0):
+    """Yield a function that returns the peers for such handles."""
+    monkeypatch.setattr(peers, "get", lambda call, timeout, awaited: call())
+    monkeypatch.setattr(peers, "lost", lambda error: isinstance(error, Lost))
+    server = TransportServer(None, "", SECRET, timeout, peers=2)
+    if kind == "socket":
+        yield lambda *handles: SocketPeers(server, handles, timeout, "actor")
+    else:
+        yield lambda *handles: CallPeers(handles, timeout)
+    server.close()
