@@ -42,7 +42,7 @@ _SIGMA = "privacy.sigma"
 """Noise of an entrant's own that aims at no ε: some papers print a deviation."""
 
 _OF_PROOF = ("mode", "relation", "adversary", "delta", "permit_large_delta", "noise")
-"""Settings of privacy.mode = "sound" that are no method's own."""
+"""Settings of privacy.mode = "proved" that are no method's own."""
 
 
 class MethodEntry(Section):
@@ -299,7 +299,7 @@ def _spec(
     if isinstance(base, VerticalScenario):
         given = base.privacy
         privacy: dict[str, Any] = {} if method["clip"] is None else {"clip": method["clip"]}
-        if epsilon is not None and given.mode == "sound":
+        if epsilon is not None and given.mode == "proved":
             privacy |= {k: v for k, v in tree["privacy"].items() if k in _OF_PROOF} | {"epsilon": epsilon}
         elif epsilon is not None:
             privacy |= {"mode": "paper", "epsilon": epsilon, "noise": given.noise}

@@ -9,11 +9,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from raydpzv.config.public_lists import read_off
+from raydpzv.config.public_lists import fitted
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.config.timing import round_trips, sizes_in_order
 from raydpzv.data.horizontal import Partition
-from raydpzv.data.sources import Source
 from raydpzv.data.users import UserParts
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
@@ -29,7 +28,6 @@ from raydpzv.privacy.release import ReleasePlan, default_delta
 from raydpzv.privacy.rows import RowReleasePlan
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
 from raydpzv.privacy.users import UserReleasePlan
-from raydpzv.registry import DATA_SOURCES
 from raydpzv.settings.fields import per_client
 from raydpzv.settings.sections import DataSection
 from raydpzv.settings.sections_horizontal import UsersSection
@@ -43,7 +41,7 @@ HEAD_SHARE = 0.2
 class PrivacySetting:
     """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added).
 
-    integers, gradient: how slopes and the head's gradient are released with privacy.mode = "sound"; updates: those
+    integers, gradient: how slopes and the head's gradient are released with privacy.mode = "proved"; updates: those
     planned, given or worked out.
     """
 
@@ -74,8 +72,8 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     seeded, key = privacy.noise == "seeded", Key(spec.seed)
     if plan is None or privacy.mode == "none":
         return PrivacySetting(plan, privacy.clip, privacy.sigma or 0.0, seeded, None, key, updates)
-    if privacy.mode == "sound":
-        return _memoized(spec, plan, rows) if plan.memoized else _sound(spec, plan, rows)
+    if privacy.mode == "proved":
+        return _memoized(spec, plan, rows) if plan.memoized else _of_integers(spec, plan, rows)
     found = _of_means(spec, plan, rows) if plan.on == "mean" else _of_rows(spec, plan, rows)
     return PrivacySetting(plan, privacy.clip, found.sigma, seeded, found, key, updates)
 
@@ -119,22 +117,7 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanRelease
 
 def _fitted(data: DataSection) -> tuple[str, ...]:
     """Return where one record moves what others are before any release, one clause each."""
-    found = []
-    if data.scale in ("standard", "unit"):
-        found.append(
-            f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")'
-        )
-    if data.missing == "mean":
-        found.append('gaps are filled in by the training rows (data.missing = "mean")')
-    source: Source = DATA_SOURCES[data.source]
-    if source.fitted:
-        found.append(source.fitted)
-    found += [f"{off.how} (set {off.setting})" for off in read_off(data)]
-    if data.split == "stratified":
-        found.append('rows are drawn by class, which looks at all labels (data.split = "stratified")')
-    if data.groups:
-        found.append("which rows are held out depends on a column's values (data.groups)")
-    return tuple(found)
+    return tuple(found.how for found in fitted(data))
 
 
 def _exposed(spec: VerticalScenario) -> str:
@@ -208,8 +191,8 @@ def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
     return 4 * batch * (1 + width), 4 * batch * width
 
 
-def _sound(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
-    """The setting of privacy.mode = "sound", with the third of ε, noise multiplier and updates worked out."""
+def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
+    """The setting of privacy.mode = "proved", with the third of ε, noise multiplier and updates worked out."""
     method, privacy = spec.method, spec.privacy
     assert privacy.clip is not None
     setting = solve(

@@ -1,4 +1,4 @@
-"""Integers with rounded Gaussian noise on their exact sum (privacy.mode = "sound"): the plan, its table, its account.
+"""Integers with rounded Gaussian noise on their exact sum (privacy.mode = "proved"): the plan, its table, its account.
 
 A release is one vector of P integers: the sum over its rows of each record's clipped slopes, of Euclidean norm at most
 G, plus rounded Gaussian noise of deviation s = z G. With the head trained by DP-SGD ("dp_sgd") a release has a second
@@ -168,7 +168,7 @@ class IntegerReleasePlan(BatchReleasePlan):
     def clients_mu(self, participations: int | None = None) -> float:
         """Return μ against all clients together after n releases of one record; None: as planned or counted."""
         n = self.participations if participations is None else participations
-        return sound_mu(
+        return release_mu(
             participations=n,
             noise_multiplier=self.noise_multiplier,
             relation=self.relation,
@@ -387,7 +387,7 @@ class IntegerAccount(ReleaseAccount):
         return exceeds
 
 
-def sound_mu(
+def release_mu(
     *,
     participations: int,
     noise_multiplier: float,

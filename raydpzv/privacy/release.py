@@ -360,13 +360,13 @@ def require_positive(plan: object, *names: str) -> None:
 
 
 def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
-    """Raise SpecError where privacy.mode = "sound" could prove nothing of a plan."""
+    """Raise SpecError where privacy.mode = "proved" could prove nothing of a plan."""
     if plan.fitted:
-        raise SpecError(f'privacy.mode: "sound" proves nothing here: {"; ".join(plan.fitted)}')
+        raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(plan.fitted)}')
     if plan.noise != "system":
         raise SpecError(
             f'privacy.noise: "{plan.noise}" noise proves nothing, since whoever has its source subtracts it; mode '
-            '"sound" wants "system"'
+            '"proved" wants "system"'
         )
     if not 0 < plan.delta < 1:
         raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {plan.delta}")

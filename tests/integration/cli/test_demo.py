@@ -34,7 +34,7 @@ def planned(pattern):
 
 def test_the_demo_is_private_against_all_clients_at_epsilon_1():
     spec, rows, said = planned(r"raydpzv run (.*--runner ray .*)")
-    assert (spec.clock.kind, spec.privacy.mode) == ("wall", "sound")
+    assert (spec.clock.kind, spec.privacy.mode) == ("wall", "proved")
     assert said.private
     (row,) = [row for row in rows if row.adversary == "all_clients"]
     assert (row.holds, row.relation, row.epsilon) == (True, "replace", pytest.approx(1))

@@ -18,7 +18,7 @@ from raydpzv.keys import Key
 from raydpzv.privacy import pld
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.integer_calibration import one_release_epsilon, solve
-from raydpzv.privacy.integers import IntegerReleasePlan, sound_mu
+from raydpzv.privacy.integers import IntegerReleasePlan, release_mu
 from raydpzv.privacy.release import default_delta
 from tests.helpers.accounts import charged, event
 
@@ -85,7 +85,7 @@ def test_the_noise_for_an_epsilon_gives_it_back_by_mpmath(
 
 
 def test_the_two_parts_of_mu_add_up() -> None:
-    mu = sound_mu(
+    mu = release_mu(
         participations=9, noise_multiplier=6.0, relation="replace", head_participations=4, head_multiplier=3.0
     )
     assert mu**2 == pytest.approx(9 * (2 / 6) ** 2 + 4 * (2 / 3) ** 2, rel=1e-12)

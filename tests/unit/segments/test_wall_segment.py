@@ -124,7 +124,7 @@ PLAIN = ("privacy.mode=none",)
 NOISE = ("privacy.mode=paper", "privacy.sigma=0.1", "privacy.delta=1e-3", "privacy.clip=1.0")
 CASES = [
     *[(name, () if name == "dpzv" else PLAIN) for name, found in METHODS.items() if found.kind == "vertical"],
-    *[("vafl", NOISE), ("sound", ())],
+    *[("vafl", NOISE), ("proved", ())],
 ]
 
 
@@ -132,7 +132,7 @@ CASES = [
 def test_what_a_checkpoint_was_given_does_not_change_after(tmp_path, name, overrides):
     """It is written while services go on."""
     small = ("data.train_rows=150", "data.test_rows=40")
-    if name == "sound":
+    if name == "proved":
         spec = sound(table(tmp_path / "table.csv"), "method.gather=4", "method.average=0.9")
     else:
         spec = scenarios.load("digits_dpzv" if name == "dpzv" else name, [*small, *overrides])

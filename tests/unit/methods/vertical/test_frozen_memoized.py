@@ -30,7 +30,7 @@ RUN = (
     "model={bottom='linear', embedding=16, initial='orthogonal_last', head='linear'}",
     "method.server=discriminant",
     "method.batch=all",
-    "privacy={mode='sound', adversary='server', epsilon=8.0, clip=1.0}",
+    "privacy={mode='proved', adversary='server', epsilon=8.0, clip=1.0}",
     "budget.updates=40",
     "evaluate.every=40",
 )
@@ -199,7 +199,7 @@ def test_a_row_that_is_noised_twice_ends_the_run() -> None:
         ("digits_private", "privacy.adversary=server", "frozen clients, whose rows are noised once"),
         (
             "digits_dpzv",
-            "privacy={mode='sound', adversary='server', epsilon=1.0, clip=1.0}",
+            "privacy={mode='proved', adversary='server', epsilon=1.0, clip=1.0}",
             "frozen clients",
         ),
         ("frozen", "method.server=sgd", "frozen clients"),

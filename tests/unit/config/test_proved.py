@@ -1,13 +1,17 @@
-"""privacy.mode = "sound" with what it cannot prove: each refused, with what was wanted and what to do."""
+"""privacy.mode = "proved" with what it cannot prove: each refused, with what was wanted and what to do."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 import pytest
+import tomli_w
 
 import scenarios
+from raydpzv.config.paths import unlocated
 from raydpzv.config.scenario import VerticalScenario
+from raydpzv.config.toml import as_tree, scenario_sha256
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import planned_privacy
@@ -33,7 +37,7 @@ def load(*overrides: str) -> VerticalScenario:
         (["method.server=zo"], ['"frozen", "joint", "dp_sgd"', '"zo" trains']),
         (["data.scale=standard"], ['data.scale = "public"', "data.centre", "fitted"]),
         (["data.scale=unit"], ['data.scale = "public"', "fitted"]),
-        (["data.split=stratified"], ['data.split = "plain"', "looks at labels"]),
+        (["data.split=stratified"], ['data.split = "plain"', "looks at all labels"]),
         (["privacy.noise=seeded"], ["privacy.noise", "proves nothing"]),
         (["privacy.sigma=0.1"], ["privacy.sigma", "privacy.noise_multiplier"]),
         (["model.head=mlp"], ["nobody trains", 'model.head = "sum"', '"joint"']),
@@ -43,7 +47,7 @@ def load(*overrides: str) -> VerticalScenario:
         (["privacy.head_share=1.0"], ["head_share"]),
         (["method.server=dp_sgd"], ["privacy.head_clip", "wanted"]),
         ([Z], ["any two of", "privacy.epsilon, privacy.noise_multiplier, budget.updates"]),
-        (["privacy.mode=none", "privacy.mode=sound"], ["any two of", "got budget.updates"]),
+        (["privacy.mode=none", "privacy.mode=proved"], ["any two of", "got budget.updates"]),
         (["privacy.adversary=external"], ['"poisson"', '"shuffle"']),
         (["privacy.adversary=external", *POISSON], ['method.coins = "system"', "guessed"]),
         ([*OUTSIDER, "budget.seconds=5"], ["number of updates", "budget.seconds"]),
@@ -52,15 +56,15 @@ def load(*overrides: str) -> VerticalScenario:
         ([*OUTSIDER, "clock.kind=wall"], ["how large batches are", 'leave out clock.kind = "wall"']),
         (["budget.adversary=paper"], ["budget.adversary", '"client"', '"paper"']),
         (["method.name=vafl"], ["vafl", 'mode = "paper"']),
-        (["data.missing=mean"], ["data.missing", "other rows depend on a record"]),
+        (["data.missing=mean"], ["data.missing", "one record moves others"]),
         (
             ["privacy.mode=paper", "privacy.delta=1e-5", "privacy.relation=labels"],
-            ["privacy.relation", '"sound"'],
+            ["privacy.relation", '"proved"'],
         ),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.server=joint"], ['"joint"', '"sound"']),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.gather=2"], ["method.gather", '"sound"']),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.clip_over=vector"], ["clip_over", '"sound"']),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.average=0.5"], ["method.average", '"sound"']),
+        (["privacy.mode=paper", "privacy.delta=1e-5", "method.server=joint"], ['"joint"', '"proved"']),
+        (["privacy.mode=paper", "privacy.delta=1e-5", "method.gather=2"], ["method.gather", '"proved"']),
+        (["privacy.mode=paper", "privacy.delta=1e-5", "method.clip_over=vector"], ["clip_over", '"proved"']),
+        (["privacy.mode=paper", "privacy.delta=1e-5", "method.average=0.5"], ["method.average", '"proved"']),
         (["method.average=0.003"], ["method.average", "0.003 of 400 releases is 1", "at least 2"]),
         (["method.average=0.5", "budget.updates=3", "method.gather=3"], ["0.5 of 1 releases", "at least 2"]),
         (["method.average=0"], ["method.average", "0"]),
@@ -103,7 +107,7 @@ def test_any_two_of_epsilon_noise_and_updates_give_the_third() -> None:
     noise = privacy_setting(load(), ROWS)
     assert noise.integers is not None
     z = noise.integers.multiplier
-    free = ["privacy.mode=none", "privacy.mode=sound", f"privacy.noise_multiplier={z!r}"]
+    free = ["privacy.mode=none", "privacy.mode=proved", f"privacy.noise_multiplier={z!r}"]
     epsilon = privacy_setting(load(*free), ROWS)
     assert epsilon.updates == noise.updates == 400
     spec = load()
@@ -162,3 +166,18 @@ def test_an_order_that_tells_batch_sizes_hides_nobody_from_outsiders(timed):
     exposed = rows(timed)
     assert exposed["external"].epsilon == exposed["client"].epsilon
     assert timed.partition("=")[0] in exposed["external"].note
+
+
+def test_the_modes_old_word_is_accepted_with_a_note_and_digests_keep_it() -> None:
+    new = load()
+    old = load("privacy.mode=sound")
+    assert (new.privacy.mode, old.privacy.mode) == ("proved", "proved")
+    assert (new.note, old.note) == (
+        "",
+        'privacy.mode: "sound" is now called "proved"; both are accepted',
+    )
+    digest = scenario_sha256(new)
+    assert scenario_sha256(old) == digest
+    tree = unlocated(as_tree(new))
+    tree["privacy"]["mode"] = "sound"
+    assert hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest() == digest

@@ -1,4 +1,4 @@
-"""One outlier against privacy.mode = "sound": how far it moves a run's sums, with releases forced, over their noise.
+"""One outlier against privacy.mode = "proved": how far it moves a run's sums, with releases forced, over their noise.
 
 μ realised is that of the best attacker who knows both tables. Scaling fitted on the table lets the outlier move every
 other row; with the constants of the scenario it moves its own sums alone.

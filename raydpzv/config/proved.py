@@ -1,4 +1,4 @@
-"""What privacy.mode = "sound" wants of a scenario: the premises of its proof, each looked at before anything runs.
+"""What privacy.mode = "proved" wants of a scenario: the premises of its proof, each looked at before anything runs.
 
 The proof speaks of the table as loaded. So nothing that is no release may depend on another record's values: not the
 scaling, not the split, not the head, not which rows are drawn or when the run ends.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raydpzv.config.public_lists import read_off
+from raydpzv.config.public_lists import fitted, read_off
 from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import sizes_in_order
 from raydpzv.methods.descriptor import NoisePlan
-from raydpzv.registry import DATA_SOURCES
 
 ALONE = ("noise_multiplier", "relation", "adversary", "head_clip", "head_share", "permit_large_delta")
 """Settings of [privacy] that have a meaning in this mode alone."""
 
 
-def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
+def proof_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     """Yield a sentence for each setting that does not go with the mode, or with others in it."""
     if noise is not None and noise.memoized:
         yield from _memoized(spec)
@@ -29,9 +28,9 @@ def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
             f'method.server = "discriminant"); got clients that learn, "{spec.method.name}", or no noise on their rows'
         )
         return
-    if noise is None or not noise.sound_heads:
+    if noise is None or not noise.proved_heads:
         yield (
-            'privacy.mode: "sound" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or '
+            'privacy.mode: "proved" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or '
             '"discriminant", got '
             f'"{spec.method.name}"; use mode = "{"none" if noise is None else "paper"}"'
         )
@@ -40,8 +39,13 @@ def sound_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
     yield from _noise(spec)
     yield from _two_of_three(spec)
     yield from _table(spec)
-    yield from _limits(spec)
-    yield from _outsider(spec)
+    if spec.budget.adversary != "client":
+        yield (
+            f'budget.adversary: wanted "client" with privacy.mode = "proved", got "{spec.budget.adversary}"; whom the '
+            "noise is for is privacy.adversary"
+        )
+    if spec.privacy.adversary == "external":
+        yield from outsider_contradictions(spec, "privacy.adversary")
 
 
 def _memoized(spec: VerticalScenario) -> Iterator[str]:
@@ -73,11 +77,11 @@ def _memoized(spec: VerticalScenario) -> Iterator[str]:
 
 def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     privacy, head = spec.privacy, noise.head
-    if head not in noise.sound_heads:
-        known = ", ".join(f'"{name}"' for name in noise.sound_heads)
+    if head not in noise.proved_heads:
+        known = ", ".join(f'"{name}"' for name in noise.proved_heads)
         yield (
             f'method.server: "{head}" trains the head on labels without noise, so that nothing is proved; with '
-            f'privacy.mode = "sound" use one of {known}'
+            f'privacy.mode = "proved" use one of {known}'
         )
     if head == "frozen" and spec.model.head != "sum":
         yield (
@@ -100,7 +104,7 @@ def _noise(spec: VerticalScenario) -> Iterator[str]:
     if privacy.noise == "seeded":
         yield 'privacy.noise: seeded noise proves nothing, since whoever has the seed subtracts it; use "system"'
     if privacy.sigma is not None:
-        yield 'privacy.sigma: has no meaning with mode = "sound"; give privacy.noise_multiplier, in units of one record'
+        yield 'privacy.sigma: has no meaning with mode = "proved"; give privacy.noise_multiplier, of one record'
     if privacy.clip is None:
         yield "privacy.clip: wanted with noise (without a clip nothing bounds one record's part); give a number above 0"
 
@@ -120,61 +124,25 @@ def _two_of_three(spec: VerticalScenario) -> Iterator[str]:
 
 def _table(spec: VerticalScenario) -> Iterator[str]:
     data = spec.data
-    if data.scale in ("standard", "unit"):
-        yield (
-            f'data.scale: "{data.scale}" is fitted on the rows, so that one record moves all others; use data.scale = '
-            '"public" with data.centre and data.spread, or "none"'
-        )
-    if fitted := DATA_SOURCES[data.source].fitted:
-        yield f"data.source: {fitted}, so that one record moves others; use data without that"
-    if data.split != "plain":
-        yield (
-            f'data.split: "{data.split}" looks at labels, so that one record moves others between training and test; '
-            'use data.split = "plain"'
-        )
-    lists = list(read_off(data))
-    missing = [found.setting for found in lists]
-    missing += ["data.centre"] * (data.scale == "public" and data.centre is None)
-    missing += ["data.spread"] * (data.scale == "public" and data.spread is None)
-    for found in lists:
-        others = ", ".join(name for name in missing if name != found.setting)
-        also = f"; missing as well: {others}" if others else ""
+    listed = {found.setting for found in read_off(data)}
+    public = data.scale == "public"
+    missing = [*listed, *(["data.centre"] if public and data.centre is None else [])]
+    missing += ["data.spread"] if public and data.spread is None else []
+    for found in fitted(data):
+        others = [name for name in missing if name != found.setting] if found.setting in listed else []
+        also = f"; missing as well: {', '.join(others)}" if others else ""
         yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}{also}"
-    for name, fitted in (("data.missing", data.missing == "mean"), ("data.groups", data.groups)):
-        if fitted:
-            yield f'{name}: makes other rows depend on a record, which mode = "sound" does not allow; leave it out'
 
 
-def _limits(spec: VerticalScenario) -> Iterator[str]:
-    budget = spec.budget
-    if budget.adversary != "client":
-        yield (
-            f'budget.adversary: wanted "client" with privacy.mode = "sound", got "{budget.adversary}"; whom the noise '
-            "is for is privacy.adversary"
-        )
-
-
-def _outsider(spec: VerticalScenario) -> Iterator[str]:
-    """The premises of amplification against whoever sees no row numbers."""
-    method, adversary = spec.method, spec.privacy.adversary
-    if adversary != "external":
-        return
-    if method.batches != "poisson":
-        yield (
-            f'privacy.adversary: "external" needs method.batches = "poisson", got "{method.batches}"; without secret '
-            "coins it is the client's"
-        )
-    elif method.coins != "system":
-        yield (
-            'privacy.adversary: "external" needs method.coins = "system"; coins from the seed can be guessed with it'
-        )
+def outsider_contradictions(spec: VerticalScenario, setting: str) -> Iterator[str]:
+    """Yield the premises that fail of amplification against whoever sees no row numbers; setting: which names it."""
+    method, who = spec.method, f'{setting}: "external" needs'
+    if getattr(method, "batches", "") != "poisson":
+        got = f', got "{method.batches}"' if hasattr(method, "batches") else ""
+        yield f'{who} method.batches = "poisson"{got}; without secret coins it is the client\'s'
+    elif getattr(method, "coins", "") == "seed":
+        yield f'{who} method.coins = "system"; coins from the seed can be guessed with it'
     if limits := spec.budget.other_limits:
-        yield (
-            'privacy.adversary: "external" needs a run that ends by its number of updates; leave out '
-            f"{' and '.join(limits)}"
-        )
+        yield f"{who} a run that ends by its number of updates; leave out {' and '.join(limits)}"
     if timed := sizes_in_order(spec):
-        yield (
-            'privacy.adversary: "external" needs an order of updates that does not depend on how large batches are; '
-            f"leave out {timed}"
-        )
+        yield f"{who} an order of updates that does not depend on how large batches are; leave out {timed}"
