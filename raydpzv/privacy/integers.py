@@ -349,11 +349,6 @@ class IntegerAccount(ReleaseAccount):
         self._releases += 1
         return PrivacyLoss(math.nan, self._plan.clients_mu(self._records.most), self._plan.delta)
 
-    def charge_unknown(self, updates: int) -> None:
-        """Charge releases of which nobody knows the rows."""
-        self._records.restore(self._records.counts + self._plan.most_unknown(updates))
-        self._releases += updates
-
     def spent(self) -> Spent:
         """Return what was counted."""
         return Spent(self._releases, self._records.most)

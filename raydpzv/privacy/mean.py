@@ -325,20 +325,16 @@ class MeanAccount(ReleaseAccount):
 
     def charge(self, event: ReleaseEvent) -> PrivacyLoss:
         """Count all releases made on one batch; return what is spent: claimed by the paper, proved for clients."""
-        rows = len(event.ids)
-        self._records.add(event.ids, event.releases)
-        self._count(1, event.releases, rows)
+        rows, releases = len(event.ids), event.releases
+        self._records.add(event.ids, releases)
+        self._releases += releases
+        self._events += 1
+        if releases > self._widest:
+            self._widest = releases
         if rows > self._largest_batch:
             self._largest_batch = rows
+        self._whole += releases * (rows / self._plan.batch) ** 2
         return PrivacyLoss(self.paper_mu(), self.mu() if self._proves else math.inf, self._plan.delta)
-
-    def charge_unknown(self, updates: int) -> None:
-        """Charge batches of which nobody knows the rows; a Poisson batch may have held all of them."""
-        plan, each = self._plan, self._plan.per_upload
-        self._records.restore(self._records.counts + plan.most_unknown(updates) * each)
-        if plan.batches == "poisson":
-            self._largest_batch = plan.rows
-        self._count(updates, each, plan.rows if plan.batches == "poisson" else plan.batch)
 
     def spent(self) -> Spent:
         """Return what was counted."""
@@ -386,14 +382,6 @@ class MeanAccount(ReleaseAccount):
             return self._events + 1 > self._poisson_ceiling(limit, releases)
         whole = self._whole + releases * (len(event.ids) / plan.batch) ** 2
         return math.sqrt(self._squared_mu(participations, whole)) > _ceiling(limit, plan.delta)
-
-    def _count(self, batches: int, releases: int, rows: int) -> None:
-        """Count batches of so many rows, each with so many releases."""
-        self._releases += batches * releases
-        self._events += batches
-        if releases > self._widest:
-            self._widest = releases
-        self._whole += batches * releases * (rows / self._plan.batch) ** 2
 
     def _squared_mu(self, participations: int, whole: float) -> float:
         reach = (whole if self._plan.hidden_state else participations) * self._reach

@@ -15,15 +15,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 
 from raydpzv.errors import RunError, SpecError, suggest
-from raydpzv.privacy.calibration import BATCHES, planned_participations
+from raydpzv.privacy.calibration import BATCHES
 from raydpzv.privacy.claim_words import PAPER, Verdict, judge
 from raydpzv.privacy.claims import Claim
 from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
 
 NO_NOISE = "no noise is added in this run, and no ε is claimed"
 """Why a run without a plan of releases is not private."""
-MADE_TWICE = "updates that a lost machine may have made were made again on the same rows"
-"""Why coins hide nobody in a run with missing updates."""
 CLOSED_FORM = "closed form (GDP)"
 POISSON_PLD = "PLD (dp-accounting), Poisson sampling"
 ROUNDING = 1 + 1e-9
@@ -40,9 +38,8 @@ class Spent:
 
     largest_batch: only where means over batches are released, whose bound depends on it. rows, uploads: only where rows
     of arrays are released: rows (each with its own noise) and uploads, of the client with most of them if every client
-    releases its own. fewest: silos that took part in a release, at the least. missing: updates among them that no
-    record tells of, which another machine may have made on the same rows before it was lost. remade: releases about
-    users that a kill lost, and that were made once more on the same coins.
+    releases its own. fewest: silos that took part in a release, at the least. remade: releases about users that a kill
+    lost, and that were made once more on the same coins.
     """
 
     releases: int
@@ -51,7 +48,6 @@ class Spent:
     rows: int = 0
     uploads: int = 0
     fewest: int | None = None
-    missing: int = 0
     remade: int = 0
 
 
@@ -142,10 +138,6 @@ class ReleaseAccount(ABC):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resume from the state of another account."""
         raise RunError("this account of privacy resumes from no checkpoint: start a new run")
-
-    def charge_unknown(self, updates: int) -> None:
-        """Charge every record as often as one may have taken part in so many updates that nobody knows of."""
-        raise RunError("this account of privacy cannot charge updates that are on no record: start a new run")
 
     def charge_remade(self, releases: int) -> None:
         """Charge releases that a kill lost and that are made once more on the same coins."""
@@ -270,10 +262,7 @@ class ReleasePlan(ABC):
         spent is None where the account was lost. Then the plan still bounds what was released, if there was one. Else,
         or where more may have been released (beyond_plan), nothing does, and None is returned.
         """
-        missing = spent is not None and spent.missing > 0
-        plan = (
-            self if done and not missing else self.with_exposed_coins(MADE_TWICE if missing else _BROKE_OFF)
-        )
+        plan = self if done else self.with_exposed_coins(_BROKE_OFF)
         if spent is None:
             return None if beyond_plan or not self.planned else plan
         return plan.counted_as(spent) if spent.releases else plan
@@ -330,16 +319,6 @@ class BatchReleasePlan(ReleasePlan):
     def with_exposed_coins(self, why: str) -> Self:
         """Return the plan of a run whose secret batches hide no record."""
         return replace(self, exposed=self.exposed or why)
-
-    def most_unknown(self, updates: int) -> int:
-        """Return the most of so many consecutive updates in the middle of a run that one record takes part in.
-
-        A client that is within a pass meets a record once more than from its beginning.
-        """
-        most = planned_participations(
-            batches=self.batches, releases=updates, rows=self.rows, batch=self.batch, clients=self.clients
-        )
-        return min(most + self.clients, updates)
 
     def require(self, *positive: str, **named: Iterable[str]) -> None:
         """Raise SpecError unless these numbers are positive and finite, and these names known."""

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from raydpzv.errors import NotRecomputable
 from raydpzv.privacy.claims import COUNTS_KNOWN, UNCHARGED, Claim, figure
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.privacy.group_accountant import lemma_9_epsilon
@@ -388,24 +387,13 @@ class UserAccount(ReleaseAccount):
         self._sent[event.client] += 1
         return self._loss
 
-    def charge_unknown(self, updates: int) -> None:
-        """Charge rounds of which nobody knows who was drawn: every user was.
-
-        Raises NotRecomputable where an update that is made a second time costs more than another one.
-        """
-        if self._plan.kind == "group" and self._plan.rate < 1:
-            raise NotRecomputable(
-                "rounds that a lost machine may have made are not in the storage, and would be made a second time on "
-                "records that the same coins draw, which the account of single records cannot charge; start a new run"
-            )
-        for _ in range(updates):
-            self._count_lost()
-
     def charge_remade(self, releases: int) -> None:
         """Charge releases that are on no record, and that are made once more for the users that their coins drew."""
         for _ in range(releases):
-            self._count_lost()
+            self._count(np.arange(self._plan.users))
+            self._fewest = min(self._fewest, self._plan.fewest or self._fewest)
         self._remade += releases
+        self._sent[:] = self._releases
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
         """Tell before a silo's sum is sent whether it would take ε above the limit."""
@@ -456,11 +444,6 @@ class UserAccount(ReleaseAccount):
         if self._drawn:
             self._drawn.add(users, 1)
         self._releases += 1
-
-    def _count_lost(self) -> None:
-        self._count(np.arange(self._plan.users))
-        self._fewest = min(self._fewest, self._plan.fewest or self._fewest)
-        self._sent[:] = self._releases
 
     def _spent_so_far(self) -> PrivacyLoss:
         delta = self._plan.delta

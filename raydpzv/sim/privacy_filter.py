@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,9 +11,12 @@ import numpy as np
 from raydpzv.errors import SpecError
 from raydpzv.methods.roles import Upload
 from raydpzv.privacy.gdp_arrays import epsilons_of
-from raydpzv.privacy.release import MADE_TWICE, PrivacyLoss, ReleaseEvent, ReleasePlan, Spent
+from raydpzv.privacy.release import PrivacyLoss, ReleaseEvent, ReleasePlan, Spent
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.interfaces import NoPrivacyFilter, PrivacyFilter
+
+Sample = Callable[[int], np.ndarray]
+"""Who is drawn for a round."""
 
 
 def privacy_filter(
@@ -22,23 +24,19 @@ def privacy_filter(
     limit: float | None = None,
     adversary: str = "",
     *,
-    missing: int = 0,
     lost: int = 0,
-    sample: Callable[[int], np.ndarray] | None = None,
+    sample: Sample | None = None,
 ) -> PrivacyFilter:
-    """Return a fresh account, which refuses what would exceed this ε against an adversary.
-
-    missing: updates that another machine may have made before it was lost, of which no record tells; they are charged
-    as if they had been made on the records that have most releases. lost: releases that a kill lost, and that are made
-    once more. sample: who is drawn for a round, where silos that send their sums cannot say it; None: they do.
-    """
-    if plan is None:
-        return NoPrivacyFilter()
-    return PlanFilter(plan, limit, adversary, missing=missing, lost=lost, sample=sample)
+    """Return a fresh account (`PlanFilter`); None: a run that adds no noise."""
+    return NoPrivacyFilter() if plan is None else PlanFilter(plan, limit, adversary, lost=lost, sample=sample)
 
 
 class PlanFilter:
-    """Asks a plan's account before each upload, and charges what is released."""
+    """Asks a plan's account before each upload, and charges what is released.
+
+    limit: the most ε against an adversary, of "" the one that the noise is meant for. lost: releases that a kill lost,
+    and that are made once more. sample: needed where silos that send their sums cannot say who was drawn.
+    """
 
     def __init__(
         self,
@@ -46,25 +44,22 @@ class PlanFilter:
         limit: float | None = None,
         adversary: str = "",
         *,
-        missing: int = 0,
         lost: int = 0,
-        sample: Callable[[int], np.ndarray] | None = None,
+        sample: Sample | None = None,
     ) -> None:
-        self._plan = plan.with_exposed_coins(MADE_TWICE) if missing else plan
-        self._limit, self._adversary = limit, adversary or plan.adversary
-        self._missing, self._lost, self._sample = missing, lost, sample
-        self._account, self._given_up = self._plan.account(), False
+        self._plan, self._limit, self._adversary = plan, limit, adversary or plan.adversary
+        self._lost, self._sample = lost, sample
+        self._account, self._given_up = plan.account(), False
         self.of_uploads = plan.of_uploads
-        self._charge_lost(charged=0, remade=lost)
+        if lost:
+            self._account.charge_remade(lost)
 
     def refuses(self, upload: Upload) -> str | None:
-        """Return why serving this upload would exceed the ε budget, or None; one that releases is then not sent."""
         if self._limit is None or (self.of_uploads and not upload.releases):
             return None
         ids = upload.releases[0].ids if upload.releases else None
-        event = self._event(
-            upload.client, upload.ids if ids is None else ids, self._plan.per_upload, upload.attempt
-        )
+        ids = upload.ids if ids is None else ids
+        event = self._event(upload.client, ids, self._plan.per_upload, upload.attempt)
         if not self._account.would_exceed(event, self._limit, self._adversary):
             return None
         whose, change = self._plan.budget_terms(self._adversary)
@@ -76,7 +71,6 @@ class PlanFilter:
     def charge(
         self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
     ) -> PrivacyLoss:
-        """Account releases made to or by a client on these rows, in an attempt at a round; return what is spent."""
         return self._account.charge(self._event(client, ids, releases, attempt))
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
@@ -84,32 +78,21 @@ class PlanFilter:
         return mus if math.isnan(self._plan.delta) else epsilons_of(mus, self._plan.delta)
 
     def spent(self) -> Spent | None:
-        """Return what the final claims need; None where the account was given up."""
-        return None if self._given_up else dataclasses.replace(self._account.spent(), missing=self._missing)
+        return None if self._given_up else self._account.spent()
 
     def give_up(self) -> None:
-        """Drop the account: something was released that it cannot count."""
         self._given_up = True
 
     def state(self) -> dict[str, Any]:
-        """Return what an account resumes from, and how many missing updates its counts include."""
-        return self._account.state() | ({"missing": self._charged} if self._charged else {})
+        return self._account.state()
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Resume an account; lost: more may have been released, of which the record says nothing.
 
-        Records are not charged for it: their releases are the same once more. Segments lost before are charged too.
+        Records are not charged for it: their releases are the same once more. Releases lost before are charged too.
         """
         self._account.restore(state)
-        remade = self._lost + int(lost) * self._plan.under_way
-        self._charge_lost(charged=int(state.get("missing", 0)), remade=remade)
-
-    def _charge_lost(self, charged: int, remade: int) -> None:
-        """Charge releases of which no record tells; charged: missing updates that the counts have in them already."""
-        self._charged = max(self._missing, charged)
-        if self._missing > charged:
-            self._account.charge_unknown(self._missing - charged)
-        if remade:
+        if remade := self._lost + int(lost) * self._plan.under_way:
             self._account.charge_remade(remade)
 
     def _event(self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None) -> ReleaseEvent:

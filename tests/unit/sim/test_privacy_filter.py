@@ -63,3 +63,24 @@ def test_what_supposes_more_than_is_so_is_not_proved_while_the_run_goes_on(
     loss = account.charge(0, np.arange(5), 1)
     assert math.isfinite(loss.client) == proved
     assert math.isfinite(loss.paper), "which claims it all the same"
+
+
+def test_the_largest_batch_is_counted_and_kept_in_checkpoints():
+    """With hidden state a bound depends on it."""
+    plan = MeanReleasePlan(
+        rows=23, batch=5, releases=60, clip=1.0, sigma=4.0, delta=1e-5, server="sgd", batches="poisson"
+    )
+    account, again = PlanFilter(plan), PlanFilter(plan)
+    for size, largest in ((3, 3), (7, 7), (7, 7), (5, 7)):
+        account.charge(0, np.arange(size), 2)
+        assert account.spent().largest_batch == largest
+    again.restore(account.state(), lost=True)
+    again.charge(0, np.arange(2), 2)
+    assert again.spent().largest_batch == 7
+    assert plan.as_made(again.spent(), done=True).load == 7 / 5
+
+
+def test_without_an_account_only_a_plan_that_nothing_went_beyond_bounds_what_was_released():
+    assert SETTING.as_made(None, done=True) is not None
+    assert SETTING.as_made(None, done=True, beyond_plan=True) is None
+    assert replace(SETTING, planned=False).as_made(None, done=True) is None
