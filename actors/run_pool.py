@@ -23,6 +23,7 @@ from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, run_planned
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
 from raydpzv.sim.interfaces import Status
 
@@ -46,7 +47,8 @@ class RunSlot:
         import ray
 
         self._status = Status()
-        reason = run_planned(planned, Path(folder), self._note, self._stop, data_key=key)
+        options = RunOptions(stop=self._stop, data_key=key, callbacks=[StatusCallback(self._note)])
+        reason = run_planned(planned, Path(folder), options)
         if ray.get_runtime_context().get_node_id() == home or not Path(folder).is_dir():
             return reason, b""
         return reason, pack(Path(folder))

@@ -33,7 +33,9 @@ from actors.tune_trainable import (
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, run_planned
 from raydpzv.errors import RunError
+from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run_local
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.secrets_file import read_key
 from raydpzv.search.bracket import TrialLeg
 from raydpzv.search.promotion import Promotion
@@ -222,13 +224,15 @@ def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path) -> Work:
         if not (folder / SEARCH).is_file():
             return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
         planned, own = trials[config["trial"]], needs[config["trial"]]
-        reason = run_planned(
-            *(planned, folder / RUNS_FOLDER / planned.folder, hooks.progress, hooks.stop),
+        options = RunOptions(
+            stop=hooks.stop,
+            callbacks=[StatusCallback(hooks.progress)],
             data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
-            run=partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local,
             until=config["until"],
         )
+        run = partial(run_on_ray, place=own.place(hooks.group)) if own.actors else run_local
+        reason = run_planned(planned, folder / RUNS_FOLDER / planned.folder, options, run)
         return "" if reason == STOPPED else reason
 
     return run_trial

@@ -107,7 +107,7 @@ def test_a_process_that_dies_costs_its_run_alone_and_a_second_call_makes_it(tmp_
 
 
 def test_a_folder_travels_whole(tmp_path):
-    comparison = small_comparison(seeds=(0,), entrants=())
+    comparison = small_comparison(seeds=(0,), methods=())
     with begun(tmp_path, comparison):
         planned = left(tmp_path, comparison)[:1]
         one_by_one(
