@@ -318,6 +318,11 @@ def check_live(run, folder, updates, legs=1, verify=replay):
     assert [row["leg"] for row in run.rows("leg").to_pylist()] == list(range(2, legs + 1))
     assert all(row["gap"] > 0 for row in run.rows("leg").to_pylist())
     assert all(row["due"] >= 0 for row in services)
+    for leg in run.rows("leg").to_pylist():
+        later = [row for row in services if row["round"] > leg["round"]]
+        assert min(row["served"] for row in later) > leg["time"]
+    evaluated = run.rows("evaluation").column("round").to_pylist()
+    assert (evaluated[0], evaluated[-1]) == (0, updates)
     if verify is not rebuild:
         check_steps(services)
     if "ledger" in run.summary and verify is replay:
@@ -383,6 +388,7 @@ def test_a_live_run_that_the_user_stops_resumes_in_a_new_leg(tmp_path):
     first = scenarios.run(spec, folder, runner="ray", stop=look.stop, progress=look).summary
     assert first["status"] == "stopped"
     assert 40 < first["updates"] < 240
+    assert RunFolder.open(folder).checkpoint().round == first["updates"]
     experiment, opened, _ = continued(folder)
     check_live(run_prepared(experiment, opened, runner="ray"), folder, 240, 2)
 
