@@ -144,15 +144,15 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
         return write(self, checkpoint)
 
     monkeypatch.setattr(RunFolder, "write_checkpoint", slowly)
-    spec = scenarios.load("digits_users", ["budget.updates=8", "evaluate.every=8", "resources.hosts=1"])
+    spec = scenarios.load("digits_users", ["budget.updates=4", "evaluate.every=4", "resources.hosts=1"])
     run = scenarios.run(
         spec,
         tmp_path / "run",
         runner="ray",
         progress=lambda status: ahead.append(status.updates - written[-1]),
     )
-    assert run.summary["updates"] == 8
-    assert written == list(range(8))
+    assert run.summary["updates"] == 4
+    assert written == list(range(4))
     assert max(ahead) <= 1
 
 
