@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from raydpzv.records.status_labels import shown
+from raydpzv.records.summary_fields import shown
 from raydpzv.report import text
 from raydpzv.report.comparison_lines import FAILURES, NOT_RUN, lines
 from raydpzv.report.comparison_table import equal_bytes, equal_seconds, target_name

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from raydpzv.privacy import claim_words
 from raydpzv.records import metrics
-from raydpzv.records.downtime import leg_begins
+from raydpzv.records.lateness import leg_begins
 from raydpzv.report import style, text
 from raydpzv.report.figure import (
     PLAIN,

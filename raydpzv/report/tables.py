@@ -16,9 +16,8 @@ from rich.text import Text
 
 from raydpzv.privacy.claim_words import stated, withheld
 from raydpzv.records import traffic
-from raydpzv.records.status_labels import shown
 from raydpzv.records.store import Rows
-from raydpzv.records.summary_fields import NEWEST
+from raydpzv.records.summary_fields import NEWEST, shown
 from raydpzv.report import horizontal, text
 from raydpzv.report.head_table import HeadTable
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from raydpzv.records import metrics, staleness, traffic
+from raydpzv.records import lateness, metrics, traffic
 from raydpzv.report import style, text
 from raydpzv.report.figure import (
     PLAIN,
@@ -49,7 +49,7 @@ def bytes_per_update(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates a client had missed when it began its work: mean and 90th percentile over time."""
-    found = [(i, r, staleness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, lateness.catch_up(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, c) for i, r, c in found if len(c.round) and c.high.max() > 1]
     if not drawn:
         return None
@@ -69,7 +69,7 @@ def missed_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw how many updates were made while an upload was computed, of runs in which there are any."""
-    found = [(i, r, staleness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
+    found = [(i, r, lateness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, counts) for i, r, counts in found if len(counts) > 1]
     if not drawn:
         return None

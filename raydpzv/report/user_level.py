@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
-from raydpzv.records.protocol_costs import phases
 from raydpzv.records.store import Rows
+from raydpzv.records.traffic import phases
 from raydpzv.report import style, text
 from raydpzv.report.figure import PLAIN, ReportFigure, RunView
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.privacy.claim_words import stated
-from raydpzv.records.status_labels import shown
+from raydpzv.records.summary_fields import shown
 from raydpzv.report import horizontal, text
 
 Summary = Mapping[str, Any]
