@@ -28,7 +28,7 @@ from raydpzv.errors import RunError, SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.files import write_atomically
 from raydpzv.registry import DATA_SOURCES, RUNNERS
-from raydpzv.report.style import png
+from raydpzv.report.plots import png
 from raydpzv.search import promotion
 from raydpzv.search.population import apply_turns, legs, population_of, take_turn, to_go, turns
 from raydpzv.search.promotion import Promotion
@@ -367,7 +367,7 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
     if how.runner == "local" or (not todo and plan.complete):
         yield _in_this_process
         return
-    from actors.tune_search import cluster_needs, promote_on_tune, search_on_tune, tune_cluster
+    from actors.tune_search import TuneSearch, cluster_needs, tune_cluster
 
     def on_tune(
         plan: SearchPlan,
@@ -377,11 +377,11 @@ def _trials_made(how: ComparisonOptions, plan: SearchPlan, todo: Sequence[Trial]
         stop: threading.Event,
         until: int | None,
     ) -> None:
+        search = TuneSearch(plan, folder, watch, stop, how.jobs)
         if isinstance(todo, Promotion):
-            promote_on_tune(plan, todo, folder, watch, stop=stop, jobs=how.jobs)
+            search.promote(todo)
         elif todo:
-            needs = cluster_needs(todo, actors=plan.actors)
-            search_on_tune(plan, todo, folder, watch, needs=needs, stop=stop, jobs=how.jobs, until=until)
+            search.run(todo, cluster_needs(todo, actors=plan.actors), until)
 
     with tune_cluster(how.address, verbose=how.verbose):
         cluster_needs(todo, actors=plan.actors)  # what does not fit is said before anything is written

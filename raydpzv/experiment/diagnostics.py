@@ -145,7 +145,7 @@ def _silence(experiment: Prepared, rows: Rows) -> list[str]:
     """Name the clients that were away for long: of none of their uploads was heard for a good part of the run."""
     clients, service = experiment.spec.split.clients, rows["service"]
     names = experiment.spec.party_names
-    if clients > delays.MOST_CLIENTS or not service.num_rows:
+    if clients > lateness.MOST_CLIENTS or not service.num_rows:
         return []
     span, pace = float(np.max(service.column("served").to_numpy())), clients / service.num_rows
     away = [

@@ -122,7 +122,7 @@ def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
     if spec.clock.kind == "virtual":
         return {}
     found, clients = lateness.leg_summary(rows["leg"]), spec.split.clients
-    if clients > delays.MOST_CLIENTS:
+    if clients > lateness.MOST_CLIENTS:
         return found
     return found | {"presence": lateness.presence(rows["service"], clients)}
 
