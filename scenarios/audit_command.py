@@ -15,12 +15,11 @@ from rich.text import Text
 from raydpzv.audit import findings
 from raydpzv.audit.audit_page import label_accuracy_over_epsilon, noise_histogram, write_audit
 from raydpzv.audit.canaries import LABEL, Canary, chosen
-from raydpzv.audit.canary_runs import audit_runs
 from raydpzv.audit.findings import FALSIFIED, Finding
 from raydpzv.audit.label_inference import infer_labels
 from raydpzv.audit.ledger_audit import audit_ledger
-from raydpzv.audit.one_run import audit_guesses
 from raydpzv.audit.recorded import RecordedRun, recorded_run
+from raydpzv.audit.rerun import audit_guesses, audit_runs
 from raydpzv.errors import SpecError, suggest
 from raydpzv.files import as_json as json_text
 from raydpzv.report.plots import ReportFigure

@@ -104,18 +104,17 @@ def made(
             Watch(comparison, todo, console, reasons, quiet=how.output.quiet) as watch,
         ):
             if ray:
+                from actors.cluster import connected
                 from actors.run_pool import side_by_side
 
-                side_by_side(
-                    todo,
-                    folder,
-                    progress=watch.progress,
-                    ended=watch.ended,
-                    stop=stop,
-                    jobs=how.jobs,
-                    address=how.address,
-                    verbose=how.verbose,
-                )
+                with connected(how.address, verbose=how.verbose):
+                    side_by_side(
+                        *(todo, folder),
+                        progress=watch.progress,
+                        ended=watch.ended,
+                        stop=stop,
+                        jobs=how.jobs,
+                    )
             else:
                 one_by_one(todo, folder, progress=watch.progress, ended=watch.ended, stop=stop)
         compared = collect(comparison, folder, reasons)

@@ -18,6 +18,7 @@ from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.runner import continued, run_local
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import read_key
 from raydpzv.sim.interfaces import Status
 
@@ -92,7 +93,7 @@ def run_planned(
     return STOPPED if made.summary["status"] == "stopped" else ""
 
 
-def _started(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunFolder]:
+def _started(planned: Planned, folder: Path, *, in_place: bool) -> tuple[Prepared, Path | RunWriter]:
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
