@@ -19,6 +19,8 @@ CLASSES_TWICE = {
     "_Work": "private to each pool of actors: what one of them is doing",
 }
 MODULES_TWICE = {
+    "privacy": "a command, and the privacy tables of a report",
+    "publish": "a command, and what it writes of a run folder",
     "__init__": "every package has one",
     "__main__": "python -m of a package",
     "vertical": "the vertical half of its room",
