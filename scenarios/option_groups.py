@@ -22,7 +22,7 @@ DRAWS = 10
 
 
 @dataclass(frozen=True)
-class Changes:
+class SettingChanges:
     """Settings that differ from the scenario's."""
 
     set_: Set = None

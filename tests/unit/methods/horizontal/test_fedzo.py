@@ -158,6 +158,7 @@ def test_foreign_orders_are_refused() -> None:
         client_group().process([Order(0, Start())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["forward", "central"])
 def test_it_learns_and_a_tiny_step_does_not(estimate: Estimate) -> None:
     def loss(lr: float) -> float:
