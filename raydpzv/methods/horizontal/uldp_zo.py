@@ -58,8 +58,7 @@ from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule
 from raydpzv.settings.bounds import Bounds, Positive
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import MaskedSum, PackedSum
+from raydpzv.wire.secure_sums import MaskedSum, PackedSum, UserSum
 from raydpzv.wire.seeds import SeededScalars
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.update import Descent, Rule, Step

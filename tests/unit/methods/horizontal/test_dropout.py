@@ -13,8 +13,7 @@ from raydpzv.keys import Key
 from raydpzv.methods.horizontal.dropout import Absences, AvailableSilos, of_absences
 from raydpzv.privacy.user_setting import UserSetting
 from raydpzv.secure.attempts import Attempt
-from raydpzv.wire.grid_sums import UserSum
-from raydpzv.wire.secure_sums import DroppedOut, MaskedSum, PackedSum
+from raydpzv.wire.secure_sums import DroppedOut, MaskedSum, PackedSum, UserSum
 from tests.helpers.user_parties import SILOS, SIZE, USERS
 from tests.unit.methods.horizontal.test_aggregation import UNIT, Running
 
